@@ -1,0 +1,57 @@
+"""Names that every room shares: token groups, stages, metrics and the columns built from them.
+
+A *sample row* holds the sufficient statistics of one (sample, layer or stage, group). A *table* is
+a group-by over sample rows. Renaming anything here changes files that users keep: raise
+``SCHEMA_VERSION`` with it.
+"""
+
+SCHEMA_VERSION = 1
+
+# --- token groups -------------------------------------------------------------------------------
+VISUAL = "visual"  # rows that come from pixels
+STRUCTURAL = "structural"  # placeholder rows that pixels do not change: newline, separator
+SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vision stages
+TEXT = "text"  # everything else that is not padding
+NON_VISUAL = "non_visual"  # text + special, merged exactly from their sample rows
+PAIR = "visual_text"  # quantities of (visual, text) token pairs
+
+#: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.
+TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT)
+PADDING = -1
+
+# --- interface stages ---------------------------------------------------------------------------
+VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)
+PROJECTOR_INPUT = "projector_input"  # what the projector receives
+PROJECTOR_OUTPUT = "projector_output"  # what the projector returns
+DECODER_INPUT = "decoder_input"  # what enters decoder layer 1
+TEXT_EMBEDDING_TABLE = "text_embedding_table"  # rows of the weight
+EFFECTIVE_EMBEDDING = "effective_embedding"  # rows as they enter decoder layer 1
+
+STAGES = (
+    VISION_ENCODER,
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    DECODER_INPUT,
+    TEXT_EMBEDDING_TABLE,
+    EFFECTIVE_EMBEDDING,
+)
+
+# --- row scopes of an embedding table -----------------------------------------------------------
+ALL_ROWS = "all_rows"
+NONZERO_ROWS = "nonzero_rows"  # what the paper averages (Eq. 11)
+TOKENIZER_ROWS = "tokenizer_rows"  # rows the tokenizer can emit
+PROMPT_ROWS = "prompt_rows"  # rows of the tokens that occur in the prompts
+ROW_SCOPES = (ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS, PROMPT_ROWS)
+
+# --- per-token metrics of a decoder layer -------------------------------------------------------
+#: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
+TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")
+
+#: Metrics whose distribution is kept as a sparse log-spaced histogram.
+HISTOGRAM_METRICS = ("norm", "angle")
+
+#: One value a sample and layer: of a group, and of the (visual, text) pair.
+POOLED_METRIC = "pooled_cosine"
+PAIR_METRICS = ("cross_modal_cosine", "visual_turn_to_text", "text_turn_to_visual")
+
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q95": 0.95}
