@@ -1,0 +1,27 @@
+# Each target does its own set-up: a virtual environment in the clone, with pinned versions.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test test-all check
+
+demo: $(READY)  ## the main job on the bundled model and photographs, no download
+	$(BIN)/normprobe demo
+
+test: $(READY)  ## the fast tests, under five minutes on two cores
+	$(BIN)/pytest --numprocesses 2
+
+test-all: $(READY)  ## the slow tests too
+	$(BIN)/pytest --numprocesses 2 -m "not gpu and not network"
+
+check: $(READY)  ## lint, format, types, import layers, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+$(READY): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
+	touch $@

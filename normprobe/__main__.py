@@ -1,0 +1,5 @@
+"""``python -m normprobe``."""
+
+from normprobe.cli.app import main
+
+main()

@@ -1,0 +1,83 @@
+"""The paper's theory beside the measurement, layer by layer (Section 3, Appendix B).
+
+Everything is computed per sample from its sample rows, then averaged over samples.
+"""
+
+import numpy as np
+import pandas as pd
+
+from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
+
+
+def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Predicted against measured cross-modal cosine, and a number for each assumption.
+
+    Args:
+        rows: sample rows of ``layer_rows``.
+
+    Returns:
+        The rows of theory.csv, one a layer, ``_mean`` and ``_std`` over samples of:
+
+        - cross_modal_cosine: measured mean cosine over all (visual, text) pairs
+        - retention: product of both modalities' mean cosines (Eq. 16)
+        - predicted_cross_modal_cosine: running product of retentions times the value at layer 0
+          (Eq. 15), empty from the first layer on whose visual input was changed between layers
+        - lag_angle: arccos of that prediction minus arccos of the balanced one, where both
+          modalities turn by the geometric mean of the tangents (Eq. 17, Lemma 1), in radians;
+          empty where a mean cosine or the cosine at layer 0 is not positive
+        - update_norm_ratio: visual / text update norm, 1 under Uniform Update Magnitude
+        - update_angle_visual, update_angle_text: equal under Consistent Update Geometry (radians)
+        - visual_turn_to_text, text_turn_to_visual: 0 under Random Rotational Direction
+
+        Samples without visual or without text tokens have no say; no rows where there are none.
+    """
+    pairs = rows[rows["group"] == PAIR].set_index(["sample_id", "layer"]).sort_index()
+    if pairs.empty:
+        return pd.DataFrame(columns=["layer", "samples"])
+    table = pd.concat([_of_sample(sample, rows) for _, sample in pairs.groupby(level=0)])
+    layers = table.groupby("layer")
+    merged = pd.DataFrame({"samples": layers.size()})
+    for name in table.columns:
+        merged[f"{name}_mean"] = layers[name].mean()
+        merged[f"{name}_std"] = layers[name].std(ddof=0)
+    return merged.reset_index()
+
+
+def _of_sample(pairs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a layer of one sample."""
+    sample_id = pairs.index[0][0]
+    pairs = pairs.droplevel("sample_id")
+    own = rows[rows["sample_id"] == sample_id].set_index(["group", "layer"]).sort_index()
+    visual, text = own.loc[VISUAL], own.loc[TEXT]
+    cosines = visual["cosine_mean"], text["cosine_mean"]
+    retention = cosines[0] * cosines[1]
+
+    initial = pairs["cross_modal_cosine"].loc[0]
+    # Layer 0 turns nothing; between layers an injection of visual features ends the prediction.
+    followed = ~pairs["injected"].astype(bool).cummax()
+    predicted = (initial * retention.fillna(1.0).cumprod()).where(followed)
+    balanced = initial * _balanced_retention(*cosines).cumprod(skipna=False)
+    lag = np.arccos(predicted) - np.arccos(balanced) if initial > 0 else np.nan
+    return pd.DataFrame(
+        {
+            "cross_modal_cosine": pairs["cross_modal_cosine"],
+            "retention": retention,
+            "predicted_cross_modal_cosine": predicted,
+            "lag_angle": lag,
+            "update_norm_ratio": visual["update_norm_mean"] / text["update_norm_mean"],
+            "update_angle_visual": visual["update_angle_mean"],
+            "update_angle_text": text["update_angle_mean"],
+            **{name: pairs[name] for name in PAIR_METRICS[1:]},
+        }
+    )
+
+
+def _balanced_retention(visual: "pd.Series[float]", text: "pd.Series[float]") -> "pd.Series[float]":
+    """Retention if both modalities turned by the geometric mean of their tangents (Lemma 1).
+
+    With t = tan(a) tan(b), both turn by atan(sqrt(t)), and cos(atan(sqrt(t)))^2 = 1 / (1 + t).
+    NaN where a mean cosine is not positive: the tangent has no such angle. 1 at layer 0.
+    """
+    tangents = [(1 - c.clip(upper=1.0) ** 2) ** 0.5 / c.where(c > 0) for c in (visual, text)]
+    balanced: pd.Series[float] = 1 / (1 + tangents[0] * tangents[1])
+    return balanced.mask(visual.index == 0, 1.0)

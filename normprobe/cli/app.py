@@ -1,0 +1,46 @@
+"""The application: which commands there are."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+import normprobe
+from normprobe.cli import demo, embeddings, inspect, interface, layers
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "interface": interface.interface,
+    "layers": layers.layers,
+    "embeddings": embeddings.embeddings,
+    "inspect": inspect.inspect,
+    "demo": demo.demo,
+}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"normprobe {normprobe.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """What the norms of visual and text tokens do inside a multimodal LLM."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,121 @@
+"""The one sink: data goes to stdout, talk to stderr."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import typer
+
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+Mode = Literal["tables", "json", "quiet"]
+T = TypeVar("T")
+
+FAILED, INTERRUPTED = 1, 130
+
+
+def mode_of(json: bool, quiet: bool) -> Mode:
+    """What goes to stdout: the folder alone, the table as JSON, or tables to read."""
+    return "quiet" if quiet else "json" if json else "tables"
+
+
+def data(text: str) -> None:
+    """Write a line of data to stdout."""
+    typer.echo(text)
+
+
+def talk(text: str) -> None:
+    """Write a line for the person at the terminal to stderr."""
+    typer.echo(text, err=True)
+
+
+def stdout_console() -> "Console":
+    """Where tables are printed. 80 columns when stdout is no terminal."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=80)
+
+
+def progress(rows: Iterable[T], *, total: int, what: str) -> Iterator[T]:
+    """Pass rows on and show how far it is, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(
+        rows, description=what, total=total, console=console, disable=not console.is_terminal
+    )
+
+
+def show(
+    folder: Path,
+    table: "pd.DataFrame",
+    print_table: "Callable[[pd.DataFrame, Console], None]",
+    sentence: str,
+    mode: Mode,
+) -> None:
+    """Print the outcome of a command: the table, what it says, and where everything is."""
+    if mode == "quiet":
+        data(str(folder))
+    elif mode == "json":
+        from normprobe.report.tables import to_json
+
+        data(to_json(table))
+    else:
+        target = stdout_console()
+        print_table(table, target)
+        if sentence:
+            target.print(f"{sentence}\n", markup=False, highlight=False)
+        talk(f"Run folder: {folder}")
+
+
+@contextmanager
+def reported(verbose: bool) -> Iterator[None]:
+    """Turn what ends a command into a message and an exit code.
+
+    A known failure ends with two lines and code 1, Ctrl-C with code 130. ``NORMPROBE_DEBUG=1``
+    lets the traceback through.
+    """
+    if not verbose:
+        _quiet_libraries()
+    try:
+        yield
+    except KeyboardInterrupt:
+        talk("interrupted: complete parts are kept, and run.json says partial")
+        raise typer.Exit(INTERRUPTED) from None
+    except (NormprobeError, MemoryError, RuntimeError) as error:
+        known = _known(error)
+        if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
+            raise
+        typer.secho(f"error: {known.problem}", err=True, fg="red")
+        talk(f"       {known.remedy}")
+        raise typer.Exit(FAILED) from None
+
+
+def _known(error: BaseException) -> NormprobeError | None:
+    if isinstance(error, NormprobeError):
+        return error
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
+        return NormprobeError(
+            "out of memory: " + (str(error).splitlines() or ["no room for the model"])[0],
+            "try a smaller --batch-size, --dtype bfloat16 or --device-map auto",
+        )
+    return None
+
+
+def _quiet_libraries() -> None:
+    """Loading bars and warnings of the libraries are talk that nobody asked for."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -1,0 +1,36 @@
+"""``normprobe inspect``."""
+
+from normprobe.cli import console
+from normprobe.cli import options as opt
+
+
+def inspect(
+    model: opt.Model = "specimen",
+    revision: opt.Revision = None,
+    trust_remote_code: opt.TrustRemoteCode = False,
+    json: opt.Json = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """What normprobe sees: parts, sizes and token ids, from the config alone, no weights."""
+    with console.reported(verbose):
+        from normprobe.analyses.inspect import parts_table
+        from normprobe.model.checkpoint import open_checkpoint
+        from normprobe.model.loading import build_on_meta
+        from normprobe.model.parts import find_parts
+        from normprobe.report import tables
+
+        checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
+        built = build_on_meta(checkpoint)
+        parts = find_parts(built)
+        table = parts_table(built, parts)
+        if json:
+            console.data(tables.to_json(table))
+            return
+        text_config = checkpoint.config.get_text_config(decoder=True)
+        facts = {
+            "model": checkpoint.name,
+            "type": f"{checkpoint.config.model_type} ({checkpoint.kind})",
+            "hidden size": getattr(text_config, "hidden_size", None),
+            "image token ids": ", ".join(map(str, parts.image_token_ids)),
+        }
+        tables.inspect_table(table, facts, console.stdout_console())

@@ -1,0 +1,51 @@
+"""Each option that several commands share, once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="sample (bundled), mmbench, pope, mmstar, or a local file or folder in their formats.",
+        show_default=True,
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of a hub model.", metavar="REV")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str, typer.Option(help="auto (as saved), float32, bfloat16 or float16.")]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="auto: spread over devices with accelerate.", metavar="MAP")
+]
+Attention = Annotated[
+    str | None,
+    typer.Option("--attn-implementation", help="sdpa, eager, flash_attention_2.", metavar="NAME"),
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Samples a forward.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the draw.")]
+System = Annotated[
+    str | None,
+    typer.Option(help="System prompt; `none` for none. Default: the template's.", metavar="TEXT"),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Run folder. Default: below runs/.", metavar="DIR"),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run folder that exists.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show the libraries' messages and warnings.")
+]

@@ -1,0 +1,157 @@
+"""What every measuring command begins with: the model in memory, and a run folder."""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normprobe.cli import console
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import BatchFeature
+
+    from normprobe.data.datasets import DataSet
+    from normprobe.model.checkpoint import Checkpoint
+    from normprobe.model.parts import Parts
+    from normprobe.report.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loaded model with its parts and its processor."""
+
+    checkpoint: "Checkpoint"
+    model: Any
+    parts: "Parts"
+    processor: Any
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer; None for a bare vision encoder."""
+        tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        return tokenizer if hasattr(tokenizer, "get_vocab") else None
+
+    @property
+    def vocabulary_ids(self) -> list[int]:
+        """Ids the tokenizer can emit."""
+        from normprobe.data.vocabulary import vocabulary_ids
+
+        return [] if self.tokenizer is None else vocabulary_ids(self.tokenizer)
+
+    @property
+    def special_token_ids(self) -> list[int]:
+        """Ids of the tokenizer's special tokens."""
+        from normprobe.data.batches import special_token_ids
+
+        return special_token_ids(self.processor)
+
+
+def load_subject(
+    checkpoint: "Checkpoint",
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    device_map: str | None = None,
+    attn_implementation: str | None = None,
+) -> Subject:
+    """Load the model and its processor, and find the parts."""
+    from normprobe.data.batches import load_processor
+    from normprobe.model.checkpoint import VISION_ENCODER
+    from normprobe.model.loading import load_model
+    from normprobe.model.parts import find_parts
+
+    processor = load_processor(
+        checkpoint.source,
+        revision=checkpoint.revision,
+        trust_remote_code=checkpoint.trust_remote_code,
+    )
+    if checkpoint.kind == VISION_ENCODER:  # CLIP's processor wants texts as well
+        processor = getattr(processor, "image_processor", processor)
+    model = load_model(
+        checkpoint,
+        device=device,
+        dtype=dtype,
+        device_map=device_map,
+        attn_implementation=attn_implementation,
+    )
+    return Subject(checkpoint, model, find_parts(model), processor)
+
+
+def start_run(
+    command: str,
+    checkpoint: "Checkpoint",
+    data: "DataSet | None",
+    output: Path | None,
+    overwrite: bool,
+    options: Mapping[str, object],
+) -> "RunDir":
+    """Create the run folder before anything slow is done: a bad --output costs no time."""
+    from normprobe.report.provenance import provenance
+    from normprobe.report.run_dir import RunDir, default_run_path
+
+    path = output or default_run_path(checkpoint.name, command, data.name if data else None)
+    record = provenance(
+        sys.argv,
+        options,
+        command=command,
+        model=checkpoint.name,
+        model_revision=checkpoint.revision,
+        model_type=checkpoint.config.model_type,
+        data=data.name if data else None,
+        data_provenance=data.provenance if data else None,
+        sample_ids=data.ids if data else [],
+    )
+    return RunDir.create(path, overwrite=overwrite, record=record)
+
+
+def note_subject(run: "RunDir", subject: Subject) -> None:
+    """Record what was loaded: parts, device, dtype, attention."""
+    run.note(
+        parts={role: part.name for role, part in subject.parts},
+        image_token_ids=list(subject.parts.image_token_ids),
+        device=str(subject.model.device),
+        dtype=str(subject.model.dtype).removeprefix("torch."),
+        attn_implementation=getattr(subject.model.config, "_attn_implementation", None),
+    )
+
+
+def input_batches(
+    subject: Subject, data: "DataSet", batch_size: int, system: str | None, run: "RunDir"
+) -> "Iterator[tuple[Sequence[str], BatchFeature]]":
+    """Sample ids and model inputs, batch by batch. Image hashes go to the run's record."""
+    from normprobe.data.batches import batches
+
+    hashes: dict[str, str | None] = {}
+    for samples, inputs in batches(data, subject.processor, batch_size, system):
+        hashes.update((sample.id, sample.image_hash) for sample in samples)
+        yield [sample.id for sample in samples], inputs
+    run.note(image_hashes=hashes)
+
+
+def collect(
+    run: "RunDir", rows: "Iterator[pd.DataFrame]", data: "DataSet", batch_size: int, what: str
+) -> "pd.DataFrame":
+    """Write each batch of sample rows as it comes, and return them all."""
+    total = -(-len(data) // batch_size)
+    for batch in console.progress(rows, total=total, what=what):
+        run.append(batch)
+    collected = run.rows()
+    if collected.empty:
+        raise NormprobeError(f"{data.name} holds no samples", "pass another --data")
+    return collected
+
+
+def finish_run(
+    run: "RunDir", command: str, tables: "Mapping[str, pd.DataFrame]", started: float
+) -> None:
+    """Write the tables, draw the plots from them, call the run complete."""
+    from normprobe.report.plots import draw
+
+    for name, table in tables.items():
+        run.write_table(name, table)
+    draw(command, run.path)
+    run.finish(seconds=round(time.perf_counter() - started, 3))

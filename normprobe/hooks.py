@@ -1,0 +1,158 @@
+"""Watch modules while a model runs: attach, run as far as needed, always detach.
+
+    with observing(model), attached(on_input(layer, see_input), on_output(layer, see_output)):
+        run_until(model, inputs, leaving=last_layer)
+
+Callbacks receive the hidden state alone. They never change what the model computes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from normprobe.errors import NormprobeError
+
+SeeState = Callable[[Tensor], None]
+
+
+class _Reached(BaseException):
+    """The module to stop at was reached. A BaseException: no model code may swallow it."""
+
+
+def on_input(module: nn.Module, see: SeeState) -> RemovableHandle:
+    """Call ``see`` with the hidden state that enters ``module``, each time it runs."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        see(hidden_state_of((kwargs.get("hidden_states"), args, kwargs)))
+
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def on_output(module: nn.Module, see: SeeState) -> RemovableHandle:
+    """Call ``see`` with the hidden state that leaves ``module``, each time it has run."""
+
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        see(hidden_state_of(output))
+
+    return module.register_forward_hook(hook)
+
+
+def on_call(module: nn.Module, see: Callable[[Tensor, Tensor, Any], None]) -> RemovableHandle:
+    """Call ``see`` with the state that entered, the state that left, and all arguments.
+
+    Calls without a floating-point input are passed over: Ovis looks indicator ids up in the table
+    that also mixes its visual rows.
+    """
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        entered = _first_state((kwargs.get("hidden_states"), args, kwargs))
+        if entered is not None:
+            see(entered, hidden_state_of(output), {**kwargs, **dict(enumerate(args))})
+
+    return module.register_forward_hook(hook, with_kwargs=True)
+
+
+def hidden_state_of(value: Any) -> Tensor:
+    """The hidden state in what a module takes or returns.
+
+    Layers hand over a tensor, a tuple that starts with it, or a model output whose first field
+    (``last_hidden_state``) it is. The first floating-point tensor of at least two axes is taken.
+
+    Raises:
+        NormprobeError: when there is none.
+    """
+    found = _first_state(value)
+    if found is None:
+        raise NormprobeError(
+            f"a watched module passes no hidden state: expected a floating-point tensor, "
+            f"received {type(value).__name__}",
+            "report the model type, or name another module for this part",
+        )
+    return found
+
+
+def _first_state(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() and value.dim() >= 2 else None
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return None
+    return next((state for item in value if (state := _first_state(item)) is not None), None)
+
+
+@contextmanager
+def attached(*handles: RemovableHandle) -> Iterator[None]:
+    """Remove the hooks when the block ends, however it ends."""
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def observing(model: nn.Module) -> Iterator[None]:
+    """No gradients and no dropout inside the block; each module's mode is restored after it."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def run_until(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    entering: nn.Module | None = None,
+    leaving: nn.Module | None = None,
+) -> None:
+    """Run the model and stop it where nothing that follows is needed.
+
+    Stopping at the last decoder layer also spares the language modelling head.
+
+    Args:
+        model: called as ``model(**inputs)``.
+        inputs: what a processor returned.
+        entering: stop before this module runs, after the hooks attached to its input.
+        leaving: stop after this module ran, after the hooks attached to its output.
+
+    Raises:
+        NormprobeError: when the model ended without reaching the module.
+    """
+
+    def stop(*_: Any) -> None:
+        raise _Reached
+
+    handles = []
+    if entering is not None:
+        handles.append(entering.register_forward_pre_hook(stop))
+    if leaving is not None:
+        handles.append(leaving.register_forward_hook(stop))
+    with attached(*handles):
+        try:
+            model(**inputs, **_without_cache(model, inputs))
+        except _Reached:
+            return
+    if handles:
+        raise NormprobeError(
+            f"{type(model).__name__} ran to its end without reaching the module to stop at",
+            "check the parts with `normprobe inspect MODEL`",
+        )
+
+
+def _without_cache(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, bool]:
+    """``use_cache=False`` where the model takes it: a key-value cache grows with every layer."""
+    parameters = signature(model.forward).parameters
+    takes_it = "use_cache" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
+    return {"use_cache": False} if takes_it and "use_cache" not in inputs else {}

@@ -1,0 +1,1 @@
+"""From a model name to the parts that are measured."""

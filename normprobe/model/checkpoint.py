@@ -1,0 +1,138 @@
+"""From what a user types to a checkpoint: the bundled specimen, a local folder or a hub id."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normprobe.errors import NormprobeError
+from normprobe.specimen import SPECIMEN_DIR
+
+SPECIMEN = "specimen"
+
+#: What a checkpoint can hold. It decides the auto class, and which commands make sense.
+VISION_LANGUAGE = "vision-language model"
+VISION_ENCODER = "vision encoder"
+LANGUAGE_MODEL = "language model"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose config was read, before any weight is."""
+
+    name: str  # as typed; names the run folder
+    source: str  # what from_pretrained takes
+    revision: str | None  # the resolved commit of a hub checkpoint
+    config: Any
+    kind: str
+    trust_remote_code: bool
+
+
+def open_checkpoint(
+    model: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Checkpoint:
+    """Read the config of a checkpoint and tell what kind of model it is.
+
+    Args:
+        model: ``specimen``, a local folder or a hub id.
+        revision: branch, tag or commit of a hub id.
+        trust_remote_code: run the model's own code.
+
+    Raises:
+        NormprobeError: no such folder or hub id, no readable config, code that is not trusted, or
+            a model type without a vision or a language side.
+    """
+    from transformers import AutoConfig
+
+    source = str(SPECIMEN_DIR) if model == SPECIMEN else model
+    _refuse_bad_path(model, source)
+    try:
+        config = AutoConfig.from_pretrained(
+            source, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _explained(error, model) from error
+    return Checkpoint(
+        name=model if not Path(model).is_dir() else Path(model).resolve().name,
+        source=source,
+        revision=getattr(config, "_commit_hash", None),
+        config=config,
+        kind=_kind_of(config),
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def auto_class(checkpoint: Checkpoint) -> Any:
+    """The transformers auto class that builds the whole model of this kind."""
+    import transformers
+
+    return {
+        VISION_LANGUAGE: transformers.AutoModelForImageTextToText,
+        LANGUAGE_MODEL: transformers.AutoModelForCausalLM,
+        VISION_ENCODER: transformers.AutoModel,
+    }[checkpoint.kind]
+
+
+def _kind_of(config: Any) -> str:
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    remote_classes = getattr(config, "auto_map", None) or {}
+    if (
+        config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        or "AutoModelForImageTextToText" in remote_classes
+    ):
+        return VISION_LANGUAGE
+    if (
+        config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        or "AutoModelForCausalLM" in remote_classes
+    ):
+        return LANGUAGE_MODEL
+    if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
+        return VISION_ENCODER
+    raise NormprobeError(
+        f"model type {config.model_type!r} is no vision-language model, vision encoder or "
+        "language model of this transformers version",
+        "pass such a model, or upgrade transformers if the type is new",
+    )
+
+
+def _refuse_bad_path(model: str, source: str) -> None:
+    """A typed path that is not there should not be looked up on a hub."""
+    path = Path(source)
+    if path.is_file():
+        raise NormprobeError(
+            f"{model} is a file; expected a checkpoint folder or a hub id",
+            f"pass its folder: {path.parent}",
+        )
+    looks_local = model.startswith(("/", "./", "../", "~")) or model.count("/") > 1
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise NormprobeError(
+                f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
+                "pass the folder that holds config.json and the weights",
+            )
+    elif looks_local:
+        raise NormprobeError(
+            f"no such folder: {model}",
+            f"check the path, or pass a hub id such as org/name, or `{SPECIMEN}`",
+        )
+
+
+def _explained(error: Exception, model: str) -> NormprobeError:
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text:
+        return NormprobeError(
+            f"{model} needs code of its own, which is not run unless asked for",
+            "read that code, then pass --trust-remote-code",
+        )
+    if isinstance(error, OSError):
+        return NormprobeError(
+            f"cannot find the model {model!r}: no such folder, and no hub answered for that id",
+            f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",
+        )
+    return NormprobeError(
+        f"cannot read the config of {model}: {text[:200]}",
+        "check config.json; upgrade transformers if the model type is new",
+    )

@@ -1,0 +1,142 @@
+"""Build a model from a checkpoint, with every weight accounted for."""
+
+from typing import TYPE_CHECKING, Any
+
+from normprobe.errors import NormprobeError
+from normprobe.model.checkpoint import Checkpoint, auto_class
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
+    """The model's modules without weights, from the config alone.
+
+    Raises:
+        NormprobeError: when the config does not describe a model that can be built.
+    """
+    import torch
+
+    with torch.device("meta"):
+        try:
+            model: nn.Module = auto_class(checkpoint).from_config(
+                checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
+            )
+        except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
+            raise _not_loaded(checkpoint, error) from error
+        except ImportError as error:
+            raise _missing_extra(checkpoint, error) from error
+    return model.eval()
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+    device_map: str | None = None,
+) -> "nn.Module":
+    """Load every weight of a checkpoint.
+
+    Args:
+        checkpoint: of ``open_checkpoint``.
+        device: ``auto`` (cuda, mps or cpu, the first there is) or a torch device.
+        dtype: ``auto`` (as saved) or the name of a torch float dtype.
+        attn_implementation: as transformers names them; None: its default.
+        device_map: passed to accelerate; replaces ``device``.
+
+    Returns:
+        The model in eval mode.
+
+    Raises:
+        NormprobeError: a weight that the checkpoint lacks or holds in another shape (its norm
+            would be that of a random initialisation), an unreadable file, an unknown device.
+    """
+    from safetensors import SafetensorError
+
+    target = None if device_map else pick_device(device)
+    arguments: dict[str, Any] = {"dtype": _dtype(dtype), "device_map": device_map}
+    if attn_implementation:
+        arguments["attn_implementation"] = attn_implementation
+    try:
+        model, report = auto_class(checkpoint).from_pretrained(
+            checkpoint.source,
+            config=checkpoint.config,
+            revision=checkpoint.revision,
+            trust_remote_code=checkpoint.trust_remote_code,
+            output_loading_info=True,
+            **arguments,
+        )
+    except SafetensorError as error:
+        raise NormprobeError(
+            f"a weight file of {checkpoint.name} cannot be read: {error}",
+            "fetch the checkpoint again; a file of a few hundred bytes is a git-lfs pointer",
+        ) from error
+    except ImportError as error:
+        raise _missing_extra(checkpoint, error) from error
+    except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
+        raise _not_loaded(checkpoint, error) from error
+    _refuse_random_weights(checkpoint, report)
+    built: nn.Module = model
+    return (built if target is None else built.to(target)).eval()
+
+
+def pick_device(name: str) -> "torch.device":
+    """The device of a name; ``auto`` takes the first of cuda, mps and cpu that is there.
+
+    Raises:
+        NormprobeError: when the device is unknown or absent.
+    """
+    import torch
+
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return accelerator or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise NormprobeError(
+            f"device {name!r} is not available: {str(error).splitlines()[0]}",
+            "pass --device auto, cpu, cuda, cuda:1 or mps",
+        ) from error
+    return device
+
+
+def _dtype(name: str) -> "torch.dtype | str":
+    import torch
+
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name == "auto":
+        return name
+    if name not in known:
+        raise NormprobeError(f"unknown dtype {name!r}", f"pass --dtype auto, {', '.join(known)}")
+    return known[name]
+
+
+def _refuse_random_weights(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
+    """The loader fills what a checkpoint lacks at random and only warns."""
+    missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
+        raise NormprobeError(
+            f"{checkpoint.name} lacks weights that the model needs: {shown}",
+            "fetch the checkpoint again; norms of randomly initialised weights mean nothing",
+        )
+
+
+def _missing_extra(checkpoint: Checkpoint, error: ImportError) -> NormprobeError:
+    return NormprobeError(
+        f"{checkpoint.name} needs a package that is not installed: {str(error).strip()[:200]}",
+        "pip install 'normprobe[vision]' (torchvision, timm, scipy)",
+    )
+
+
+def _not_loaded(checkpoint: Checkpoint, error: Exception) -> NormprobeError:
+    text = " ".join(str(error).split())
+    return NormprobeError(
+        f"cannot build {checkpoint.name} ({checkpoint.config.model_type}): {text[:300]}",
+        "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the traceback",
+    )

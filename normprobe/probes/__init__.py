@@ -1,0 +1,1 @@
+"""What is measured: tensor arithmetic per token, and statistics that merge exactly."""
