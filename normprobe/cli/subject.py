@@ -59,11 +59,15 @@ def load_subject(
     attn_implementation: str | None = None,
 ) -> Subject:
     """Load the model and its processor, and find the parts."""
+    from transformers.utils import logging
+
     from normprobe.data.batches import load_processor
     from normprobe.model.checkpoint import VISION_ENCODER
     from normprobe.model.loading import load_model
     from normprobe.model.parts import find_parts
 
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
     processor = load_processor(
         checkpoint.source,
         revision=checkpoint.revision,

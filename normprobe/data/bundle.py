@@ -1,0 +1,23 @@
+"""The questions that travel with normprobe: no download, real photographs."""
+
+from pathlib import Path
+
+from normprobe.errors import NormprobeError
+
+
+def bundled_data_dir() -> Path:
+    """Return the folder of the bundled files, in an installed wheel or in a checkout.
+
+    Raises:
+        NormprobeError: neither is there.
+    """
+    here = Path(__file__).resolve().parent
+    installed = here / "bundled"  # the build maps benchmarks_data to this place
+    checkout = here.parents[1] / "benchmarks_data"
+    for folder in (installed, checkout):
+        if folder.is_dir():
+            return folder
+    raise NormprobeError(
+        f"The bundled questions are missing: neither {installed} nor {checkout} exists.",
+        "Reinstall normprobe, or pass a data file with --data PATH.",
+    )

@@ -1,0 +1,28 @@
+"""Which questions ``--limit`` keeps."""
+
+import hashlib
+from collections.abc import Sequence
+
+from normprobe.data.benchmark import Question
+
+
+def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
+    """Draw ``limit`` questions that depend on the seed and the questions alone.
+
+    Questions are ordered by a hash of seed, benchmark and key, and the first ones are kept. So the
+    draw does not depend on row order, shards or a library's random generator, and a larger limit
+    extends a smaller one.
+
+    Args:
+        questions: all questions.
+        limit: how many to keep; ``None`` keeps all of them in file order.
+        seed: another seed, another draw.
+    """
+    if limit is None:
+        return list(questions)
+
+    def position(question: Question) -> str:
+        label = f"{seed}|{question.benchmark}|{question.key}"
+        return hashlib.sha256(label.encode()).hexdigest()
+
+    return sorted(questions, key=position)[:limit]

@@ -1,0 +1,57 @@
+"""Published data sets, through the ``datasets`` library and its cache."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.benchmark import Benchmark
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+
+def load_hub_table(benchmark: Benchmark) -> tuple[pa.Table, dict[str, str | None]]:
+    """Load the rows of a published benchmark, images still encoded.
+
+    Data sets move between organisations, so a benchmark may have several ids for the same rows;
+    the one that answered is part of the provenance.
+
+    Returns:
+        The table, memory-mapped from the cache, and its provenance: id, config, split, revision.
+
+    Raises:
+        NormprobeError: no id could be loaded: offline and not cached, unknown, or gated.
+    """
+    import datasets
+
+    source = benchmark.hub
+    failures = []
+    for repo in source.repos:
+        try:
+            dataset = datasets.load_dataset(repo, source.config, split=source.split)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            failures.append(f"{repo}: {str(error).splitlines()[0][:160]}")
+            continue
+        provenance = {
+            "hub": repo,
+            "config": source.config,
+            "split": source.split,
+            "revision": _revision(dataset),
+        }
+        # The arrow format leaves images encoded: one bad image must not stop the whole table.
+        return dataset.with_format("arrow")[:], provenance
+    raise NormprobeError(
+        f"Data set {benchmark.name} could not be loaded ({'; '.join(failures)}).",
+        "Offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "
+        "published format).",
+    )
+
+
+def _revision(dataset: Dataset) -> str | None:
+    """Return the commit that the rows come from; ``None`` where the library did not record it."""
+    sources: dict[str, Any] = dataset.info.download_checksums or {}
+    commits = {match[1] for url in sources if (match := re.search(r"@([0-9a-f]{40})/", url))}
+    return commits.pop() if len(commits) == 1 else None

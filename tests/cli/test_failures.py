@@ -1,0 +1,167 @@
+"""Known failures: two lines, an exit code, nothing half-written."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_two_lines
+from safetensors.torch import load_file, save_file
+from typer.testing import Result
+
+from normprobe.specimen import SPECIMEN_DIR
+
+Run = Callable[..., Result]
+COMMANDS = ["interface", "layers", "embeddings"]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A copy of the specimen to damage."""
+    return Path(shutil.copytree(SPECIMEN_DIR, tmp_path / "model"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_folder_that_exists(command: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.txt").write_text("mine")
+    assert_two_lines(run(command, "-o", "out"), "out exists", "--overwrite")
+    assert_two_lines(run(command, "-o", "out", "--overwrite"), "not a run folder")
+    assert (tmp_path / "out/thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "inspect"])
+def test_a_model_that_is_not_there(command: str, run: Run, tmp_path: Path) -> None:
+    assert_two_lines(run(command, "./nowhere"), "./nowhere")
+    assert_two_lines(run(command, "nobody/nothing"), "nobody/nothing", "HF_HUB_OFFLINE")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_without_a_config(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert_two_lines(run("layers", "./empty"), "config.json")
+
+
+def test_a_model_type_nobody_knows(run: Run, checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text('{"model_type": "unheard_of"}')
+    assert_two_lines(run("layers", checkpoint), "unheard_of", "upgrade transformers")
+
+
+def test_code_that_is_not_trusted(run: Run, checkpoint: Path) -> None:
+    config = {"model_type": "homemade", "auto_map": {"AutoConfig": "configuration.Homemade"}}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    (checkpoint / "configuration.py").write_text("raise SystemExit('ran')")
+    assert_two_lines(run("layers", checkpoint), "--trust-remote-code")
+
+
+def test_a_missing_tensor_is_named(run: Run, checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    name = next(key for key in weights if "multi_modal_projector" in key and "weight" in key)
+    del weights[name]
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    assert_two_lines(run("interface", checkpoint, "-n", "1"), name.split(".", 1)[-1], "random")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"]
+)
+def test_a_weight_file_that_is_none(content: bytes, run: Run, checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").write_bytes(content)
+    assert_two_lines(run("embeddings", checkpoint), "model")
+
+
+def test_a_language_model_has_no_use_for_images(run: Run, tmp_path: Path) -> None:
+    from support.tiny_models import tiny_model
+
+    tiny_model("llama").save_pretrained(tmp_path / "llama")
+    assert_two_lines(run("layers", "./llama"), "language model", "normprobe interface")
+
+
+@pytest.mark.parametrize(
+    ("option", "word"), [("--device=tpu:9", "tpu:9"), ("--dtype=float3", "float3")]
+)
+def test_a_device_or_dtype_nobody_has(option: str, word: str, run: Run) -> None:
+    assert_two_lines(run("layers", "-n", "1", option), word)
+
+
+def test_data_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    assert_two_lines(run("layers", "--data", "./nowhere.tsv"), "nowhere.tsv")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_hub_data_offline_names_the_way_out(run: Run) -> None:
+    assert_two_lines(run("layers", "--data", "mmbench"), "--data sample")
+
+
+def test_a_column_that_is_missing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.tsv").write_text("index\tquestion\n1\twhat?\n")
+    assert_two_lines(run("layers", "--data", "bad.tsv"), "bad.tsv", "image")
+
+
+def test_an_image_that_is_none(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.jpg").write_text("no image")
+    line = {"question_id": 1, "image": "a.jpg", "text": "Is it?", "label": "yes"}
+    (tmp_path / "bad.jsonl").write_text(json.dumps(line) + "\n")
+    assert_two_lines(run("layers", "--data", "bad.jsonl", "-o", "out"), "a.jpg")
+
+
+def test_a_full_disk_keeps_what_is_there(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normprobe.report import run_dir
+
+    written: list[Path] = []
+    real = run_dir.write_by_rename
+
+    def full_after_two_parts(path: Path, data: bytes) -> None:
+        if path.suffix == ".parquet":
+            written.append(path)
+            if len(written) > 2:
+                path.parent.joinpath("no space")  # what the disk says is tested with run_dir
+                raise run_dir.NormprobeError(f"no space left in {path.parent}", "free some")
+        real(path, data)
+
+    monkeypatch.setattr(run_dir, "write_by_rename", full_after_two_parts)
+    assert_two_lines(run("layers", "-n", "4", "-o", "out"), "no space left")
+    assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "partial"
+    assert len(list(tmp_path.glob("out/samples/part-*.parquet"))) == 2
+    assert not list(tmp_path.glob("out/**/*.tmp*"))
+    assert not (tmp_path / "out/layers.csv").exists()
+
+
+def test_ctrl_c_keeps_the_complete_parts(
+    spawn: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    process = spawn("layers", "-b", "1", "-o", "out")
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/samples/part-*.parquet")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, talk = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in talk
+    assert "interrupted" in talk
+    assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "partial"
+    for part in tmp_path.glob("out/samples/*"):
+        assert part.suffix == ".parquet"
+        assert not pd.read_parquet(part).empty
+
+
+def test_debug_lets_the_traceback_through(
+    spawn: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    _, talk = spawn("layers", "./nowhere", NORMPROBE_DEBUG="1").communicate(timeout=60)
+    assert "Traceback" in talk
+
+
+def test_usage_errors_end_with_two(run: Run) -> None:
+    assert run("layers", "--no-such-option").exit_code == 2
+    assert run("layers", "--batch-size", "0").exit_code == 2

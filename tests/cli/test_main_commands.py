@@ -1,0 +1,109 @@
+"""The three main commands on the specimen: files, columns, what goes to which stream."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import Result
+
+from normprobe.schema import DECODER_INPUT, STAGES, TEXT, TOKEN_METRICS, VISUAL
+
+Run = Callable[..., Result]
+
+FILES = {
+    "interface": ["interface.csv", "plots/interface.pdf", "plots/interface.png", "run.json"],
+    "layers": ["layers.csv", "plots/layers.pdf", "plots/layers.png", "run.json", "theory.csv"],
+    "embeddings": ["embeddings.csv", "histogram.csv", "plots/embeddings.png", "tokens.csv"],
+}
+
+
+@pytest.mark.parametrize("command", FILES)
+def test_a_run_writes_its_folder(command: str, run: Run, tmp_path: Path) -> None:
+    limit = [] if command == "embeddings" else ["--limit", "3"]
+    result = run(command, "--output", "out", *limit)
+    assert result.exit_code == 0, result.output
+    written = {str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/**/*.*")}
+    assert set(FILES[command]) <= written
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["status"] == "complete"
+    assert record["model"] == "specimen"
+    assert record["parts"]["projector"] == "model.multi_modal_projector"
+    assert "Run folder: out" in result.stderr
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+def test_layers_tells_every_layer_and_group(run: Run, tmp_path: Path) -> None:
+    assert run("layers", "-n", "4", "-b", "4", "-o", "out").exit_code == 0
+    table = pd.read_csv(tmp_path / "out/layers.csv")
+    assert sorted(set(table["layer"])) == list(range(7))
+    for metric in TOKEN_METRICS:
+        for kind in ("mean", "std", "sample_mean", "sample_std"):
+            assert table.loc[table["layer"] > 0, f"{metric}_{kind}"].notna().all()
+    rows = table.set_index(["layer", "group"])
+    assert rows.loc[(0, VISUAL), "tokens"] == 4 * 64
+    assert rows.loc[(0, VISUAL), "norm_mean"] > 10 * rows.loc[(0, TEXT), "norm_mean"]
+    samples = pd.read_parquet(tmp_path / "out/samples")
+    assert samples["sample_id"].nunique() == 4
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert len(record["image_hashes"]) == 4
+    assert record["sample_ids"] == list(record["image_hashes"])
+
+
+def test_interface_tells_every_stage(run: Run, tmp_path: Path) -> None:
+    assert run("interface", "-n", "2", "-o", "out").exit_code == 0
+    table = pd.read_csv(tmp_path / "out/interface.csv")
+    assert list(dict.fromkeys(table["stage"])) == list(STAGES)
+    prompt = table[(table["stage"] == DECODER_INPUT) & (table["group"] == TEXT)]
+    assert prompt["ratio_to_prompt"].item() == 1.0
+
+
+def test_the_batch_size_does_not_change_the_table(run: Run, tmp_path: Path) -> None:
+    for size in ("1", "5"):
+        assert run("layers", "-n", "5", "-b", size, "-o", size).exit_code == 0
+    one, five = (pd.read_csv(tmp_path / size / "layers.csv") for size in ("1", "5"))
+    quantiles = one.columns.str.contains("_q")
+    pd.testing.assert_frame_equal(
+        one.loc[:, ~quantiles], five.loc[:, ~quantiles], rtol=1e-2, atol=1e-2
+    )
+
+
+def test_quiet_prints_the_folder_alone(run: Run) -> None:
+    result = run("embeddings", "-q", "-o", "out")
+    assert result.stdout == "out\n"
+    assert result.stderr == ""
+
+
+def test_json_prints_the_table_alone(run: Run, tmp_path: Path) -> None:
+    result = run("layers", "-n", "1", "--json", "-o", "out")
+    rows = json.loads(result.stdout)
+    assert len(rows) == len(pd.read_csv(tmp_path / "out/layers.csv"))
+    assert rows[0]["layer"] == 0
+
+
+def test_runs_have_a_folder_of_their_own_by_default(run: Run, tmp_path: Path) -> None:
+    result = run("layers", "-n", "1", "-q")
+    assert result.stdout.startswith("runs/specimen/layers-sample-")
+    assert (tmp_path / result.stdout.strip() / "layers.csv").is_file()
+
+
+def test_inspect_reads_no_weights(run: Run, tmp_path: Path) -> None:
+    from normprobe.specimen import SPECIMEN_DIR
+
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_bytes((SPECIMEN_DIR / "config.json").read_bytes())
+    result = run("inspect", "model")
+    assert result.exit_code == 0, result.output
+    for word in ("model.vision_tower", "model.multi_modal_projector", "6 layers", "512 x 128"):
+        assert word in result.stdout
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+def test_the_demo_says_what_the_tables_mean(run: Run, tmp_path: Path) -> None:
+    result = run("demo", "-o", "demo")
+    assert result.exit_code == 0, result.output
+    assert "louder than text tokens" in result.stdout
+    for command, files in FILES.items():
+        for file in files:
+            assert (tmp_path / "demo" / command / file).is_file()

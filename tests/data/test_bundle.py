@@ -1,0 +1,29 @@
+import pytest
+
+from normprobe.data import bundle
+from normprobe.data.bundle import bundled_data_dir
+from normprobe.errors import NormprobeError
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "normprobe" / "data"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(bundle, "__file__", str(folder / "bundle.py"))
+    return folder
+
+
+def test_checkout(package, tmp_path):
+    (tmp_path / "benchmarks_data").mkdir()
+    assert bundled_data_dir() == tmp_path / "benchmarks_data"
+
+
+def test_installed_wheel(package, tmp_path):
+    (tmp_path / "benchmarks_data").mkdir()
+    (package / "bundled").mkdir()
+    assert bundled_data_dir() == package / "bundled"
+
+
+def test_neither_is_refused(package):
+    with pytest.raises(NormprobeError, match="bundled questions are missing"):
+        bundled_data_dir()

@@ -1,0 +1,120 @@
+import datasets
+import pytest
+from PIL import Image
+
+from normprobe.data.datasets import BENCHMARKS, open_data
+from normprobe.errors import NormprobeError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+IMAGES = [Image.new("RGB", (6, 4), "red"), Image.new("RGB", (4, 6), "blue")]
+
+# The columns of each data set on the hub that matter here.
+HUB_ROWS = {
+    "mmbench": {
+        "index": ["5", "1000005"],
+        "question": ["Which?", "Which?"],
+        "hint": ["nan", "nan"],
+        "answer": ["A", "B"],
+        "A": ["cat", "dog"],
+        "B": ["dog", "cat"],
+        "C": ["nan", "nan"],
+        "D": [None, None],
+    },
+    "pope": {
+        "question_id": ["1", "2"],
+        "question": ["Is it red?", "Is it?"],
+        "answer": ["yes"] * 2,
+    },
+    "mmstar": {
+        "index": [0, 1],
+        "question": ["Which?\nOptions: A: x", "Which?\nOptions: A: y"],
+        "meta_info": [{"source": "x"}] * 2,
+    },
+}
+PROMPTS = {
+    "mmbench": "Which?\nA. cat\nB. dog\n"
+    "Answer with the option's letter from the given choices directly.",
+    "pope": "Is it red?\nAnswer the question using a single word or phrase.",
+    "mmstar": "Which?\nOptions: A: x\n"
+    "Answer with the option's letter from the given choices directly",
+}
+CALLS = {
+    "mmbench": ("lmms-lab-encoder/MMBench", "en", "dev"),
+    "pope": ("lmms-lab-encoder/POPE", "Full", "adversarial"),
+    "mmstar": ("Lin-Chen/MMStar", None, "val"),
+}
+
+
+def hub_dataset(benchmark):
+    dataset = datasets.Dataset.from_dict(HUB_ROWS[benchmark] | {"image": IMAGES})
+    dataset = dataset.cast_column("image", datasets.Image())
+    url = f"hf://datasets/x/y@{COMMIT}/data/part-0.parquet"
+    dataset.info.download_checksums = {url: {"num_bytes": 1, "checksum": None}}
+    return dataset
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_published_columns(monkeypatch, benchmark):
+    calls = []
+
+    def load_dataset(repo, config, *, split):
+        calls.append((repo, config, split))
+        return hub_dataset(benchmark)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = open_data(benchmark)
+    samples = list(data)
+    assert calls == [CALLS[benchmark]]
+    assert data.name == benchmark
+    assert len(samples) == (1 if benchmark == "mmbench" else 2)
+    assert samples[0].prompt == PROMPTS[benchmark]
+    assert samples[0].image.getpixel((0, 0)) == (255, 0, 0)
+    source = data.provenance["sources"][0]
+    assert (source["hub"], source["config"], source["split"]) == CALLS[benchmark]
+    assert source["revision"] == COMMIT
+
+
+def test_second_id_is_tried_and_recorded(monkeypatch):
+    def load_dataset(repo, config, *, split):
+        if repo == "lmms-lab-encoder/POPE":
+            raise datasets.exceptions.DatasetNotFoundError("Dataset doesn't exist on the Hub")
+        return hub_dataset("pope")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert open_data("pope").provenance["sources"][0]["hub"] == "lmms-lab/POPE"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Couldn't reach 'lmms-lab/POPE' on the Hub (OfflineModeIsEnabled)"),
+        ValueError("BuilderConfig 'Full' not found."),
+        datasets.exceptions.DatasetNotFoundError("Dataset is a gated dataset on the Hub."),
+        datasets.exceptions.DatasetGenerationError("An error occurred"),
+    ],
+)
+def test_failure_names_both_ids_and_the_way_out(monkeypatch, error):
+    def load_dataset(*_, **__):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(
+        NormprobeError, match=r"lmms-lab-encoder/POPE: .*; lmms-lab/POPE: "
+    ) as refusal:
+        open_data("pope")
+    assert "--data sample" in refusal.value.remedy
+    assert "--data PATH" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_really_offline(monkeypatch, tmp_path, benchmark):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)  # nothing cached
+    with pytest.raises(NormprobeError, match="OfflineModeIsEnabled"):
+        open_data(benchmark)  # tests/conftest.py sets HF_HUB_OFFLINE
+
+
+def test_missing_column_names_the_data_set(monkeypatch):
+    dataset = hub_dataset("mmstar").remove_columns("question")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: dataset)
+    with pytest.raises(NormprobeError, match="Lin-Chen/MMStar: missing columns question"):
+        open_data("mmstar")

@@ -1,0 +1,193 @@
+import base64
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.conftest import encode
+from normprobe.data.images import (
+    decode_base64,
+    decode_image,
+    decode_image_cell,
+    image_hash,
+    read_image,
+)
+from normprobe.errors import NormprobeError
+
+WHERE = "file.tsv, row 3, column image"
+
+
+def decoded_pixel(image: Image.Image, file_format: str = "PNG", **options) -> tuple[int, ...]:
+    picture = decode_image(encode(image, file_format, **options), WHERE)
+    assert picture.mode == "RGB"
+    return picture.getpixel((0, 0))
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (Image.new("RGB", (2, 2), (10, 20, 30)), (10, 20, 30)),
+        (Image.new("L", (2, 2), 77), (77, 77, 77)),
+        (Image.new("1", (2, 2), 1), (255, 255, 255)),
+        (Image.new("RGBA", (2, 2), (255, 0, 0, 0)), (255, 255, 255)),
+        (Image.new("RGBA", (2, 2), (255, 0, 0, 51)), (255, 204, 204)),
+        (Image.new("LA", (2, 2), (0, 0)), (255, 255, 255)),
+        (Image.new("LA", (2, 2), (10, 255)), (10, 10, 10)),
+    ],
+)
+def test_png_modes(image, expected):
+    assert decoded_pixel(image) == expected
+
+
+def test_transparent_palette_colour_is_white():
+    image = Image.new("P", (2, 2), 0)
+    image.putpalette([0, 0, 200, 0, 200, 0])
+    assert decoded_pixel(image) == (0, 0, 200)
+    assert decoded_pixel(image, transparency=0) == (255, 255, 255)
+
+
+def test_transparent_rgb_colour_is_white():
+    image = Image.new("RGB", (2, 2), (1, 2, 3))
+    assert decoded_pixel(image, transparency=(1, 2, 3)) == (255, 255, 255)
+
+
+def test_cmyk_jpeg():
+    red = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    assert np.allclose(decoded_pixel(red, "JPEG", quality=100), (255, 0, 0), atol=3)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(65535, 255), (30000, 117), (200, 1), (0, 0)])
+def test_16_bit_is_scaled_not_clipped(value, expected):
+    image = Image.fromarray(np.full((2, 2), value, dtype=np.uint16))
+    assert image.mode.startswith("I;16")
+    assert decoded_pixel(image) == (expected,) * 3
+
+
+def test_floats_span_black_to_white():
+    image = Image.fromarray(np.array([[0.0, 0.5, 1.0]], dtype=np.float32))
+    picture = decode_image(encode(image, "TIFF"), WHERE)
+    assert [picture.getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
+
+
+def test_wide_integers_span_black_to_white():
+    image = Image.fromarray(np.array([[-100_000, 0, 100_000]], dtype=np.int32))
+    picture = decode_image(encode(image, "TIFF"), WHERE)
+    assert [picture.getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
+
+
+@pytest.mark.parametrize("value", [np.nan, 7.0])
+def test_constant_floats_are_decoded(value):
+    image = Image.fromarray(np.full((2, 2), value, dtype=np.float32))
+    assert decoded_pixel(image, "TIFF") == (0, 0, 0)
+
+
+def test_exif_rotation_is_applied():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(Image.new("RGB", (40, 20)), "JPEG", exif=exif)
+    assert decode_image(data, WHERE).size == (20, 40)
+
+
+def test_animation_gives_its_first_frame():
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode_image(data, WHERE).getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_truncated_jpeg_is_refused():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+    data = encode(noise, "JPEG")
+    decode_image(data, WHERE)
+    Image.open(io.BytesIO(data[:-200]))  # the header alone is fine
+    with pytest.raises(NormprobeError, match="row 3, column image: the image cannot be decoded"):
+        decode_image(data[:-200], WHERE)
+
+
+@pytest.mark.parametrize("data", [b"", b"<svg/>", b"\xff\xd8\xff", png_header(0, 0)])
+def test_bytes_that_are_no_image_are_refused(data):
+    with pytest.raises(NormprobeError, match="row 3, column image"):
+        decode_image(data, WHERE)
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])  # Pillow warns at the first, fails at the second
+def test_decompression_bomb_is_refused(side):
+    with pytest.raises(NormprobeError, match="decompression bomb"):
+        decode_image(png_header(side, side), WHERE)
+
+
+def test_image_cell(red_png):
+    assert decode_image_cell({"bytes": red_png, "path": None}, WHERE).size == (6, 4)
+
+
+@pytest.mark.parametrize("cell", [None, {}, {"bytes": None, "path": "/etc/passwd"}, "text"])
+def test_image_cell_without_bytes_is_refused(cell):
+    with pytest.raises(NormprobeError, match="expected the bytes of an image"):
+        decode_image_cell(cell, WHERE)
+
+
+def test_base64():
+    text = base64.b64encode(bytes(range(90))).decode()
+    assert decode_base64(text, WHERE) == bytes(range(90))
+    assert decode_base64(f"{text[:60]}\r\n{text[60:]}\n", WHERE) == bytes(range(90))
+
+
+@pytest.mark.parametrize("text", ["a*b=", "data:image/png;base64,AAAA", "AAAAA", "é" * 8, "-_-_"])
+def test_invalid_base64_is_refused(text):
+    with pytest.raises(NormprobeError, match="row 3, column image: expected base64"):
+        decode_base64(text, WHERE)
+
+
+@pytest.fixture
+def root(tmp_path, red_png):
+    folder = tmp_path / "images"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "deeper" / "in.png").write_bytes(red_png)
+    (tmp_path / "out.png").write_bytes(red_png)
+    (tmp_path / "images2").mkdir()
+    (tmp_path / "images2" / "out.png").write_bytes(red_png)
+    (folder / "link.png").symlink_to(tmp_path / "out.png")
+    return folder
+
+
+def test_image_file_inside_its_folder(root):
+    assert read_image("deeper/in.png", root, WHERE).size == (6, 4)
+    assert read_image("deeper/../deeper/in.png", root, WHERE).size == (6, 4)
+
+
+@pytest.mark.parametrize("path", ["../out.png", "../images2/out.png", "/etc/passwd", "link.png"])
+def test_image_path_that_leaves_its_folder_is_refused(root, path):
+    with pytest.raises(NormprobeError, match="leaves the folder"):
+        read_image(path, root, WHERE)
+
+
+@pytest.mark.parametrize("path", ["missing.png", "deeper", "nul\0.png", "x" * 5000])
+def test_image_file_that_cannot_be_read_is_refused(root, path):
+    with pytest.raises(NormprobeError, match="row 3, column image: the image file"):
+        read_image(path, root, WHERE)
+
+
+def test_hash_is_of_the_pixels_not_of_the_file():
+    image = Image.effect_noise((6, 4), 50).convert("RGB")
+    as_png, as_bmp = (decode_image(encode(image, kind), WHERE) for kind in ("PNG", "BMP"))
+    assert image_hash(as_png) == image_hash(as_bmp)
+
+
+def test_hash_knows_the_shape():
+    wide, tall = Image.new("RGB", (6, 4)), Image.new("RGB", (4, 6))
+    assert wide.tobytes() == tall.tobytes()
+    assert image_hash(wide) != image_hash(tall)

@@ -1,0 +1,125 @@
+"""Hooks leave nothing behind, whatever happens."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normprobe.errors import NormprobeError
+from normprobe.hooks import attached, hidden_state_of, observing, on_call, on_input, on_output
+from normprobe.hooks import run_until as run
+
+
+
+class Layer(nn.Module):
+    """Returns a tuple, as older decoder layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.ran = 0
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, None]:
+        self.ran += 1
+        return self.linear(hidden_states), None
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, states: Tensor, use_cache: bool = True) -> Tensor:
+        assert not use_cache
+        for layer in self.layers:
+            states, _ = layer(hidden_states=self.dropout(states))
+        return states
+
+
+@pytest.fixture
+def stack() -> Stack:
+    return Stack().train()
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+INPUTS = {"states": torch.ones(1, 2, 4)}
+
+
+def test_states_are_seen_on_both_sides(stack: Stack) -> None:
+    seen: list[Tensor] = []
+    layer = stack.layers[1]
+    with observing(stack), attached(on_input(layer, seen.append), on_output(layer, seen.append)):
+        run(stack, INPUTS)
+        expected = layer.linear(seen[0])
+    torch.testing.assert_close(seen[1], expected)
+    assert not seen[1].requires_grad
+    assert hooks_of(stack) == 0
+
+
+def test_the_forward_stops_where_it_is_told(stack: Stack) -> None:
+    with observing(stack):
+        run(stack, INPUTS, entering=stack.layers[1])
+        assert [layer.ran for layer in stack.layers] == [1, 0, 0]
+        run(stack, INPUTS, leaving=stack.layers[1])
+        assert [layer.ran for layer in stack.layers] == [2, 1, 0]
+    assert hooks_of(stack) == 0
+
+
+def test_an_error_in_the_model_removes_the_hooks_and_restores_training(stack: Stack) -> None:
+    stack.layers[2].eval()
+
+    def fail(_: Tensor) -> None:
+        raise ZeroDivisionError
+
+    with (
+        pytest.raises(ZeroDivisionError),
+        observing(stack),
+        attached(on_output(stack.layers[0], fail)),
+    ):
+        run(stack, INPUTS, leaving=stack.layers[2])
+    assert hooks_of(stack) == 0
+    assert stack.training
+    assert not stack.layers[2].training
+
+
+def test_a_module_that_never_runs_is_an_error(stack: Stack) -> None:
+    with observing(stack), pytest.raises(NormprobeError, match="without reaching"):
+        run(stack, INPUTS, entering=nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(1, 2, 4),
+        (torch.ones(1, 2, 4), None),
+        OrderedDict(last_hidden_state=torch.ones(1, 2, 4), pooler_output=torch.zeros(1, 4)),
+        (torch.ones(3, dtype=torch.long), torch.ones(1, 2, 4)),
+    ],
+)
+def test_the_hidden_state_is_found_in_what_layers_return(value: object) -> None:
+    assert hidden_state_of(value).tolist() == torch.ones(1, 2, 4).tolist()
+
+
+def test_a_module_that_passes_no_state_is_an_error() -> None:
+    with pytest.raises(NormprobeError, match="no hidden state"):
+        hidden_state_of((torch.ones(2, dtype=torch.long), None))
+
+
+def test_calls_with_ids_are_passed_over() -> None:
+    """Ovis looks indicator ids up in the table that also mixes its visual rows."""
+
+    class Table(nn.Embedding):
+        def forward(self, weights: Tensor) -> Tensor:
+            return super().forward(weights) if not weights.is_floating_point() else weights @ self.weight
+
+    table, seen = Table(5, 4), []
+    with attached(on_call(table, lambda entered, left, _: seen.append((entered, left)))):
+        table(torch.tensor([[1, 2]]))
+        table(torch.ones(1, 2, 5))
+    assert len(seen) == 1
+    assert seen[0][0].shape == (1, 2, 5)
