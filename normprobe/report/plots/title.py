@@ -1,0 +1,31 @@
+"""The line above a figure: which model, which data, how many samples."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from normprobe.report.plots.glyphs import drawable
+from normprobe.report.run_dir import read_record
+
+
+def title(run_path: Path, table: pd.DataFrame) -> str:
+    """E.g. ``llava-hf/llava-1.5-7b-hf, mmbench, 1000 samples``.
+
+    Args:
+        run_path: the run folder; ``model`` and ``data`` of its ``run.json`` are used when there,
+            its own name otherwise.
+        table: the table that is drawn; the samples are counted here, so that the number is that
+            of the drawing.
+    """
+    record = read_record(run_path) or {}
+    names = [str(record[key]).rstrip("/") for key in ("model", "data") if record.get(key)]
+    parts = [_short(name) for name in names] or [run_path.name]
+    if "samples" in table and table["samples"].notna().any():
+        samples = int(table["samples"].max())
+        parts.append(f"{samples} sample{'' if samples == 1 else 's'}")
+    return drawable(", ".join(parts))
+
+
+def _short(name: str) -> str:
+    """A hub id as it is; of a longer path the last name."""
+    return name if name.count("/") == 1 and name[0] not in "./~" else name.split("/")[-1]

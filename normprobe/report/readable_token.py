@@ -1,0 +1,48 @@
+"""A vocabulary token as text that a terminal or a figure shows truthfully."""
+
+import unicodedata
+
+from rich.cells import cell_len
+
+SPACE = "\u2423"  # open box
+
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', " ": SPACE}
+
+# What is invisible, joins its neighbour, reorders the line or is no character at all:
+# marks, controls and formats (bidi, zero width), surrogates, private use, unassigned, separators.
+_HIDDEN_CATEGORIES = ("M", "C", "Z")
+
+
+def readable_token(text: str) -> str:
+    """Quote a token and make every character of it visible.
+
+    Spaces become ``\u2423``; newlines, tabs, control, combining, bidi and zero-width characters
+    become escapes, and so does the replacement character that a partial UTF-8 sequence decodes
+    to. Byte-fallback tokens such as ``<0x0A>`` stay as they are written in the vocabulary.
+
+    Args:
+        text: the token; may hold anything, lone surrogates included.
+
+    Returns:
+        Printable text in double quotes. Wide (CJK) characters are kept, so its width in a
+        terminal is ``rich.cells.cell_len``, not ``len``.
+    """
+    return '"' + "".join(map(_visible, text)) + '"'
+
+
+def escape(character: str) -> str:
+    r"""The Python escape of one character: ``\x07``, ``\u0301`` or ``\U0001f600``."""
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _visible(character: str) -> str:
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    hidden = unicodedata.category(character).startswith(_HIDDEN_CATEGORIES)
+    # Width 0 catches what the categories miss, such as conjoining Hangul vowels.
+    if hidden or character == "\ufffd" or cell_len(character) == 0:
+        return escape(character)
+    return character

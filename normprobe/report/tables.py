@@ -1,0 +1,278 @@
+"""Terminal tables that fit 80 columns, and the table as JSON for stdout.
+
+A table shows what a reader compares; the CSV beside it holds every column and row.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pandas as pd
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from normprobe.report.json_text import json_text
+from normprobe.report.readable_token import SPACE, readable_token
+from normprobe.report.significant import MISSING, count, significant
+from normprobe.schema import ROW_SCOPES, STAGES, TEXT, TOKEN_GROUPS, VISUAL
+
+__all__ = ["embeddings_table", "inspect_table", "interface_table", "layers_table", "readable_token", "to_json"]
+
+#: The hues of the figures, as far as 256-colour terminals know them.
+GROUP_STYLES = {VISUAL: "color(173)", TEXT: "color(74)"}
+
+_WIDTH = 80
+_MOST_LAYERS = 33  # a 32-layer model and its input: one screen
+_STEPS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
+_MOST_RANKS = 10
+_TOKEN_WIDTH = 20
+
+
+def interface_table(interface: pd.DataFrame, console: Console) -> None:
+    """Print ``interface.csv``: norms by stage and group.
+
+    Args:
+        interface: the table.
+        console: where to print.
+    """
+    table = _table("L2 norm at the interface")
+    for header in ("stage", "d", "tokens", "mean", "std", "median", "x prompt", "x table"):
+        _column(table, header, left=header == "stage")
+    for stage in STAGES:
+        rows = interface[interface["stage"] == stage]
+        if rows.empty:
+            continue
+        table.add_row(
+            Text(_words(stage), style="bold"), Text(count(float(rows["hidden_size"].iloc[0])))
+        )
+        for group in (*TOKEN_GROUPS, *ROW_SCOPES):
+            for _, row in rows[rows["group"] == group].iterrows():
+                columns = ("norm_mean", "norm_std", "norm_q50", "ratio_to_prompt", "ratio_to_table")
+                table.add_row(
+                    Text(f"  {_words(group)}"),
+                    Text(),
+                    Text(count(float(row["tokens"]))),
+                    *(Text(significant(float(row[column]))) for column in columns),
+                    style=GROUP_STYLES.get(group),
+                )
+    _print(table, console)
+    _notes(
+        console,
+        "d: hidden size. std: over tokens, or rows of a table.",
+        "x prompt: mean norm / that of the prompts' text tokens at the decoder input.",
+        "x table: mean norm / that of the non-zero effective text embeddings.",
+        _nonfinite(interface, "stage"),
+    )
+
+
+def layers_table(layers: pd.DataFrame, console: Console) -> None:
+    """Print ``layers.csv``: visual beside text, or whichever groups exist, layer by layer.
+
+    Args:
+        layers: the table.
+        console: where to print.
+    """
+    present = [group for group in (VISUAL, TEXT, *TOKEN_GROUPS) if (layers["group"] == group).any()]
+    groups = list(dict.fromkeys(present))[:2]
+    by_layer = {group: layers[layers["group"] == group].set_index("layer") for group in groups}
+    numbers = sorted(int(layer) for layer in layers["layer"].unique())
+    shown = _selection(numbers)
+
+    table = _table("Decoder layers")
+    _column(table, "\nlayer")
+    for header in ("norm", "cosine", "angle", "rel.update"):
+        for place, group in enumerate(groups):
+            title = Text(f"{header if place == 0 else ''}\n")
+            title.append(group, style=GROUP_STYLES.get(group, ""))
+            _column(table, title)
+    flagged = False
+    for layer in shown:
+        cells = [Text(str(layer))]
+        rows = [by_layer[group][by_layer[group].index == layer] for group in groups]
+        for column in ("norm_mean", "cosine_mean", "angle_mean", "relative_update_mean"):
+            for group, row in zip(groups, rows, strict=True):
+                text = _layer_cell(row, column)
+                flagged |= text.endswith("*")
+                cells.append(Text(text, style=GROUP_STYLES.get(group, "")))
+        table.add_row(*cells)
+    _print(table, console)
+    _notes(
+        console,
+        "Means over tokens of the L2 norm after the layer (layer 0: decoder input);",
+        "of cosine and angle (radians per layer) between layer input x and output h;",
+        "and of the relative update |h - x| / |x|.",
+        "* below what the stored numbers resolve." if flagged else "",
+        ""
+        if len(shown) == len(numbers)
+        else f"{len(shown)} of {len(numbers)} layers shown; layers.csv has all.",
+        _nonfinite(layers, "layer"),
+    )
+
+
+def embeddings_table(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Console) -> None:
+    """Print ``embeddings.csv``, then the rows with the largest and smallest norms.
+
+    Args:
+        embeddings: statistics by table and row scope.
+        tokens: ``tokens.csv``.
+        console: where to print.
+    """
+    table = _table("L2 norm of embedding rows")
+    for header in ("table", "d", "rows", "mean", "std", "min", "median", "max"):
+        _column(table, header, left=header == "table")
+    for name, rows in embeddings.groupby("table", sort=False):
+        title = Text(f"{name} table", style="bold")
+        table.add_row(title, Text(count(float(rows["hidden_size"].iloc[0]))))
+        for _, row in rows.iterrows():
+            columns = ("norm_mean", "norm_std", "norm_min", "norm_q50", "norm_max")
+            table.add_row(
+                Text(f"  {_words(str(row['rows']))}"),
+                Text(),
+                Text(count(float(row["count"]))),
+                *(Text(significant(float(row[column]))) for column in columns),
+                style=GROUP_STYLES.get(str(name)),
+            )
+    _print(table, console)
+    _notes(console, "d: hidden size. std: over rows.")
+    for name, rows in tokens.groupby("table", sort=False):
+        _ends_table(f"{name} table", rows, console)
+
+
+def inspect_table(parts: pd.DataFrame, facts: Mapping[str, object], console: Console) -> None:
+    """Print what ``inspect`` sees in a model.
+
+    Args:
+        parts: one row a part: part, name, size, parameters.
+        facts: named facts about the model; empty ones are left out.
+        console: where to print.
+    """
+    for name, fact in facts.items():
+        if fact not in (None, ""):
+            console.print(Text(f"{name + ':':17}{fact}"))
+    console.print()
+    table = _table("Parts")
+    for header in ("part", "name in the model", "size", "parameters"):
+        _column(table, header, left=header in ("part", "name in the model"))
+    for _, row in parts.iterrows():
+        table.add_row(
+            Text(_words(str(row["part"]))),
+            Text(str(row["name"])),
+            Text(str(row["size"])),
+            Text(f"{row['parameters']:,}"),
+        )
+    _print(table, console)
+
+
+def to_json(table: pd.DataFrame) -> str:
+    """A table as a JSON array of one object a row, NaN as null, floats in full precision."""
+    return json_text(table.to_dict("records"))
+
+
+def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
+    ends = {
+        end: tokens[tokens["end"] == end].sort_values("rank").head(_MOST_RANKS)
+        for end in ("top", "bottom")
+    }
+    table = _table(f"Loudest and quietest rows of the {name}")
+    _column(table, "rank")
+    for end in ("loudest", "quietest"):
+        _column(table, end, left=True)
+        _column(table, "id")
+        _column(table, "norm")
+    for place in range(max(map(len, ends.values()))):
+        cells = [Text(str(place + 1))]
+        for rows in ends.values():
+            if place >= len(rows):
+                cells += [Text(MISSING)] * 3
+                continue
+            row = rows.iloc[place]
+            cells += [
+                _token_cell(row["token"], special=bool(row["special"])),
+                Text(str(row["token_id"])),
+                Text(significant(float(row["norm"]))),
+            ]
+        table.add_row(*cells)
+    _print(table, console)
+    most = int(tokens.groupby("end").size().max())
+    _notes(
+        console,
+        f"* special token. {SPACE} a space.",
+        f"{_MOST_RANKS} of {most} ranks shown; tokens.csv has all." if most > _MOST_RANKS else "",
+    )
+
+
+def _token_cell(token: object, *, special: bool) -> Text:
+    mark = "* " if special else "  "
+    # Rows of a visual table have no text.
+    text = readable_token(token) if isinstance(token, str) and token else MISSING
+    if cell_len(mark + text) > _TOKEN_WIDTH:
+        # A terminal shows a wide character in two cells: cut by cells, not by characters.
+        text = set_cell_size(text, _TOKEN_WIDTH - len(mark) - 1).rstrip() + "\u2026"
+    return Text(mark + text)
+
+
+def _layer_cell(row: pd.DataFrame, column: str) -> str:
+    if row.empty or column not in row:
+        return MISSING
+    value = float(row[column].iloc[0])
+    if column == "cosine_mean":
+        return MISSING if pd.isna(value) else f"{value:.4f}"
+    flag = column == "angle_mean" and row.get("angle_below_resolution", pd.Series()).eq(True).any()
+    return significant(value) + ("*" if flag else "")
+
+
+def _selection(layers: Sequence[int]) -> list[int]:
+    """All layers, or of a deep model the input, layer 1, even steps and the last."""
+    if len(layers) <= _MOST_LAYERS:
+        return list(layers)
+    step = next((step for step in _STEPS if len(layers) <= 20 * step), len(layers))
+    chosen = {*layers[:2], layers[-1]}
+    return [layer for layer in layers if layer in chosen or layer % step == 0]
+
+
+def _nonfinite(table: pd.DataFrame, key: Literal["layer", "stage"]) -> str:
+    if "nonfinite" not in table:
+        return ""
+    bad = table[table["nonfinite"].fillna(0) > 0]
+    if bad.empty:
+        return ""
+    where = [_words(str(place)) for place in bad[key].unique()]
+    named = ", ".join(where[:4]) + (", ..." if len(where) > 4 else "")
+    return f"Left out as non-finite: {count(float(bad['nonfinite'].sum()))} at {key} {named}."
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+
+
+def _print(table: Table, console: Console) -> None:
+    # Two spaces between columns; one where the numbers are all as wide as they get.
+    unbounded = console.options.update(max_width=10 * _WIDTH)
+    if console.measure(table, options=unbounded).maximum > _WIDTH:
+        table.padding = 0
+    console.print(table)
+
+
+def _column(table: Table, header: str | Text, *, left: bool = False) -> None:
+    # Crop, never wrap: one row of numbers is one line.
+    table.add_column(header, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+
+
+def _notes(console: Console, *lines: str) -> None:
+    for line in lines:
+        if line:
+            console.print(Text(line, style="dim"))
+    console.print()
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

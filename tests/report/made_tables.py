@@ -1,0 +1,202 @@
+"""Tables with the numbers of a small trained model, and deep or odd variants of them."""
+
+import numpy as np
+import pandas as pd
+
+from normprobe.schema import QUANTILES, TOKEN_METRICS
+
+VISUAL_NORM = [16.53, 16.52, 16.51, 16.55, 16.7, 16.8, 16.9]
+TEXT_NORM = [0.2911, 1.5, 2.4, 3.6, 5.0, 6.0, 7.0]
+VISUAL_ANGLE = [np.nan, 0.0316, 0.0632, 0.0632, 0.0633, 0.0775, 0.0894]
+TEXT_ANGLE = [np.nan, 1.126, 0.660, 0.495, 0.377, 0.318, 0.284]
+
+NASTY_TOKENS = [
+    "<|im_start|>",
+    " the",
+    "\n\n",
+    "\t\r",
+    "[bold red]x[/]",
+    "e\u0301",
+    "\u202eabc",
+    "漢字仮名交じり文の長いトークンです",
+    "<0x0A>",
+    "\x00\x1b[31m",
+    '"',
+    "$x_1^2$",
+    ":smile:",
+    "😀\u200d",
+    "\ufffd",
+    "nan",
+    "שלום",
+    " " * 60,
+    "\\n",
+    "🏳\ufe0f\u200d🌈",
+]
+
+
+def layer_rows(group, norms, angles, *, tokens=3584, samples=56, spread=0.2, special=1.0):
+    norms, angles = np.asarray(norms, float), np.asarray(angles, float)
+    table = pd.DataFrame(
+        {
+            "layer": range(len(norms)),
+            "group": group,
+            "hidden_size": 128,
+            "tokens": tokens,
+            "samples": samples,
+            "nonfinite": 0,
+        }
+    )
+    means = {
+        "norm": norms,
+        "cosine": np.cos(angles),
+        "angle": angles,
+        "update_norm": norms * angles,
+        "relative_update": np.tan(angles),
+        "update_angle": angles * 0 + 1.4,
+    }
+    for metric in TOKEN_METRICS:
+        table[f"{metric}_mean"] = means[metric]
+        table[f"{metric}_std"] = np.abs(means[metric]) * spread
+        table[f"{metric}_sample_mean"] = means[metric]
+        table[f"{metric}_sample_std"] = np.abs(means[metric]) * spread / 4
+    for name, level in QUANTILES.items():
+        factor = 1 + spread * 1.8 * (2 * level - 1)
+        table[f"norm_{name}"] = norms * factor
+        table[f"angle_{name}"] = angles * factor
+        table[f"cosine_{name}"] = np.cos(angles * (1 + spread * 1.8 * (1 - 2 * level)))
+    table["rms_mean"] = norms / np.sqrt(128)
+    table["pooled_cosine_mean"] = np.cos(angles)
+    table["pooled_cosine_std"] = 0.001
+    table["angle_below_resolution"] = False
+    return table
+
+
+def layers(depth=6):
+    """layers.csv; deeper models stretch the same curves."""
+    at = np.linspace(0, 6, depth + 1)
+
+    def stretch(values):
+        return np.interp(at, range(7), values)
+
+    def angle(values):
+        return np.concatenate([[np.nan], stretch([values[1], *values[1:]])[1:]])
+
+    return pd.concat(
+        [
+            layer_rows("visual", stretch(VISUAL_NORM), angle(VISUAL_ANGLE)),
+            layer_rows("structural", stretch(TEXT_NORM) * 1.7, angle(TEXT_ANGLE) * 0.8, tokens=56),
+            layer_rows("special", stretch(TEXT_NORM) * 3, angle(TEXT_ANGLE) * 0.5, tokens=112),
+            layer_rows("text", stretch(TEXT_NORM), angle(TEXT_ANGLE), tokens=1630),
+            layer_rows("non_visual", stretch(TEXT_NORM) * 1.1, angle(TEXT_ANGLE), tokens=1742),
+        ],
+        ignore_index=True,
+    )
+
+
+def interface():
+    prompt, table = 0.2911, 0.2203
+    rows = [
+        ("vision_encoder", "visual", 192, 3584, 28.21, 4.1),
+        ("vision_encoder", "special", 192, 56, 41.9, 0.3),
+        ("projector_input", "visual", 192, 3584, 28.21, 4.1),
+        ("projector_output", "visual", 128, 3584, 16.53, 2.2),
+        ("decoder_input", "visual", 128, 3584, 16.53, 2.2),
+        ("decoder_input", "special", 128, 112, 0.2410, 0.02),
+        ("decoder_input", "text", 128, 1630, prompt, 0.06),
+        ("text_embedding_table", "all_rows", 128, 512, 0.1880, 0.09),
+        ("text_embedding_table", "nonzero_rows", 128, 437, table, 0.05),
+        ("text_embedding_table", "tokenizer_rows", 128, 437, table, 0.05),
+        ("text_embedding_table", "prompt_rows", 128, 88, prompt, 0.06),
+        ("effective_embedding", "all_rows", 128, 512, 0.1880, 0.09),
+        ("effective_embedding", "nonzero_rows", 128, 437, table, 0.05),
+        ("effective_embedding", "tokenizer_rows", 128, 437, table, 0.05),
+        ("effective_embedding", "prompt_rows", 128, 88, prompt, 0.06),
+    ]
+    frame = pd.DataFrame(
+        rows, columns=["stage", "group", "hidden_size", "tokens", "norm_mean", "norm_std"]
+    )
+    frame["samples"] = np.where(frame["group"].str.endswith("rows"), np.nan, 56)
+    frame["nonfinite"] = 0
+    frame["norm_sample_mean"] = frame["norm_mean"]
+    frame["norm_sample_std"] = frame["norm_std"] / 4
+    for name, level in QUANTILES.items():
+        frame[f"norm_{name}"] = frame["norm_mean"] + frame["norm_std"] * 1.6 * (2 * level - 1)
+    frame["rms_mean"] = frame["norm_mean"] / np.sqrt(frame["hidden_size"])
+    frame["ratio_to_table"] = frame["norm_mean"] / table
+    frame["ratio_to_prompt"] = frame["norm_mean"] / prompt
+    return frame
+
+
+def embedding_norms(table="text"):
+    random = np.random.default_rng(0)
+    if table == "visual":
+        return random.normal(64.0, 0.71, 65536)
+    body = random.gamma(60, 0.86 / 60, 151000)
+    return np.concatenate([body, np.linspace(1.9, 4.02, len(NASTY_TOKENS))])
+
+
+def embeddings(*names):
+    rows = []
+    for name in names or ("text",):
+        norms = embedding_norms(name)
+        quantiles = {f"norm_{q}": np.quantile(norms, level) for q, level in QUANTILES.items()}
+        for scope in ("all_rows", "nonzero_rows", "tokenizer_rows")[: 3 if name == "text" else 2]:
+            rows.append(
+                {
+                    "table": name,
+                    "rows": scope,
+                    "count": len(norms),
+                    "hidden_size": 3584,
+                    "norm_mean": norms.mean(),
+                    "norm_std": norms.std(),
+                    "norm_min": norms.min(),
+                    **quantiles,
+                    "norm_max": norms.max(),
+                    "rms_mean": norms.mean() / np.sqrt(3584),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def tokens(*names):
+    frames = []
+    for name in names or ("text",):
+        top = np.sort(embedding_norms(name))[::-1][: len(NASTY_TOKENS)]
+        bottom = np.sort(embedding_norms(name))[: len(NASTY_TOKENS)]
+        for end, norms in (("top", top), ("bottom", bottom)):
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "table": name,
+                        "end": end,
+                        "rank": range(1, len(norms) + 1),
+                        "token_id": 151643 - np.arange(len(norms)),
+                        "token": NASTY_TOKENS if name == "text" else "",
+                        "special": [name == "text" and i in (0, 8) for i in range(len(norms))],
+                        "norm": norms,
+                    }
+                )
+            )
+    return pd.concat(frames, ignore_index=True)
+
+
+def histogram(*names):
+    frames = []
+    for name in names or ("text",):
+        norms = embedding_norms(name)
+        counts, edges = np.histogram(norms, bins=60)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "table": name,
+                    "special": False,
+                    "left": edges[:-1],
+                    "right": edges[1:],
+                    "count": counts,
+                }
+            )
+        )
+        if name == "text":
+            counts, _ = np.histogram([0.61, 0.7, 0.72, 4.02, 3.1], bins=edges)
+            frames.append(frames[-1].assign(special=True, count=counts))
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,118 @@
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from normprobe.report.tables import embeddings_table, interface_table, layers_table, to_json
+from report import made_tables
+
+
+def printed(show, *tables, width=80):
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    show(*tables, console)
+    return console.file.getvalue()
+
+
+def extreme(table):
+    """The same table with numbers as wide as they get."""
+    table = table.copy()
+    for column in table.select_dtypes("number"):
+        if column in ("tokens", "count"):
+            table[column] = 123_456_789
+        elif column not in ("layer", "rank", "samples", "hidden_size", "token_id", "nonfinite"):
+            table[column] = -0.99999 if column == "cosine_mean" else 1.23456e-4
+    return table
+
+
+LAYERS = made_tables.layers()
+ALL_TABLES = {
+    "interface": (interface_table, made_tables.interface()),
+    "interface, extreme": (interface_table, extreme(made_tables.interface())),
+    "layers": (layers_table, LAYERS),
+    "80 layers": (layers_table, made_tables.layers(80)),
+    "layers, extreme": (layers_table, extreme(LAYERS.assign(angle_below_resolution=True))),
+    "embeddings": (embeddings_table, made_tables.embeddings(), made_tables.tokens()),
+    "visual table": (
+        embeddings_table,
+        extreme(made_tables.embeddings("text", "visual")),
+        extreme(made_tables.tokens("text", "visual")),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALL_TABLES)
+def test_every_line_fits_and_nothing_is_cut_or_wrapped(case):
+    at_80 = printed(*ALL_TABLES[case])
+    assert max(cell_len(line) for line in at_80.splitlines()) <= 80
+    # With all the room of the world the lines are the same: nothing was squeezed to fit.
+    assert at_80 == printed(*ALL_TABLES[case], width=300)
+
+
+def test_nasty_tokens_are_shown_not_obeyed():
+    text = printed(embeddings_table, made_tables.embeddings(), made_tables.tokens())
+    assert '* "<|im_start|>"' in text
+    assert '"[bold␣red]x[/]"' in text
+    assert '"漢字仮名交じり文…' in text
+    assert r'"\x00\x1b[31m"' in text
+    assert not set(text) & {"\x00", "\x1b", "\u202e", "\u0301", "\t", "\r"}
+    starts = {
+        line.index("1516") for line in text.splitlines() if "1516" in line and "漢" not in line
+    }
+    assert len(starts) == 1  # columns stay columns
+
+
+def test_interface_shows_sizes_and_ratios():
+    lines = printed(interface_table, made_tables.interface()).splitlines()
+    assert lines[1].split()[:2] == ["stage", "d"]
+    at = lines.index(next(line for line in lines if line.startswith("decoder input")))
+    assert lines[at].split()[-1] == "128"
+    assert lines[at + 1].split() == [
+        "visual", "3584", "16.53", "2.200", "16.53", "56.78", "75.03",
+    ]  # fmt: skip
+
+
+def test_layers_set_visual_beside_text():
+    lines = printed(layers_table, LAYERS).splitlines()
+    row = next(line for line in lines if line.split()[:1] == ["1"])
+    assert row.split()[:5] == ["1", "16.52", "1.500", "0.9995", "0.4303"]
+    first = next(line for line in lines if line.split()[:1] == ["0"])
+    assert first.split() == ["0", "16.53", "0.2911", *"------"]
+
+
+def test_deep_models_print_a_selection_and_say_so():
+    text = printed(layers_table, made_tables.layers(80))
+    numbers = [int(line.split()[0]) for line in text.splitlines() if line[:6].strip().isdigit()]
+    assert numbers[:2] == [0, 1]
+    assert numbers[-1] == 80
+    assert len(numbers) <= 22
+    assert "18 of 81 layers shown; layers.csv has all." in text
+    assert "layers shown" not in printed(layers_table, made_tables.layers(32))
+
+
+def test_text_only_models_show_the_groups_that_exist():
+    text = printed(layers_table, LAYERS[LAYERS["group"].isin(["text", "special"])])
+    assert "visual" not in text
+    assert "special" in text
+
+
+def test_flags_and_missing_rows_are_told():
+    table = LAYERS.copy()
+    table.loc[(table["layer"] == 1) & (table["group"] == "visual"), "angle_below_resolution"] = True
+    table.loc[table["layer"] == 3, "nonfinite"] = 2
+    table = table[~((table["layer"] == 2) & (table["group"] == "text"))]
+    text = printed(layers_table, table)
+    assert "0.03160*" in text
+    assert "* below what the stored numbers resolve." in text
+    assert "Left out as non-finite: 10 at layer 3." in text
+    assert "below what" not in printed(layers_table, LAYERS)
+
+
+def test_json_is_strict_and_exact():
+    rows = json.loads(to_json(LAYERS))
+    assert len(rows) == len(LAYERS)
+    assert rows[0]["angle_mean"] is None
+    assert rows[1]["cosine_mean"] == np.cos(made_tables.VISUAL_ANGLE[1])
+    assert rows[1]["angle_below_resolution"] is False
