@@ -67,6 +67,7 @@ def load_model(
             revision=checkpoint.revision,
             trust_remote_code=checkpoint.trust_remote_code,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below with both shapes
             **arguments,
         )
     except SafetensorError as error:
@@ -118,9 +119,14 @@ def _dtype(name: str) -> "torch.dtype | str":
 
 def _refuse_random_weights(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
     """The loader fills what a checkpoint lacks at random and only warns."""
-    missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
-    if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
+    lacking = sorted(report["missing_keys"])
+    mismatched = [
+        f"{name} (saved {list(saved)}, expected {list(expected)})"
+        for name, saved, expected in sorted(report["mismatched_keys"])
+    ]
+    wrong = [*lacking, *mismatched]
+    if wrong:
+        shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
         raise NormprobeError(
             f"{checkpoint.name} lacks weights that the model needs: {shown}",
             "fetch the checkpoint again; norms of randomly initialised weights mean nothing",

@@ -1,0 +1,70 @@
+"""From a name to a checkpoint and to a model whose every weight was saved."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny_models import tiny_model
+
+from normprobe.errors import NormprobeError
+from normprobe.model.checkpoint import (
+    LANGUAGE_MODEL,
+    VISION_ENCODER,
+    VISION_LANGUAGE,
+    open_checkpoint,
+)
+from normprobe.model.loading import build_on_meta, load_model, pick_device
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind"),
+    [
+        ("llava", VISION_LANGUAGE),
+        ("qwen2_vl", VISION_LANGUAGE),
+        ("clip", VISION_ENCODER),
+        ("siglip", VISION_ENCODER),
+        ("llama", LANGUAGE_MODEL),
+        ("qwen3", LANGUAGE_MODEL),
+    ],
+)
+def test_a_saved_model_comes_back_whole(model_type: str, kind: str, tmp_path: Path) -> None:
+    saved = tiny_model(model_type)
+    saved.save_pretrained(tmp_path / "saved")
+    checkpoint = open_checkpoint(str(tmp_path / "saved"))
+    assert checkpoint.kind == kind
+    assert checkpoint.name == "saved"
+    loaded = load_model(checkpoint, device="cpu")
+    assert not loaded.training
+    expected = saved.state_dict()
+    for name, weight in loaded.state_dict().items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=0)
+    meta = build_on_meta(checkpoint)
+    assert {p.device.type for p in meta.parameters()} == {"meta"}
+    assert [name for name, _ in meta.named_modules()] == [name for name, _ in loaded.named_modules()]
+
+
+def test_the_dtype_asked_for_is_given(tmp_path: Path) -> None:
+    tiny_model("llava").save_pretrained(tmp_path)
+    assert load_model(open_checkpoint(str(tmp_path)), dtype="bfloat16").dtype == torch.bfloat16
+
+
+def test_a_weight_of_another_shape_is_an_error(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tiny_model("llama").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"] = torch.ones(3)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(NormprobeError, match=r"model\.norm\.weight"):
+        load_model(open_checkpoint(str(tmp_path)))
+
+
+def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(NormprobeError, match="is a file") as failure:
+        open_checkpoint(str(tmp_path / "weights.bin"))
+    assert str(tmp_path) in failure.value.remedy
+
+
+def test_auto_takes_a_device_that_is_there() -> None:
+    assert torch.ones(1, device=pick_device("auto")).sum() == 1
