@@ -60,8 +60,8 @@ def on_call(module: nn.Module, see: Callable[[Tensor, Tensor, Any], None]) -> Re
 def hidden_state_of(value: Any) -> Tensor:
     """The hidden state in what a module takes or returns.
 
-    Layers hand over a tensor, a tuple that starts with it, or a model output whose first field
-    (``last_hidden_state``) it is. The first floating-point tensor of at least two axes is taken.
+    Layers hand over a tensor, a tuple that starts with it, or a model output whose
+    ``last_hidden_state`` it is. Else the first floating-point tensor of at least two axes is taken.
 
     Raises:
         NormprobeError: when there is none.
@@ -80,8 +80,8 @@ def _first_state(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         return value if value.is_floating_point() and value.dim() >= 2 else None
     if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, tuple | list):
+        value = (value.get("last_hidden_state"), *value.values())
+    if not isinstance(value, tuple | list):
         return None
     return next((state for item in value if (state := _first_state(item)) is not None), None)
 

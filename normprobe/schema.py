@@ -47,6 +47,9 @@ ROW_SCOPES = (ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS, PROMPT_ROWS)
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")
 
+#: Norm of what was added to a state between two layers: DeepStack, gated cross-attention.
+INJECTION = "injection_norm"
+
 #: Metrics whose distribution is kept as a sparse log-spaced histogram.
 HISTOGRAM_METRICS = ("norm", "angle")
 

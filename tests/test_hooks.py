@@ -11,7 +11,6 @@ from normprobe.hooks import attached, hidden_state_of, observing, on_call, on_in
 from normprobe.hooks import run_until as run
 
 
-
 class Layer(nn.Module):
     """Returns a tuple, as older decoder layers do."""
 
@@ -115,7 +114,11 @@ def test_calls_with_ids_are_passed_over() -> None:
 
     class Table(nn.Embedding):
         def forward(self, weights: Tensor) -> Tensor:
-            return super().forward(weights) if not weights.is_floating_point() else weights @ self.weight
+            return (
+                super().forward(weights)
+                if not weights.is_floating_point()
+                else weights @ self.weight
+            )
 
     table, seen = Table(5, 4), []
     with attached(on_call(table, lambda entered, left, _: seen.append((entered, left)))):

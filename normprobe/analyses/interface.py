@@ -18,11 +18,12 @@ from normprobe.analyses.token_rows import (
     constant_rows,
     first_layer,
     groups_of,
-    mark_structural,
-    pixel_tensors,
+    place_groups,
+    read_stream,
+    text_ids,
 )
 from normprobe.hooks import attached, observing, on_call, on_input, run_until
-from normprobe.model.parts import Parts, find_parts, prefix_rows
+from normprobe.model.parts import Parts, find_parts
 from normprobe.probes.sample_statistics import merge, statistics_of
 from normprobe.probes.token_metrics import token_norms
 from normprobe.schema import (
@@ -66,11 +67,11 @@ def probe_interface(
         NormprobeError: when the parts are not found, or the batch does not fit the model.
     """
     parts = find_parts(model)
-    constants = None
-    if pixel_tensors(inputs) and parts.decoder_layers is not None:
-        groups = groups_of(inputs, parts, special_token_ids)
+    groups, constants = None, None
+    if parts.decoder_layers is not None:
+        groups = groups_of(model, parts, inputs, special_token_ids)
         constants = constant_rows(model, parts, inputs, groups)
-    rows = interface_rows(model, parts, inputs, "0", special_token_ids, constants)
+    rows = interface_rows(model, parts, inputs, "0", groups, constants)
     return interface_table(rows, table_rows(parts, None))
 
 
@@ -95,10 +96,12 @@ def measure_interface(
     constants = None
     for (sample_id,), batch in batches:
         inputs = batch.to(model.device, model.dtype)
-        if constants is None and parts.decoder_layers is not None and pixel_tensors(inputs):
-            groups = groups_of(inputs, parts, special)
-            constants = constant_rows(model, parts, inputs, groups)
-        yield interface_rows(model, parts, inputs, sample_id, special, constants)
+        groups = None
+        if parts.decoder_layers is not None:
+            groups = groups_of(model, parts, inputs, special)
+            if constants is None:
+                constants = constant_rows(model, parts, inputs, groups)
+        yield interface_rows(model, parts, inputs, sample_id, groups, constants)
 
 
 def interface_rows(
@@ -106,7 +109,7 @@ def interface_rows(
     parts: Parts,
     inputs: Mapping[str, Any],
     sample_id: str,
-    special_token_ids: Iterable[int] | None = None,
+    groups: Tensor | None,
     constants: Tensor | None = None,
 ) -> pd.DataFrame:
     """One forward up to the decoder's door, one sample row a (stage, group).
@@ -116,16 +119,15 @@ def interface_rows(
         parts: of ``find_parts(model)``.
         inputs: what the processor returned for one sample.
         sample_id: names the rows.
-        special_token_ids: ids that count as special.
+        groups: of ``groups_of``; None for a bare vision encoder.
         constants: structural rows, of ``constant_rows``.
 
     Returns:
         Sample rows; merge them with ``interface_table``.
     """
-    stages = _VisionStages()
+    stages = _VisionStages(parts)
     handles = []
     if parts.vision_encoder is not None:
-        stages.prefix = prefix_rows(parts.vision_encoder.module)
         handles.append(on_call(parts.vision_encoder.module, stages.encoded))
     if parts.projector is not None:
         handles.append(on_call(parts.projector.module, stages.projected))
@@ -140,11 +142,12 @@ def interface_rows(
     with observing(model), attached(*handles):
         run_until(subject, inputs, entering=door)
         rows = stages.rows()
-        for x in decoder_input:
-            groups = groups_of(inputs, parts, special_token_ids)
-            if constants is not None:
-                groups = mark_structural(groups, x, constants)
-            scale = _embedding_scale(parts, inputs["input_ids"], x, groups)
+        if groups is not None:
+            x = read_stream(model, parts)(decoder_input[0])
+            groups = place_groups(groups, x, parts, constants)
+            ids, _ = text_ids(inputs, parts)
+            assert ids is not None
+            scale = _embedding_scale(parts, ids, x, groups)
             rows.extend(_decoder_input_rows(x, groups, scale))
     return pd.DataFrame({"sample_id": sample_id, **row} for row in rows)
 
@@ -152,14 +155,15 @@ def interface_rows(
 class _VisionStages:
     """Norms and group masks of the vision stages, reduced as the modules return."""
 
-    def __init__(self) -> None:
-        self.prefix = 0
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._rows_of_encoder: int | None = None
         self._padding: list[Tensor] = []
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
     def encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         del pixels
+        state = self._as_rows(state)
         self._rows_of_encoder = state.shape[-2]
         self._padding = [
             mask.reshape(-1).bool()
@@ -170,15 +174,22 @@ class _VisionStages:
 
     def projected(self, entered: Tensor, left: Tensor, arguments: Any) -> None:
         del arguments
-        self._keep(PROJECTOR_INPUT, entered)
+        # Without a vision encoder the projector receives pixels.
+        if self._parts.vision_encoder is not None:
+            self._keep(PROJECTOR_INPUT, self._as_rows(entered))
         self._keep(PROJECTOR_OUTPUT, left)
+
+    def _as_rows(self, state: Tensor) -> Tensor:
+        """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``."""
+        is_map = self._parts.channels_first and state.dim() > 3
+        return state.movedim(-3, -1) if is_map else state
 
     def _keep(self, stage: str, state: Tensor) -> None:
         """Class and register rows are special; padded patches count nowhere."""
         norms = token_norms(state)
         groups = torch.full_like(norms, TOKEN_GROUPS.index(VISUAL), dtype=torch.int8)
-        if state.dim() > 2 and state.shape[-2] == self._rows_of_encoder:
-            groups[..., : self.prefix] = TOKEN_GROUPS.index(SPECIAL)
+        if state.shape[-2] == self._rows_of_encoder:
+            groups[..., : self._parts.class_rows] = TOKEN_GROUPS.index(SPECIAL)
         norms, groups = norms.flatten(), groups.flatten()
         for mask in self._padding:
             if mask.numel() == norms.numel() and stage != PROJECTOR_OUTPUT:
@@ -221,6 +232,8 @@ def _embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor)
     scalar. Measured on the text tokens of the prompt: x = s w up to rounding.
     """
     assert parts.text_embedding is not None
+    if groups.shape != input_ids.shape:  # rows before or behind the prompt come with positions
+        return None
     weight = weight_of(parts.text_embedding)
     text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device)
     w = weight[input_ids[text].to(weight.device)].float()

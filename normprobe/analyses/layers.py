@@ -19,12 +19,13 @@ from normprobe.analyses.token_rows import (
     constant_rows,
     first_layer,
     groups_of,
-    mark_structural,
-    pixel_tensors,
+    place_groups,
+    read_stream,
 )
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
-from normprobe.model.parts import Parts, find_parts
+from normprobe.model.overrides import CROSS_ATTENTION
+from normprobe.model.parts import Part, Parts, find_parts
 from normprobe.probes.sample_statistics import merge, statistics_of
 from normprobe.probes.token_metrics import (
     POOLED_GROUPS,
@@ -35,6 +36,7 @@ from normprobe.probes.token_metrics import (
     token_norms,
 )
 from normprobe.schema import (
+    INJECTION,
     NON_VISUAL,
     PAIR,
     PAIR_METRICS,
@@ -72,10 +74,8 @@ def probe_layers(
         NormprobeError: when the parts are not found, or the batch does not fit the model.
     """
     parts = find_parts(model)
-    groups = groups_of(inputs, parts, special_token_ids)
-    constants = None
-    if pixel_tensors(inputs):
-        constants = constant_rows(model, parts, inputs, groups)
+    groups = groups_of(model, parts, inputs, special_token_ids)
+    constants = constant_rows(model, parts, inputs, groups)
     names = [str(number) for number in range(len(groups))]
     return layers_table(layer_rows(model, parts, inputs, groups, names, constants))
 
@@ -101,8 +101,8 @@ def measure_layers(
     constants = None
     for sample_ids, batch in batches:
         inputs = batch.to(model.device, model.dtype)
-        groups = groups_of(inputs, parts, special)
-        if constants is None and pixel_tensors(inputs):
+        groups = groups_of(model, parts, inputs, special)
+        if constants is None:
             constants = constant_rows(model, parts, inputs, groups)
         yield layer_rows(model, parts, inputs, groups, sample_ids, constants)
 
@@ -134,8 +134,11 @@ def layer_rows(
             "use `normprobe interface` for a bare vision encoder",
         )
     layers = list(parts.decoder_layers.module.children())
-    reader = _LayerReader(groups, constants)
+    reader = _LayerReader(model, parts, groups, constants)
     handles = [on_input(first_layer(parts), reader.read_decoder_input)]
+    attended = attended_part(parts)
+    if attended is not None:
+        handles.append(on_output(attended.module, reader.attend))
     for number, layer in enumerate(layers, start=1):
         handles.append(on_input(layer, partial(reader.enter, number)))
         handles.append(on_output(layer, partial(reader.leave, number)))
@@ -147,88 +150,96 @@ def layer_rows(
 class _LayerReader:
     """Keeps a few numbers a token and layer on the device while the forward runs."""
 
-    def __init__(self, groups: Tensor, constants: Tensor | None) -> None:
+    def __init__(
+        self, model: nn.Module, parts: Parts, groups: Tensor, constants: Tensor | None
+    ) -> None:
         self.groups = groups
-        self.constants = constants
         self.hidden_size = 0
         self.dtype = torch.float32
         self.metrics: dict[int, Tensor] = {}  # [metrics, batch, seq]
         self.pooled: dict[int, Tensor] = {}  # [batch, pooled groups + pair metrics]
-        self.injected: dict[int, Tensor] = {}  # [1] bool: changed since it left the layer before
+        self.injection: dict[int, Tensor] = {}  # [batch, seq]
+        self.attended: list[Tensor] = []  # norms of the states that text attends to
+        self._place = partial(place_groups, parts=parts, constants=constants)
+        self._read = read_stream(model, parts)
         self._entered: Tensor | None = None
         self._left: Tensor | None = None
         self._version = 0
 
-    def read_decoder_input(self, x: Tensor) -> None:
-        if x.shape[:-1] != self.groups.shape:
-            raise NormprobeError(
-                f"decoder layer 1 receives {list(x.shape[:-1])} positions, but the batch has "
-                f"{list(self.groups.shape)}: tokens are added or packed inside the model",
-                "this model type is not supported yet; open an issue with its name",
-            )
+    def attend(self, visual: Tensor) -> None:
+        self.attended.append(token_norms(visual).flatten())
+
+    def read_decoder_input(self, state: Tensor) -> None:
+        x = self._read(state)
         self.hidden_size, self.dtype = x.shape[-1], x.dtype
-        if self.constants is not None:
-            self.groups = mark_structural(self.groups, x, self.constants)
-        self.masks = group_masks(self.groups.to(x.device))
+        self.groups = self._place(self.groups, x)
+        self.masks = group_masks(self.groups)
         self.metrics[0] = token_norms(x).unsqueeze(0)
         self.pooled[0] = cross_modal_cosine(x, self.masks).unsqueeze(-1)
-        self.injected[0] = torch.zeros(1, device=x.device)
+        self.injection[0] = torch.zeros_like(self.metrics[0][0])
 
-    def enter(self, number: int, x: Tensor) -> None:
+    def enter(self, number: int, state: Tensor) -> None:
         left, self._left = self._left, None
-        self._entered, self._version = x, x._version
-        # DeepStack adds visual features between layers. Mostly x is the very tensor that left.
-        if left is None or left is x:
-            self.injected[number] = torch.zeros(1, device=x.device)
+        self._entered, self._version = state, state._version
+        # Mostly the state is the very tensor that left the layer before. DeepStack adds visual
+        # features to it, cross-attention between the layers changes the text.
+        if left is None or left is state:
+            self.injection[number] = torch.zeros_like(self.injection[0])
         else:
-            self.injected[number] = (left.to(x.device) != x).any().reshape(1)
+            change = self._read(state).float() - self._read(left).to(state.device).float()
+            self.injection[number] = token_norms(change)
 
-    def leave(self, number: int, h: Tensor) -> None:
-        x, self._entered = self._entered, None
-        assert x is not None
-        if x._version != self._version:
+    def leave(self, number: int, left: Tensor) -> None:
+        state, self._entered = self._entered, None
+        assert state is not None
+        if state._version != self._version:
             raise NormprobeError(
                 f"decoder layer {number} overwrites its input in place, so its update is lost",
                 "open an issue with the model type",
             )
-        self._left = h
+        self._left = left
         # Under accelerate dispatch neighbouring layers live on different devices.
-        x, h = x.to(h.device).float(), h.float()
+        x, h = self._read(state).to(left.device).float(), self._read(left).float()
         metrics, perpendicular = token_metrics(x, h)
         self.metrics[number] = metrics
         self.pooled[number] = pooled_metrics(x, h, perpendicular, self.masks.to(h.device))
 
-    def on_host(self) -> Iterator[tuple[int, NDArray[Any], NDArray[Any], bool]]:
-        """Layer by layer its metrics, pooled metrics and injection, after one copy of all."""
+    def on_host(self) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+        """Layer by layer its metrics, injection last, and pooled metrics, after one copy of all."""
         layers = sorted(self.metrics)
         kept = [
-            part[layer] for layer in layers for part in (self.metrics, self.pooled, self.injected)
+            part[layer] for layer in layers for part in (self.metrics, self.injection, self.pooled)
         ]
-        flat = torch.cat([part.flatten().float().to(kept[0].device) for part in kept]).cpu().numpy()
+        flat = torch.cat([part.flatten().to(kept[0].device) for part in kept]).cpu().numpy()
         ends = np.cumsum([part.numel() for part in kept])
         pieces = (
             piece.reshape(part.shape)
             for piece, part in zip(np.split(flat, ends[:-1]), kept, strict=True)
         )
         for layer in layers:
-            metrics, pooled, injected = next(pieces), next(pieces), next(pieces)
-            yield layer, metrics, pooled, bool(injected)
+            metrics, injection, pooled = next(pieces), next(pieces), next(pieces)
+            yield layer, np.concatenate([metrics, injection[None]]) if layer else metrics, pooled
+
+
+def attended_part(parts: Parts) -> Part | None:
+    """What makes the visual states that text attends to, where no visual row is in the sequence."""
+    return (parts.projector or parts.vision_encoder) if parts.fusion == CROSS_ATTENTION else None
 
 
 def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
     groups = reader.groups.cpu().numpy()
     masks = {name: groups == code for code, name in enumerate(TOKEN_GROUPS)}
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
+    dtype = str(reader.dtype).removeprefix("torch.")
     rows: list[dict[str, Any]] = []
-    for layer, metrics, pooled, injected in reader.on_host():
-        names = TOKEN_METRICS[: len(metrics)]
-        pair_names = PAIR_METRICS[: 1 if layer == 0 else None]
+    for layer, metrics, pooled in reader.on_host():
+        names = (*TOKEN_METRICS, INJECTION)[: len(metrics)]
         for index, sample_id in enumerate(sample_ids):
             common = {
                 "sample_id": sample_id,
                 "layer": layer,
                 "hidden_size": reader.hidden_size,
-                "dtype": str(reader.dtype).removeprefix("torch."),
+                "dtype": dtype,
             }
             for group, mask in masks.items():
                 if mask[index].any():
@@ -237,9 +248,16 @@ def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
                         row[POOLED_METRIC] = float(pooled[index, POOLED_GROUPS.index(group)])
                     rows.append({**common, "group": group, **row})
             if masks[VISUAL][index].any() and masks[TEXT][index].any():
+                pair_names = PAIR_METRICS[: 1 if layer == 0 else None]
                 values = map(float, pooled[index, -len(pair_names) :])
                 pair = dict(zip(pair_names, values, strict=True))
-                rows.append({**common, "group": PAIR, "injected": injected, **pair})
+                pair["injected"] = layer > 0 and bool(metrics[-1, index].any())
+                rows.append({**common, "group": PAIR, **pair})
+    if reader.attended:
+        # Attended states have no sample axis that every model shares: they count for the batch.
+        norms = torch.cat(reader.attended).cpu().numpy()
+        row = statistics_of(norms[None], TOKEN_METRICS[:1])
+        rows.append({**rows[0], "group": VISUAL, **row})
     return pd.DataFrame(rows)
 
 
@@ -253,10 +271,11 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and
         ``_sample_std`` over per-sample means; ``_q05`` to ``_q95`` are quantiles over tokens,
         those of the cosine taken from the angle. ``rms_mean`` is norm / sqrt(hidden_size).
+        ``injection_norm`` is what was added between the layer before and this one.
     """
     rows = rows[rows["group"] != PAIR]
     by = ["layer", "group", "hidden_size", "dtype"]
-    table = merge(rows, by, TOKEN_METRICS)
+    table = merge(rows, by, (*TOKEN_METRICS, INJECTION))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
     for name, probability in QUANTILES.items():
         mirrored = next(other for other, p in QUANTILES.items() if np.isclose(p, 1 - probability))

@@ -4,7 +4,8 @@ Placeholder ids say where visual rows are written. Some of those rows hold a lea
 separator instead of pixels: they are found by asking the model, not by knowing it.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,20 +14,30 @@ from torch import Tensor, nn
 from normprobe.data.batches import token_groups
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
+from normprobe.model.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
 from normprobe.model.parts import Parts
-from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
+from normprobe.schema import PADDING, STRUCTURAL, TOKEN_GROUPS, VISUAL
+
+#: pixel_values and its variants, flattened_patches (Pix2Struct), image_patches (Fuyu).
+_PIXELS = re.compile(r"pixel|patches")
 
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
 
 
 def groups_of(
-    inputs: Mapping[str, Any], parts: Parts, special_token_ids: Iterable[int] | None
+    model: nn.Module,
+    parts: Parts,
+    inputs: Mapping[str, Any],
+    special_token_ids: Iterable[int] | None,
 ) -> Tensor:
     """Token group codes of a batch, every placeholder row counted as visual.
 
+    Where no token id tells visual rows, other pixels do: two runs to the decoder's door.
+
     Args:
+        model: on the device of ``inputs``.
+        parts: of ``find_parts(model)``.
         inputs: what a processor returned.
-        parts: of the model that takes them.
         special_token_ids: ids that count as special; None: no token does.
 
     Returns:
@@ -35,18 +46,25 @@ def groups_of(
     Raises:
         NormprobeError: without ``input_ids``, or with an image but no placeholder for it.
     """
-    if "input_ids" not in inputs:
+    ids, mask = text_ids(inputs, parts)
+    if ids is None:
         raise NormprobeError(
             f"the inputs hold no input_ids; received {', '.join(inputs)}",
             "pass what the model's processor returns for text and images",
         )
     groups = token_groups(
-        inputs["input_ids"],
-        inputs.get("attention_mask"),
+        ids,
+        mask if mask is not None and mask.shape == ids.shape else None,
         parts.image_token_ids,
         list(special_token_ids or ()),
     )
-    if pixel_tensors(inputs) and not bool((groups == _VISUAL).any()):
+    if not pixel_tensors(inputs) or parts.fusion in (PREPENDED, CROSS_ATTENTION):
+        return groups
+    if not parts.image_token_ids:
+        seen, other = _with_other_pixels(model, parts, inputs)
+        groups = _fitted(groups.to(seen.device), seen, parts)
+        return torch.where((seen != other).any(-1) & (groups != PADDING), _VISUAL, groups)
+    if not bool((groups == _VISUAL).any()):
         raise NormprobeError(
             f"the prompt holds no image token: expected one of the ids "
             f"{list(parts.image_token_ids)} in input_ids",
@@ -55,18 +73,28 @@ def groups_of(
     return groups
 
 
+def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:
+    """The ids that the measured stack reads and their mask, each None where there is none.
+
+    The text decoder of an encoder-decoder that attends to the image reads ``decoder_input_ids``.
+    """
+    if parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs:
+        return inputs["decoder_input_ids"], inputs.get("decoder_attention_mask")
+    return inputs.get("input_ids"), inputs.get("attention_mask")
+
+
 def pixel_tensors(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """The floating-point image tensors of a batch."""
     return {
         name: value
         for name, value in inputs.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and "pixel" in name
+        if isinstance(value, Tensor) and value.is_floating_point() and _PIXELS.search(name)
     }
 
 
 def constant_rows(
     model: nn.Module, parts: Parts, inputs: Mapping[str, Any], groups: Tensor
-) -> Tensor:
+) -> Tensor | None:
     """The distinct placeholder rows that other pixels leave as they are.
 
     Two runs up to the decoder's door, the second with noise for pixels. Costs the vision encoder
@@ -75,53 +103,99 @@ def constant_rows(
     Args:
         model: on the device of ``inputs``.
         parts: of ``find_parts``.
-        inputs: what a processor returned for at least one image.
+        inputs: what a processor returned.
         groups: of ``groups_of``.
 
     Returns:
-        ``[rows, hidden]``; no rows for most models.
+        ``[rows, hidden]``, no rows for most models; None where the question makes no sense:
+        without pixels, or where visual rows have no placeholders of their own.
     """
-    other_pixels = {name: _perturbed(value) for name, value in pixel_tensors(inputs).items()}
-    seen = _decoder_input(model, parts, inputs)
-    other = _decoder_input(model, parts, {**inputs, **other_pixels})
+    # An image tokenizer may give the same tokens for other pixels: that makes no row structural.
+    if not pixel_tensors(inputs) or not parts.image_token_ids or parts.fusion == DISCRETE:
+        return None
+    seen, other = _with_other_pixels(model, parts, inputs)
     placeholders = (groups == _VISUAL).to(seen.device)
     constant = placeholders & (seen == other).all(-1)
     rows: Tensor = torch.unique(seen[constant], dim=0)
     return rows
 
 
+def _with_other_pixels(
+    model: nn.Module, parts: Parts, inputs: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The decoder input, and that for other pixels."""
+    other_pixels = {name: _perturbed(value) for name, value in pixel_tensors(inputs).items()}
+    return (
+        _decoder_input(model, parts, inputs),
+        _decoder_input(model, parts, {**inputs, **other_pixels}),
+    )
+
+
 def _perturbed(pixels: Tensor) -> Tensor:
-    """Other pixels of about the same size. Zeros stay: an all-zero tile means that there is none."""
+    """Other pixels of about the same size.
+
+    Whole numbers stay: an all-zero tile means no tile, and flattened patches start with their row
+    and column.
+    """
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(pixels.shape, generator=generator).to(pixels)
-    return torch.where(pixels != 0, pixels + noise, pixels)
+    return torch.where(pixels == pixels.round(), pixels, pixels + noise)
 
 
-def mark_structural(groups: Tensor, decoder_input: Tensor, constants: Tensor) -> Tensor:
-    """Turn the visual rows that equal a constant row into structural ones.
+def place_groups(
+    groups: Tensor, decoder_input: Tensor, parts: Parts, constants: Tensor | None
+) -> Tensor:
+    """Fit the groups of a prompt to the rows that enter decoder layer 1.
 
     Args:
-        groups: ``[batch, seq]`` codes.
-        decoder_input: ``[batch, seq, hidden]``.
-        constants: ``[rows, hidden]`` of ``constant_rows``.
+        groups: ``[batch, seq]`` codes of ``groups_of``.
+        decoder_input: ``[batch, rows, hidden]``.
+        parts: of the model.
+        constants: ``[rows, hidden]`` of ``constant_rows``: rows that equal one are structural.
 
     Returns:
-        ``[batch, seq]`` codes on the device of ``decoder_input``.
+        ``[batch, rows]`` codes on the device of ``decoder_input``.
+
+    Raises:
+        NormprobeError: when the decoder reads other rows than the prompt's.
     """
-    groups = groups.to(decoder_input.device)
-    for row in constants.to(decoder_input):
-        same = (decoder_input == row).all(-1) & (groups == _VISUAL)
-        groups = torch.where(same, _STRUCTURAL, groups)
+    groups = _fitted(groups.to(decoder_input.device), decoder_input, parts)
+    if constants is not None:
+        for row in constants.to(decoder_input):
+            same = (decoder_input == row).all(-1) & (groups == _VISUAL)
+            groups = torch.where(same, _STRUCTURAL, groups)
+    return groups
+
+
+def _fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:
+    """Add the visual rows that have no place in the prompt."""
+    more = decoder_input.shape[-2] - groups.shape[-1]
+    if more > 0 and parts.fusion == PREPENDED:
+        groups = nn.functional.pad(groups, (more, 0), value=_VISUAL)
+    elif more > 0 and parts.fusion == ADDED:
+        groups = nn.functional.pad(groups, (0, more), value=_VISUAL)
+    if groups.shape != decoder_input.shape[:-1]:
+        raise NormprobeError(
+            f"decoder layer 1 receives {list(decoder_input.shape[:-1])} positions, but the prompts "
+            f"have {list(groups.shape)}: tokens are added or packed inside the model",
+            "this model type is not supported yet; open an issue with its name",
+        )
     return groups
 
 
 def _decoder_input(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Tensor:
-    assert parts.decoder_layers is not None
     door = first_layer(parts)
     seen: list[Tensor] = []
     with observing(model), attached(on_input(door, seen.append)):
         run_until(model, inputs, entering=door)
-    return seen[0]
+    return read_stream(model, parts)(seen[0])
+
+
+def read_stream(model: nn.Module, parts: Parts) -> Callable[[Tensor], Tensor]:
+    """What turns the state between two layers into ``[batch, seq, hidden]``."""
+    config = getattr(model, "config", None)
+    text_config = config.get_text_config(decoder=True) if config is not None else None
+    return lambda state: parts.stream.read(state, text_config)
 
 
 def first_layer(parts: Parts) -> nn.Module:

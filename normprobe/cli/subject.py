@@ -67,7 +67,7 @@ def load_subject(
     from normprobe.model.parts import find_parts
 
     if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     processor = load_processor(
         checkpoint.source,
         revision=checkpoint.revision,

@@ -6,24 +6,27 @@ data, the few model types where that is not enough.
 """
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from torch import nn
 
 from normprobe.errors import NormprobeError
-from normprobe.model.overrides import OVERRIDES
+from normprobe.model.overrides import ADDED, DISCRETE, IN_SEQUENCE, OVERRIDES, PERTURBATION
+from normprobe.model.residual_stream import STREAMS, Stream
 
 #: Config fields that name placeholder ids; visual indicators get rows from a visual table (Ovis).
 IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_token_ids")
+
+_NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
 _NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel")
 #: Children of the encoder that project: the merger of Qwen-VL and its kin.
 _IN_TOWER_PROJECTOR = re.compile(r"merger|projector|projection|connector|adapter|aligner")
-#: A row that stands for the whole image, and rows that only store: no patches.
-_CLASS_ROW = re.compile(r"(^|\.)(class_embedding|cls_token|class_token)$")
-_REGISTER_ROWS = re.compile(r"(^|\.)(register_tokens|registers)$")
+#: Rows that stand for the whole image, or that only store: no patches.
+_CLASS_ROWS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,15 @@ class Parts:
     vision_encoder: Part | None
     projector: Part | None
     text_embedding: Part | None
-    decoder_layers: Part | None
-    visual_embedding: Part | None
-    image_token_ids: tuple[int, ...]
+    decoder_layers: Part | None  # the stack that reads visual and text tokens
+    visual_embedding: Part | None  # a table that visual rows are mixed from
+    image_token_ids: tuple[int, ...]  # empty: visual rows are found by perturbing the pixels
+    fusion: str = IN_SEQUENCE  # a key of overrides.FUSIONS
+    stream: Stream = STREAMS["single"]
+    class_rows: int = 0  # class and register rows before the patches the encoder returns
+    channels_first: bool = False  # the encoder returns maps [..., hidden, height, width]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[str, Part]]:
         """Pairs of a part's role and the part, those that exist."""
         for field in fields(self):
             part = getattr(self, field.name)
@@ -71,51 +78,64 @@ def find_parts(model: nn.Module) -> Parts:
     names = {id(module): name for name, module in model.named_modules()}
     override = OVERRIDES.get(getattr(_config(model), "model_type", ""), {})
 
-    def part(role: str, found: nn.Module | None) -> Part | None:
-        if role in override:
-            return Part(override[role], model.get_submodule(override[role]))
-        return None if found is None else Part(names[id(found)], found)
+    def part(role: str, find: Callable[[], nn.Module | None]) -> Part | None:
+        if role not in override:
+            found = find()
+            return None if found is None else Part(names[id(found)], found)
+        return _named(model, override[role])
 
-    encoder = _vision_encoder(model, names)
-    embedding = None if encoder is model or _is_contrastive(model) else _text_embedding(model)
+    encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
+    bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
+    embedding = None if bare_encoder else part("text_embedding", lambda: _text_embedding(model))
     if encoder is None and embedding is None:
         raise NormprobeError(
             f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
             f"nor a text embedding (get_input_embeddings()); children: {_children(model)}",
             "pass a transformers vision-language model, vision encoder or language model",
         )
-    decoder = _decoder(model, encoder) if embedding is not None else None
-    layers = _decoder_layers(model, decoder, encoder) if decoder is not None else None
-    if embedding is not None and layers is None:
+    class_rows = override.get("class_rows", _class_rows(encoder))
+    if embedding is None:
+        return Parts(encoder, None, None, None, None, (), class_rows=class_rows)
+    decoder = _decoder(model, encoder)
+    layers = part("decoder_layers", lambda: _decoder_layers(model, decoder, encoder))
+    if layers is None:
         raise NormprobeError(
             f"no decoder layers found in {type(model).__name__}: looked for a list of "
             f"{_number_of_layers(model)} layers; candidates: {_candidates(model, names)}",
             "open an issue with the model type; an entry in model/overrides.py names them",
         )
-    projector = None
-    if encoder is not None and decoder is not None:
-        projector = _projector(model, encoder, decoder, names)
+    projector = part("projector", lambda: _projector(model, encoder, decoder, names))
+    fusion = override.get("fusion", IN_SEQUENCE)
+    has_ids = fusion in _NEED_IDS and override.get("positions") != PERTURBATION
     return Parts(
-        vision_encoder=part("vision_encoder", encoder),
-        projector=part("projector", projector),
-        text_embedding=part("text_embedding", embedding),
-        decoder_layers=part("decoder_layers", layers),
-        visual_embedding=part("visual_embedding", projector if _is_table(projector) else None),
-        image_token_ids=_image_token_ids(model)
-        if encoder is not None and decoder is not None
-        else (),
+        vision_encoder=encoder,
+        projector=projector,
+        text_embedding=embedding,
+        decoder_layers=layers,
+        visual_embedding=projector if projector and _is_table(projector.module) else None,
+        image_token_ids=_image_token_ids(model) if has_ids and (encoder or projector) else (),
+        fusion=fusion,
+        stream=STREAMS[override.get("stream", "single")],
+        class_rows=class_rows,
+        channels_first=override.get("channels_first", False),
     )
 
 
-def prefix_rows(encoder: nn.Module) -> int:
+def _class_rows(encoder: Part | None) -> int:
     """How many class and register rows a vision encoder puts before the patch rows of an image."""
-    rows = 0
-    for name, parameter in encoder.named_parameters():
-        if _CLASS_ROW.search(name):
-            rows += 1
-        elif _REGISTER_ROWS.search(name):
-            rows += parameter.shape[-2]
-    return rows
+    return sum(
+        parameter.shape[-2] if parameter.dim() > 1 else 1
+        for name, parameter in (encoder.module.named_parameters() if encoder else ())
+        if _CLASS_ROWS.search(name)
+    )
+
+
+def _named(model: nn.Module, name: str | None) -> Part | None:
+    """The part of an override; None where this checkpoint's config switches it off."""
+    try:
+        return None if name is None else Part(name, model.get_submodule(name))
+    except AttributeError:
+        return None
 
 
 def _config(model: nn.Module) -> Any:
@@ -145,16 +165,14 @@ def _is_contrastive(model: nn.Module) -> bool:
     return isinstance(getattr(model, "logit_scale", None), nn.Parameter)
 
 
-def _decoder(model: nn.Module, encoder: nn.Module | None) -> nn.Module:
+def _decoder(model: nn.Module, encoder: Part | None) -> nn.Module:
     found = _ask(model, "get_decoder")
-    return model if found is None or found is encoder else found
+    return model if found is None or (encoder and found is encoder.module) else found
 
 
-def _decoder_layers(
-    model: nn.Module, decoder: nn.Module, encoder: nn.Module | None
-) -> nn.Module | None:
+def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) -> nn.Module | None:
     """The largest list of ``num_hidden_layers`` modules in the decoder, outside the encoder."""
-    inside_encoder = {id(module) for module in encoder.modules()} if encoder is not None else set()
+    inside_encoder = {id(module) for module in encoder.module.modules()} if encoder else set()
     lists = [
         module
         for module in decoder.modules()
@@ -174,24 +192,27 @@ def _number_of_layers(model: nn.Module) -> int | None:
 
 
 def _projector(
-    model: nn.Module, encoder: nn.Module, decoder: nn.Module, names: dict[int, str]
+    model: nn.Module, encoder: Part | None, decoder: nn.Module, names: dict[int, str]
 ) -> nn.Module | None:
     """What stands beside the encoder and is no language model; else a merger inside the encoder.
 
     The last one is taken where several follow each other: it makes the rows the decoder reads.
     """
-    parent = model.get_submodule(names[id(encoder)].rpartition(".")[0])
+    if encoder is None:
+        return None
+    parent = model.get_submodule(encoder.name.rpartition(".")[0])
     beside = [
         child
         for name, child in parent.named_children()
-        if child is not encoder
+        if child is not encoder.module
+        and not isinstance(child, nn.ModuleList)
         and not _NO_PROJECTOR.search(name)
         and not _holds(child, decoder)
         and _size(child)
     ]
     inside = [
         child
-        for name, child in encoder.named_children()
+        for name, child in encoder.module.named_children()
         if _IN_TOWER_PROJECTOR.search(name)
         and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
         and _size(child)
@@ -199,7 +220,7 @@ def _projector(
     return next(reversed(beside or inside), None)
 
 
-def _is_table(projector: nn.Module | None) -> bool:
+def _is_table(projector: nn.Module) -> bool:
     """Ovis mixes its visual rows from the rows of a table, weighted by probabilities."""
     return isinstance(projector, nn.Embedding)
 
@@ -207,9 +228,10 @@ def _is_table(projector: nn.Module | None) -> bool:
 def _image_token_ids(model: nn.Module) -> tuple[int, ...]:
     config = _config(model)
     ids: list[int] = []
-    for field in IMAGE_TOKEN_FIELDS:
-        value = getattr(config, field, None)
-        ids.extend([value] if isinstance(value, int) else value or [])
+    for holder in (config, getattr(config, "vlm_config", None)):
+        for field in IMAGE_TOKEN_FIELDS:
+            value = getattr(holder, field, None)
+            ids.extend([value] if isinstance(value, int) else value or [])
     if not ids:
         raise NormprobeError(
             f"the config of {type(model).__name__} names no image token: expected one of "

@@ -123,7 +123,7 @@ def test_pair_metrics(model_type):
     """Quantities of (visual, text) pairs stay in the sample rows, from which theory is computed."""
     case = case_of(model_type)
     parts = find_parts(case.model)
-    groups = groups_of(case.inputs, parts, SPECIAL_IDS)
+    groups = groups_of(case.model, parts, case.inputs, SPECIAL_IDS)
     constants = constant_rows(case.model, parts, case.inputs, groups)
     rows = layer_rows(case.model, parts, case.inputs, groups, ["a", "b", "c", "d"], constants)
     found = rows[rows["group"] == schema.PAIR].set_index(["layer", "sample_id"])

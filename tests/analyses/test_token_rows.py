@@ -6,7 +6,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import BOS, EOS, INDICATORS, tiny_model
 
 from normprobe import NormprobeError, find_parts, probe_layers
-from normprobe.analyses.token_rows import constant_rows, groups_of, mark_structural
+from normprobe.analyses.token_rows import constant_rows, groups_of, place_groups
 from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
 
 
@@ -15,7 +15,7 @@ def test_constant_rows_are_the_learned_ones(model_type: str, rows: int) -> None:
     model = tiny_model(model_type)
     inputs = tiny_inputs(model, batch_size=2)
     parts = find_parts(model)
-    found = constant_rows(model, parts, inputs, groups_of(inputs, parts, [BOS, EOS]))
+    found = constant_rows(model, parts, inputs, groups_of(model, parts, inputs, [BOS, EOS]))
     assert len(found) == rows
     if model_type == "llava_next":
         torch.testing.assert_close(found[0], model.model.image_newline)
@@ -28,9 +28,10 @@ def test_constant_rows_are_the_learned_ones(model_type: str, rows: int) -> None:
 def test_recognised_rows_become_structural_and_no_others() -> None:
     visual, structural = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
     newline = torch.tensor([1.0, 2.0])
+    parts = find_parts(tiny_model("llava"))
     states = torch.tensor([[[1.0, 2.0], [1.0, 2.5], [1.0, 2.0]]])
     groups = torch.tensor([[visual, visual, TOKEN_GROUPS.index("text")]], dtype=torch.int8)
-    marked = mark_structural(groups, states, newline[None])
+    marked = place_groups(groups, states, parts, newline[None])
     assert marked.tolist() == [[structural, visual, TOKEN_GROUPS.index("text")]]
 
 
