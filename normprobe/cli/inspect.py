@@ -8,6 +8,11 @@ def inspect(
     model: opt.Model = "specimen",
     revision: opt.Revision = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    vision_encoder: opt.PartName = None,
+    projector: opt.PartName = None,
+    decoder_layers: opt.PartName = None,
+    text_embedding: opt.PartName = None,
+    image_token_id: opt.ImageTokenId = None,
     json: opt.Json = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -21,7 +26,10 @@ def inspect(
 
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
         built = build_on_meta(checkpoint)
-        parts = find_parts(built)
+        named = opt.named_parts(
+            vision_encoder, projector, decoder_layers, text_embedding, image_token_id
+        )
+        parts = find_parts(built, named=named)
         table = parts_table(built, parts)
         if json:
             console.data(tables.to_json(table))
@@ -31,6 +39,7 @@ def inspect(
             "model": checkpoint.name,
             "type": f"{checkpoint.config.model_type} ({checkpoint.kind})",
             "hidden size": getattr(text_config, "hidden_size", None),
+            "fusion": parts.fusion if parts.vision_encoder and parts.decoder_layers else "",
             "image token ids": ", ".join(map(str, parts.image_token_ids)),
         }
         tables.inspect_table(table, facts, console.stdout_console())

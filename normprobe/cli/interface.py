@@ -24,6 +24,11 @@ def interface(
     device_map: opt.DeviceMap = None,
     attn_implementation: opt.Attention = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    vision_encoder: opt.PartName = None,
+    projector: opt.PartName = None,
+    decoder_layers: opt.PartName = None,
+    text_embedding: opt.PartName = None,
+    image_token_id: opt.ImageTokenId = None,
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -50,6 +55,9 @@ def interface(
             dtype=dtype,
             device_map=device_map,
             attn_implementation=attn_implementation,
+            named=opt.named_parts(
+                vision_encoder, projector, decoder_layers, text_embedding, image_token_id
+            ),
         )
         measure(subject, samples, run, system, console.mode_of(json, quiet))
 

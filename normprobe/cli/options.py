@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+_PARTS = "Parts, where they are not found"
+
 Model = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
 ]
@@ -26,6 +28,14 @@ DeviceMap = Annotated[
 Attention = Annotated[
     str | None,
     typer.Option("--attn-implementation", help="sdpa, eager, flash_attention_2.", metavar="NAME"),
+]
+PartName = Annotated[
+    str | None,
+    typer.Option(help="Dotted name in the model.", metavar="NAME", rich_help_panel=_PARTS),
+]
+ImageTokenId = Annotated[
+    int | None,
+    typer.Option(help="Id that stands for an image patch.", metavar="ID", rich_help_panel=_PARTS),
 ]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
@@ -49,3 +59,23 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show the libraries' messages and warnings.")
 ]
+
+
+def named_parts(
+    vision_encoder: str | None,
+    projector: str | None,
+    decoder_layers: str | None,
+    text_embedding: str | None,
+    image_token_id: int | None,
+) -> dict[str, object]:
+    """The parts that were named by hand, as ``find_parts`` takes them."""
+    names = {
+        "vision_encoder": vision_encoder,
+        "projector": projector,
+        "decoder_layers": decoder_layers,
+        "text_embedding": text_embedding,
+    }
+    given: dict[str, object] = {role: name for role, name in names.items() if name is not None}
+    if image_token_id is not None:
+        given["image_token_ids"] = (image_token_id,)
+    return given

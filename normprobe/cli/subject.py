@@ -57,8 +57,9 @@ def load_subject(
     dtype: str = "auto",
     device_map: str | None = None,
     attn_implementation: str | None = None,
+    named: Mapping[str, object] | None = None,
 ) -> Subject:
-    """Load the model and its processor, and find the parts."""
+    """Load the model and its processor, and find the parts that are not named by hand."""
     from transformers.utils import logging
 
     from normprobe.data.batches import load_processor
@@ -82,7 +83,7 @@ def load_subject(
         device_map=device_map,
         attn_implementation=attn_implementation,
     )
-    return Subject(checkpoint, model, find_parts(model), processor)
+    return Subject(checkpoint, model, find_parts(model, named=named), processor)
 
 
 def start_run(
@@ -114,9 +115,13 @@ def start_run(
 
 def note_subject(run: "RunDir", subject: Subject) -> None:
     """Record what was loaded: parts, device, dtype, attention."""
+    from normprobe.model.overrides import FUSIONS
+
     run.note(
         parts={role: part.name for role, part in subject.parts},
         image_token_ids=list(subject.parts.image_token_ids),
+        fusion=f"{subject.parts.fusion}: {FUSIONS[subject.parts.fusion]}",
+        residual_stream=subject.parts.stream.meaning,
         device=str(subject.model.device),
         dtype=str(subject.model.dtype).removeprefix("torch."),
         attn_implementation=getattr(subject.model.config, "_attn_implementation", None),

@@ -6,8 +6,9 @@ data, the few model types where that is not enough.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, cast
 
 from torch import nn
@@ -19,6 +20,7 @@ from normprobe.model.residual_stream import STREAMS, Stream
 #: Config fields that name placeholder ids; visual indicators get rows from a visual table (Ovis).
 IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_token_ids")
 
+_ROLES = {"vision_encoder", "projector", "text_embedding", "decoder_layers"}
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
@@ -60,12 +62,14 @@ class Parts:
                 yield field.name, part
 
 
-def find_parts(model: nn.Module) -> Parts:
+def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> Parts:
     """Name the parts of a transformers model.
 
     Args:
         model: a vision-language model, a bare vision encoder or a bare language model, on any
             device, meta included.
+        named: parts named by hand, which are not looked for: dotted names by the keys of
+            ``overrides.OVERRIDES``, and ``image_token_ids``.
 
     Returns:
         The parts; a bare encoder has ``vision_encoder`` alone, a bare language model
@@ -73,10 +77,14 @@ def find_parts(model: nn.Module) -> Parts:
 
     Raises:
         NormprobeError: when the model has neither side, or both but no image token id or no
-            decoder layers; it names what was looked for and the candidates.
+            decoder layers; it names what was looked for and the candidates. Also when a name
+            given by hand is no module.
     """
+    named = named or {}
     names = {id(module): name for name, module in model.named_modules()}
-    override = OVERRIDES.get(getattr(_config(model), "model_type", ""), {})
+    override = {**OVERRIDES.get(getattr(_config(model), "model_type", ""), {}), **named}
+    for role in _ROLES & named.keys():
+        _check_name(model, role, named[role])
 
     def part(role: str, find: Callable[[], nn.Module | None]) -> Part | None:
         if role not in override:
@@ -91,7 +99,7 @@ def find_parts(model: nn.Module) -> Parts:
         raise NormprobeError(
             f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
             f"nor a text embedding (get_input_embeddings()); children: {_children(model)}",
-            "pass a transformers vision-language model, vision encoder or language model",
+            _by_hand(model, "--text-embedding", _largest(model, nn.Embedding, names)),
         )
     class_rows = override.get("class_rows", _class_rows(encoder))
     if embedding is None:
@@ -102,18 +110,20 @@ def find_parts(model: nn.Module) -> Parts:
         raise NormprobeError(
             f"no decoder layers found in {type(model).__name__}: looked for a list of "
             f"{_number_of_layers(model)} layers; candidates: {_candidates(model, names)}",
-            "open an issue with the model type; an entry in model/overrides.py names them",
+            _by_hand(model, "--decoder-layers", _largest(model, nn.ModuleList, names)),
         )
     projector = part("projector", lambda: _projector(model, encoder, decoder, names))
     fusion = override.get("fusion", IN_SEQUENCE)
-    has_ids = fusion in _NEED_IDS and override.get("positions") != PERTURBATION
+    ids: tuple[int, ...] = tuple(named.get("image_token_ids", ()))
+    if not ids and fusion in _NEED_IDS and override.get("positions") != PERTURBATION:
+        ids = _image_token_ids(model) if encoder or projector else ()
     return Parts(
         vision_encoder=encoder,
         projector=projector,
         text_embedding=embedding,
         decoder_layers=layers,
         visual_embedding=projector if projector and _is_table(projector.module) else None,
-        image_token_ids=_image_token_ids(model) if has_ids and (encoder or projector) else (),
+        image_token_ids=ids,
         fusion=fusion,
         stream=STREAMS[override.get("stream", "single")],
         class_rows=class_rows,
@@ -236,7 +246,8 @@ def _image_token_ids(model: nn.Module) -> tuple[int, ...]:
         raise NormprobeError(
             f"the config of {type(model).__name__} names no image token: expected one of "
             f"{', '.join(IMAGE_TOKEN_FIELDS)}",
-            "set config.image_token_id to the id that stands for an image patch in the prompt",
+            _by_hand(model, "--image-token-id", "ID")
+            + ", the id that stands for an image patch in the prompt",
         )
     return tuple(dict.fromkeys(ids))
 
@@ -260,6 +271,27 @@ def _size(module: nn.Module) -> int:
 
 def _children(module: nn.Module) -> str:
     return ", ".join(name for name, _ in module.named_children()) or "none"
+
+
+def _check_name(model: nn.Module, role: str, name: str) -> None:
+    names = [known for known, _ in model.named_modules()]
+    if name not in names:
+        close = get_close_matches(name, names) or [known for known in names if "." not in known][1:]
+        raise NormprobeError(
+            f"{type(model).__name__} has no module {name!r} for {role.replace('_', ' ')}",
+            f"did you mean {' or '.join(close[:3])}? `normprobe inspect` lists what was found",
+        )
+
+
+def _by_hand(model: nn.Module, option: str, value: str) -> str:
+    """The command that names a part, as far as it can be filled in."""
+    source = getattr(model, "name_or_path", "") or "MODEL"
+    return f"name it by hand: normprobe layers {source} {option} {value}"
+
+
+def _largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
+    found = [module for module in model.modules() if isinstance(module, kind)]
+    return names[id(max(found, key=_size))] if found else "NAME"
 
 
 def _candidates(model: nn.Module, names: dict[int, str]) -> str:
