@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-all check
+.PHONY: demo test test-all readme check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -13,6 +13,9 @@ test: $(READY)  ## the fast tests, under five minutes on two cores
 
 test-all: $(READY)  ## the slow tests too
 	$(BIN)/pytest --numprocesses 2 -m "not gpu and not network"
+
+readme: $(READY)  ## refresh the table and the figure in the README
+	$(BIN)/python .ci/readme.py
 
 check: $(READY)  ## lint, format, types, import layers, spelling
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import BatchFeature
 
 from normprobe.analyses.embeddings import embedding_statistics, weight_of
+from normprobe.analyses.inputs import inputs_for
 from normprobe.analyses.token_rows import (
     constant_rows,
     first_layer,
@@ -95,7 +96,7 @@ def measure_interface(
     special = list(special_token_ids)
     constants = None
     for (sample_id,), batch in batches:
-        inputs = batch.to(model.device, model.dtype)
+        inputs = inputs_for(model, batch)
         groups = None
         if parts.decoder_layers is not None:
             groups = groups_of(model, parts, inputs, special)

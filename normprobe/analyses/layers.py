@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import BatchFeature
 
+from normprobe.analyses.inputs import inputs_for
 from normprobe.analyses.token_rows import (
     constant_rows,
     first_layer,
@@ -100,7 +101,7 @@ def measure_layers(
     special = list(special_token_ids)
     constants = None
     for sample_ids, batch in batches:
-        inputs = batch.to(model.device, model.dtype)
+        inputs = inputs_for(model, batch)
         groups = groups_of(model, parts, inputs, special)
         if constants is None:
             constants = constant_rows(model, parts, inputs, groups)

@@ -1,0 +1,44 @@
+"""The README shows what the commands print."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from normprobe.cli.app import COMMANDS, app
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+NUMBER = re.compile(r"^-?\d+(\.\d+)?$")
+
+
+def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
+    block = README.split("<!-- layers -->\n```\n")[1].split("```\n<!-- /layers -->")[0]
+    printed = CliRunner().invoke(app, ["layers", "--output", str(tmp_path / "run")]).stdout
+    shown, measured = block.split(), printed.split()
+    assert len(shown) == len(measured), printed
+    for there, here in zip(shown, measured, strict=True):
+        if NUMBER.match(there):  # bfloat16 kernels of other processors differ a little
+            assert float(here) == pytest.approx(float(there), rel=0.02), printed
+        else:
+            assert there == here
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_is_documented(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"normprobe {command}" in README
+
+
+def test_the_first_screen_shows_what_it_is_for() -> None:
+    first = README.splitlines()[:60]
+    assert any(".github/layers.png" in line for line in first)
+    assert any(line.startswith("make demo") for line in first)
+    assert any(line.startswith("**How to read it.**") for line in first)
+
+
+def test_files_that_the_readme_links_are_there() -> None:
+    root = Path(__file__).parent.parent
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (root / target).exists(), target
