@@ -14,6 +14,7 @@ from normprobe.model.parts import Part, Parts
 from normprobe.probes.token_metrics import token_norms
 from normprobe.schema import ALL_ROWS, NONZERO_ROWS, QUANTILES, TOKENIZER_ROWS
 
+_TABLES = ("weight", "embedding", "new_embedding")
 _ROWS_AT_ONCE = 16_384  # a float32 copy of a whole 150k-row table would take gigabytes
 
 
@@ -56,10 +57,10 @@ def measure_embeddings(
 
 
 def weight_of(part: Part) -> Tensor:
-    """The table itself, ``[rows, hidden]``."""
-    weight = part.module.weight
-    assert isinstance(weight, Tensor)
-    return weight
+    """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one."""
+    tables = [getattr(part.module, name, None) for name in _TABLES]
+    present = [table for table in tables if isinstance(table, Tensor)]
+    return present[0] if len(present) == 1 else torch.cat(present)
 
 
 def embedding_statistics(

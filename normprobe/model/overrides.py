@@ -5,6 +5,7 @@ Keys (a missing key is left to discovery, None says that there is no such part):
 - ``vision_encoder``, ``projector``, ``text_embedding``, ``decoder_layers``, ``visual_embedding``:
   dotted names in the model
 - ``fusion``: how visual states meet text, a key of ``FUSIONS``
+- ``image_token_ids``: a tuple of ids, or the config field that names one
 - ``positions``: ``PERTURBATION`` where no token id tells which rows are visual
 - ``channels_first``: the vision encoder returns maps ``[..., hidden, height, width]``
 - ``class_rows``: how many class and register rows precede the patches it returns

@@ -20,6 +20,9 @@ from normprobe.model.residual_stream import STREAMS, Stream
 #: Config fields that name placeholder ids; visual indicators get rows from a visual table (Ovis).
 IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_token_ids")
 
+#: Sub-configs that hold them in some types.
+_HOLDERS = ("vlm_config", "vision_config")
+
 _ROLES = {"vision_encoder", "projector", "text_embedding", "decoder_layers"}
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
@@ -114,9 +117,9 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         )
     projector = part("projector", lambda: _projector(model, encoder, decoder, names))
     fusion = override.get("fusion", IN_SEQUENCE)
-    ids: tuple[int, ...] = tuple(named.get("image_token_ids", ()))
-    if not ids and fusion in _NEED_IDS and override.get("positions") != PERTURBATION:
-        ids = _image_token_ids(model) if encoder or projector else ()
+    ids: tuple[int, ...] = ()
+    if encoder or projector:
+        ids = _image_token_ids(model, override)
     return Parts(
         vision_encoder=encoder,
         projector=projector,
@@ -235,13 +238,20 @@ def _is_table(projector: nn.Module) -> bool:
     return isinstance(projector, nn.Embedding)
 
 
-def _image_token_ids(model: nn.Module) -> tuple[int, ...]:
+def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ids of the rows that do not come from the text table; none where no id tells them."""
+    given = override.get("image_token_ids")
+    if isinstance(given, tuple):
+        return given
     config = _config(model)
     ids: list[int] = []
-    for holder in (config, getattr(config, "vlm_config", None)):
-        for field in IMAGE_TOKEN_FIELDS:
+    for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
+        for field in (given,) if given else IMAGE_TOKEN_FIELDS:
             value = getattr(holder, field, None)
             ids.extend([value] if isinstance(value, int) else value or [])
+    needed = override.get("fusion", IN_SEQUENCE) in _NEED_IDS
+    if not needed or override.get("positions") == PERTURBATION:
+        return ()
     if not ids:
         raise NormprobeError(
             f"the config of {type(model).__name__} names no image token: expected one of "

@@ -18,7 +18,14 @@ from normprobe.report.readable_token import SPACE, readable_token
 from normprobe.report.significant import MISSING, count, significant
 from normprobe.schema import ROW_SCOPES, STAGES, TEXT, TOKEN_GROUPS, VISUAL
 
-__all__ = ["embeddings_table", "inspect_table", "interface_table", "layers_table", "readable_token", "to_json"]
+__all__ = [
+    "embeddings_table",
+    "inspect_table",
+    "interface_table",
+    "layers_table",
+    "readable_token",
+    "to_json",
+]
 
 #: The hues of the figures, as far as 256-colour terminals know them.
 GROUP_STYLES = {VISUAL: "color(173)", TEXT: "color(74)"}

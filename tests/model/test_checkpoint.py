@@ -40,7 +40,9 @@ def test_a_saved_model_comes_back_whole(model_type: str, kind: str, tmp_path: Pa
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=0)
     meta = build_on_meta(checkpoint)
     assert {p.device.type for p in meta.parameters()} == {"meta"}
-    assert [name for name, _ in meta.named_modules()] == [name for name, _ in loaded.named_modules()]
+    assert [name for name, _ in meta.named_modules()] == [
+        name for name, _ in loaded.named_modules()
+    ]
 
 
 def test_the_dtype_asked_for_is_given(tmp_path: Path) -> None:

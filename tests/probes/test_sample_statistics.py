@@ -40,7 +40,9 @@ def test_means_and_deviations_do_not_depend_on_the_split(ends: list[int]) -> Non
         assert table[f"{name}_std"].item() == pytest.approx(series.std(), rel=1e-9)
         means = [part.mean() for part in np.split(series, ends)]
         assert table[f"{name}_sample_mean"].item() == pytest.approx(np.mean(means), rel=1e-9)
-        assert table[f"{name}_sample_std"].item() == pytest.approx(np.std(means), rel=1e-9, abs=1e-9)
+        assert table[f"{name}_sample_std"].item() == pytest.approx(
+            np.std(means), rel=1e-9, abs=1e-9
+        )
 
 
 def test_a_small_deviation_at_a_large_mean_survives() -> None:
