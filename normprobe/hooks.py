@@ -81,6 +81,9 @@ def _first_state(value: Any) -> Tensor | None:
         return value if value.is_floating_point() and value.dim() >= 2 else None
     if isinstance(value, Mapping):
         value = (value.get("last_hidden_state"), *value.values())
+    if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
+        # One tensor an image, of different lengths: MoonViT, MiniCPM-V.
+        return torch.cat([item.reshape(-1, item.shape[-1]) for item in value])
     if not isinstance(value, tuple | list):
         return None
     return next((state for item in value if (state := _first_state(item)) is not None), None)

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.data.batches import token_groups
+from normprobe.data.image_rows import marked_rows
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.model.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
 from normprobe.model.parts import Parts
 from normprobe.schema import PADDING, STRUCTURAL, TOKEN_GROUPS, VISUAL
 
-#: pixel_values and its variants, flattened_patches (Pix2Struct), image_patches (Fuyu).
-_PIXELS = re.compile(r"pixel|patches")
+#: pixel_values and its variants, flattened_patches (Pix2Struct), image_patches (Fuyu), images
+#: (Molmo, DeepSeek-VL2), input_image_embeds (Phi-4-multimodal: pixels, whatever the name).
+_PIXELS = re.compile(r"pixel|patches|^images$|image_embeds$")
 
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
 
@@ -60,10 +62,14 @@ def groups_of(
     )
     if not pixel_tensors(inputs) or parts.fusion in (PREPENDED, CROSS_ATTENTION):
         return groups
+    marked = marked_rows(inputs, groups.shape)
+    if marked is not None:
+        return torch.where(marked & (groups != PADDING), _VISUAL, groups)
     if not parts.image_token_ids:
         seen, other = _with_other_pixels(model, parts, inputs)
         groups = _fitted(groups.to(seen.device), seen, parts)
-        return torch.where((seen != other).any(-1) & (groups != PADDING), _VISUAL, groups)
+        unmoved = torch.where(groups == _VISUAL, _STRUCTURAL, groups)
+        return torch.where((seen != other).any(-1) & (groups != PADDING), _VISUAL, unmoved)
     if not bool((groups == _VISUAL).any()):
         raise NormprobeError(
             f"the prompt holds no image token: expected one of the ids "
@@ -77,19 +83,26 @@ def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Te
     """The ids that the measured stack reads and their mask, each None where there is none.
 
     The text decoder of an encoder-decoder that attends to the image reads ``decoder_input_ids``.
+    MiniCPM-V takes its ids inside a dict, and the mask beside it.
     """
+    if isinstance(inputs.get("data"), Mapping):
+        return inputs["data"].get("input_ids"), inputs.get("attention_mask")
     if parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"], inputs.get("decoder_attention_mask")
     return inputs.get("input_ids"), inputs.get("attention_mask")
 
 
-def pixel_tensors(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The floating-point image tensors of a batch."""
-    return {
-        name: value
-        for name, value in inputs.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and _PIXELS.search(name)
-    }
+def pixel_tensors(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that hold floating-point image tensors, alone or inside lists and dicts."""
+    return {name: value for name, value in inputs.items() if _holds_pixels(name, value)}
+
+
+def _holds_pixels(name: str, value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.is_floating_point() and _PIXELS.search(name) is not None
+    if isinstance(value, Mapping):
+        return any(_holds_pixels(inner, item) for inner, item in value.items())
+    return isinstance(value, list | tuple) and any(_holds_pixels(name, item) for item in value)
 
 
 def constant_rows(
@@ -111,7 +124,8 @@ def constant_rows(
         without pixels, or where visual rows have no placeholders of their own.
     """
     # An image tokenizer may give the same tokens for other pixels: that makes no row structural.
-    if not pixel_tensors(inputs) or not parts.image_token_ids or parts.fusion == DISCRETE:
+    no_placeholders = parts.fusion in (DISCRETE, PREPENDED, CROSS_ATTENTION)
+    if not pixel_tensors(inputs) or no_placeholders or not bool((groups == _VISUAL).any()):
         return None
     seen, other = _with_other_pixels(model, parts, inputs)
     placeholders = (groups == _VISUAL).to(seen.device)
@@ -124,22 +138,28 @@ def _with_other_pixels(
     model: nn.Module, parts: Parts, inputs: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """The decoder input, and that for other pixels."""
-    other_pixels = {name: _perturbed(value) for name, value in pixel_tensors(inputs).items()}
+    other_pixels = {name: _perturbed(name, value) for name, value in pixel_tensors(inputs).items()}
     return (
         _decoder_input(model, parts, inputs),
         _decoder_input(model, parts, {**inputs, **other_pixels}),
     )
 
 
-def _perturbed(pixels: Tensor) -> Tensor:
-    """Other pixels of about the same size.
+def _perturbed(name: str, value: Any) -> Any:
+    """Other pixels of about the same size, wherever they are in ``value``; the rest as it is.
 
-    Whole numbers stay: an all-zero tile means no tile, and flattened patches start with their row
-    and column.
+    Whole numbers stay: an all-zero tile means no tile, as one of -1 does for Molmo, and flattened
+    patches start with their row and column.
     """
+    if isinstance(value, Mapping):
+        return {inner: _perturbed(inner, item) for inner, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_perturbed(name, item) for item in value)
+    if not _holds_pixels(name, value):
+        return value
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(pixels.shape, generator=generator).to(pixels)
-    return torch.where(pixels == pixels.round(), pixels, pixels + noise)
+    noise = torch.randn(value.shape, generator=generator).to(value)
+    return torch.where(value == value.round(), value, value + noise)
 
 
 def place_groups(

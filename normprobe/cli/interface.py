@@ -29,6 +29,7 @@ def interface(
     decoder_layers: opt.PartName = None,
     text_embedding: opt.PartName = None,
     image_token_id: opt.ImageTokenId = None,
+    verify: opt.Verify = False,
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -42,7 +43,7 @@ def interface(
     """
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import load_subject, start_run
+        from normprobe.cli.subject import load_subject, start_run, verify_parts
         from normprobe.data.datasets import open_data
         from normprobe.model.checkpoint import open_checkpoint
 
@@ -58,7 +59,11 @@ def interface(
             named=opt.named_parts(
                 vision_encoder, projector, decoder_layers, text_embedding, image_token_id
             ),
+            samples=samples,
+            system=system,
         )
+        if verify:
+            verify_parts(run, subject, samples, system)
         measure(subject, samples, run, system, console.mode_of(json, quiet))
 
 

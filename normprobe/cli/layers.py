@@ -30,6 +30,7 @@ def layers(
     decoder_layers: opt.PartName = None,
     text_embedding: opt.PartName = None,
     image_token_id: opt.ImageTokenId = None,
+    verify: opt.Verify = False,
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
     json: opt.Json = False,
@@ -39,7 +40,7 @@ def layers(
     """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5)."""
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import load_subject, start_run
+        from normprobe.cli.subject import load_subject, start_run, verify_parts
         from normprobe.data.datasets import open_data
         from normprobe.errors import NormprobeError
         from normprobe.model.checkpoint import VISION_LANGUAGE, open_checkpoint
@@ -62,7 +63,11 @@ def layers(
             named=opt.named_parts(
                 vision_encoder, projector, decoder_layers, text_embedding, image_token_id
             ),
+            samples=samples,
+            system=system,
         )
+        if verify:
+            verify_parts(run, subject, samples, system)
         measure(subject, samples, run, batch_size, system, console.mode_of(json, quiet))
 
 

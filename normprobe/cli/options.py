@@ -37,6 +37,12 @@ ImageTokenId = Annotated[
     int | None,
     typer.Option(help="Id that stands for an image patch.", metavar="ID", rich_help_panel=_PARTS),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify", help="Compare with a trace of the running model.", rich_help_panel=_PARTS
+    ),
+]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
 ]

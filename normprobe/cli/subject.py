@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
 
     from normprobe.data.datasets import DataSet
+    from normprobe.data.sample import Sample
     from normprobe.model.checkpoint import Checkpoint
     from normprobe.model.parts import Parts
     from normprobe.report.run_dir import RunDir
@@ -28,6 +29,7 @@ class Subject:
     model: Any
     parts: "Parts"
     processor: Any
+    found_by: str  # how the parts were found
 
     @property
     def tokenizer(self) -> Any:
@@ -58,14 +60,20 @@ def load_subject(
     device_map: str | None = None,
     attn_implementation: str | None = None,
     named: Mapping[str, object] | None = None,
+    samples: "DataSet | None" = None,
+    system: str | None = None,
 ) -> Subject:
-    """Load the model and its processor, and find the parts that are not named by hand."""
+    """Load the model and its processor, and find the parts that are not named by hand.
+
+    With samples, the first of them that has an image helps where the model's structure does not
+    tell.
+    """
     from transformers.utils import logging
 
+    from normprobe.analyses.finding import find_or_trace
     from normprobe.data.batches import load_processor
     from normprobe.model.checkpoint import VISION_ENCODER
     from normprobe.model.loading import load_model
-    from normprobe.model.parts import find_parts
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -83,7 +91,23 @@ def load_subject(
         device_map=device_map,
         attn_implementation=attn_implementation,
     )
-    return Subject(checkpoint, model, find_parts(model, named=named), processor)
+    parts, found_by = find_or_trace(
+        model, named or {}, lambda: example_inputs(checkpoint, processor, samples or (), system)
+    )
+    return Subject(checkpoint, model, parts, processor, found_by)
+
+
+def example_inputs(
+    checkpoint: "Checkpoint", processor: Any, samples: "Iterable[Sample]", system: str | None
+) -> "BatchFeature":
+    """The inputs of the first sample that has an image."""
+    from normprobe.data.batches import build_inputs
+
+    example = next((sample for sample in samples if sample.image is not None), None)
+    if example is None:
+        raise NormprobeError("no sample has an image to trace", "pass --data with images")
+    model_type = checkpoint.config.model_type
+    return build_inputs(processor, [example], system=system, model_type=model_type)
 
 
 def start_run(
@@ -118,6 +142,7 @@ def note_subject(run: "RunDir", subject: Subject) -> None:
     from normprobe.model.overrides import FUSIONS
 
     run.note(
+        parts_found_by=subject.found_by,
         parts={role: part.name for role, part in subject.parts},
         image_token_ids=list(subject.parts.image_token_ids),
         fusion=f"{subject.parts.fusion}: {FUSIONS[subject.parts.fusion]}",
@@ -128,6 +153,22 @@ def note_subject(run: "RunDir", subject: Subject) -> None:
     )
 
 
+def verify_parts(
+    run: "RunDir", subject: Subject, samples: "Iterable[Sample]", system: str | None
+) -> None:
+    """Trace one sample, and say where the trace and the parts in use agree."""
+    from normprobe.analyses.finding import verified
+
+    example = example_inputs(subject.checkpoint, subject.processor, samples, system)
+    table = verified(subject.model, subject.parts, example)
+    run.note(verified=table.to_dict("records"))
+    for _, row in table.iterrows():
+        word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
+        console.talk(f"{row['part'].replace('_', ' ')}: {row['static']} {word}")
+    if not table["agree"].all():
+        run.add_warning("parts differ from a trace of the running model, see `verified`")
+
+
 def input_batches(
     subject: Subject, data: "DataSet", batch_size: int, system: str | None, run: "RunDir"
 ) -> "Iterator[tuple[Sequence[str], BatchFeature]]":
@@ -135,7 +176,10 @@ def input_batches(
     from normprobe.data.batches import batches
 
     hashes: dict[str, str | None] = {}
-    for samples, inputs in batches(data, subject.processor, batch_size, system):
+    model_type = subject.checkpoint.config.model_type
+    for samples, inputs in batches(
+        data, subject.processor, batch_size, system, model_type=model_type
+    ):
         hashes.update((sample.id, sample.image_hash) for sample in samples)
         yield [sample.id for sample in samples], inputs
     run.note(image_hashes=hashes)

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.chat import image_token, is_multimodal, render_chat, render_plain
+from normprobe.data.remote_inputs import BUILDERS
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
 
 # What processors raise on images and texts that they cannot take.
-_REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+_REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def load_processor(
@@ -60,7 +69,11 @@ def load_processor(
 
 
 def build_inputs(
-    processor: Any, samples: Sequence[Sample], *, system: str | None = None
+    processor: Any,
+    samples: Sequence[Sample],
+    *,
+    system: str | None = None,
+    model_type: str | None = None,
 ) -> BatchFeature:
     """Turn samples into one batch: the image first, then the prompt, in the model's chat format.
 
@@ -70,6 +83,8 @@ def build_inputs(
         samples: at least one.
         system: ``None`` keeps what the chat template does; ``"none"`` suppresses a system prompt
             that the template would insert; other text is the system prompt.
+        model_type: ``config.model_type``; some types want their inputs their own way
+            (``remote_inputs.py``), with the shapes and the padding of their own processors.
 
     Returns:
         Tensors; ``input_ids`` and ``attention_mask`` are [batch, seq], padded on the right, and the
@@ -85,12 +100,13 @@ def build_inputs(
                 f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
                 "Remove it from the prompt; normprobe places the image itself.",
             )
+    build = BUILDERS.get(model_type or "", _build)
     try:
-        return _build(processor, samples, system)
+        return build(processor, samples, system)
     except _REFUSALS as error:
         if len(samples) > 1:  # which one was it?
             for sample in samples:
-                build_inputs(processor, [sample], system=system)
+                build_inputs(processor, [sample], system=system, model_type=model_type)
         sizes = ", ".join(
             sample.id + ("" if sample.image is None else " ({}x{} px)".format(*sample.image.size))
             for sample in samples
@@ -102,7 +118,11 @@ def build_inputs(
 
 
 def batches(
-    data: Iterable[Sample], processor: Any, batch_size: int, system: str | None = None
+    data: Iterable[Sample],
+    processor: Any,
+    batch_size: int,
+    system: str | None = None,
+    model_type: str | None = None,
 ) -> Iterator[tuple[list[Sample], BatchFeature]]:
     """Yield samples and their inputs, ``batch_size`` at a time; the last batch may be smaller.
 
@@ -111,7 +131,7 @@ def batches(
     """
     samples = iter(data)
     while batch := list(islice(samples, batch_size)):
-        yield batch, build_inputs(processor, batch, system=system)
+        yield batch, build_inputs(processor, batch, system=system, model_type=model_type)
 
 
 def special_token_ids(processor: Any) -> list[int]:

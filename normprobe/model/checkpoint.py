@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError
+from normprobe.model.overrides import OVERRIDES
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
@@ -65,36 +66,53 @@ def auto_class(checkpoint: Checkpoint) -> Any:
     """The transformers auto class that builds the whole model of this kind."""
     import transformers
 
-    return {
-        VISION_LANGUAGE: transformers.AutoModelForImageTextToText,
-        LANGUAGE_MODEL: transformers.AutoModelForCausalLM,
-        VISION_ENCODER: transformers.AutoModel,
-    }[checkpoint.kind]
+    if checkpoint.kind == VISION_ENCODER:
+        return transformers.AutoModel
+    if _is_image_text_to_text(checkpoint.config):
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
 
 
 def _kind_of(config: Any) -> str:
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    remote_classes = getattr(config, "auto_map", None) or {}
-    if (
-        config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-        or "AutoModelForImageTextToText" in remote_classes
-    ):
+    if _is_image_text_to_text(config):
         return VISION_LANGUAGE
-    if (
-        config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        or "AutoModelForCausalLM" in remote_classes
+    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "AutoModelForCausalLM" in (
+        _remote_classes(config)
     ):
-        return LANGUAGE_MODEL
+        return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return VISION_ENCODER
     raise NormprobeError(
         f"model type {config.model_type!r} is no vision-language model, vision encoder or "
         "language model of this transformers version",
         "pass such a model, or upgrade transformers if the type is new",
+    )
+
+
+def _is_image_text_to_text(config: Any) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    return (
+        config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        or "AutoModelForImageTextToText" in _remote_classes(config)
+    )
+
+
+def _remote_classes(config: Any) -> dict[str, Any]:
+    """What the repository's own code offers, by the name of the auto class."""
+    return getattr(config, "auto_map", None) or {}
+
+
+def _has_vision_part(config: Any) -> bool:
+    """Many repositories offer a vision-language model as a causal language model.
+
+    Some configs do not even mention the vision part: then an override knows the type.
+    """
+    fields = ("vision_config", "vit_config")
+    return any(getattr(config, field, None) is not None for field in fields) or (
+        OVERRIDES.get(config.model_type, {}).get("vision_encoder") is not None
     )
 
 

@@ -2,8 +2,8 @@
 
 Keys (a missing key is left to discovery, None says that there is no such part):
 
-- ``vision_encoder``, ``projector``, ``text_embedding``, ``decoder_layers``, ``visual_embedding``:
-  dotted names in the model
+- ``vision_encoder``, ``projector``, ``text_embedding``, ``decoder_layers``: dotted names in the
+  model, or a function of the config where the checkpoint decides
 - ``fusion``: how visual states meet text, a key of ``FUSIONS``
 - ``image_token_ids``: a tuple of ids, or the config field that names one
 - ``positions``: ``PERTURBATION`` where no token id tells which rows are visual
@@ -16,8 +16,8 @@ from typing import Any
 
 IN_SEQUENCE = "in-sequence"
 PREPENDED = "prepended"
-DISCRETE = "discrete tokens"
-ADDED = "added features"
+DISCRETE = "discrete"
+ADDED = "added"
 CROSS_ATTENTION = "cross-attention"
 PERTURBATION = "perturbation"
 
@@ -32,6 +32,16 @@ FUSIONS = {
 }
 
 _Q_FORMER = {"projector": "language_projection"}
+
+
+def _projector_of_layer_one(config: Any) -> str | None:
+    """Granite 4 Vision projects for many layers; the last projector that names layer 0 wins."""
+    layerwise = enumerate(layer for _, layer in config.deepstack_layer_map or ())
+    spatial = enumerate(config.spatial_target_layers or ())
+    names = {layer: f"model.layerwise_projectors.{i}" for i, layer in layerwise}
+    names |= {layer: f"model.spatial_projectors.{i}" for i, layer in spatial}
+    return names.get(0)
+
 
 _IMAGE_TOKENIZER = {
     "vision_encoder": "model.vqmodel.encoder",
@@ -88,6 +98,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "udop": {
         "vision_encoder": None,
         "projector": "encoder.embed_patches",
+        "text_embedding": "encoder.embed_tokens",  # tied to `shared`, which never runs
         "decoder_layers": "encoder.block",
         "fusion": ADDED,
         "positions": PERTURBATION,
@@ -111,7 +122,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     # Several modules in a row, or names of their own.
     "blip-2": _Q_FORMER,
     "instructblip": _Q_FORMER,
-    "instructblipvideo": _Q_FORMER,
+    "instructblipvideo": _Q_FORMER | {"image_token_ids": "video_token_index"},  # videos alone
     "gemma4": {"vision_encoder": "model.vision_tower", "projector": "model.embed_vision"},
     "janus": {"projector": "model.aligner"},
     "deepseek_vl_hybrid": {"projector": "model.aligner"},
@@ -121,7 +132,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_embedding": "model.vlm.language_model.embed_tokens",
         "decoder_layers": "model.vlm.language_model.layers",
     },
-    "granite4_vision": {"projector": "model.layerwise_projectors.0"},
+    "granite4_vision": {"projector": _projector_of_layer_one},
     # The vision encoder returns other rows than its parameters suggest.
     "got_ocr2": {"channels_first": True},
     "pp_chart2table": {"channels_first": True},
@@ -132,4 +143,61 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma3n": {"stream": "altup", "projector": "model.embed_vision", "channels_first": True},
     "glm5_next": {"stream": "mean of stacked streams"},
     "qwen4_exp": {"stream": "mean of joined streams"},
+    # Families whose code lives in their repositories. Read from published excerpts, not executed.
+    "kimi_vl": {
+        "vision_encoder": "vision_tower",
+        "projector": "multi_modal_projector",
+        "text_embedding": "language_model.model.embed_tokens",
+        "decoder_layers": "language_model.model.layers",
+        "image_token_ids": "media_placeholder_token_id",
+    },
+    "moonvit": {"vision_encoder": ""},
+    "ovis2_5": {
+        # Its last_hidden_state is normalised; the head reads the state before that norm.
+        "vision_encoder": "visual_tokenizer.vit",
+        # The table turns the probabilities that `visual_tokenizer.head` gives into visual rows.
+        "projector": "vte",
+        "text_embedding": "llm.model.embed_tokens",
+        "decoder_layers": "llm.model.layers",
+        # Patches; then start and end of an image and of a video: rows of the visual table too.
+        "image_token_ids": (-300, -301, -302, -303, -304),
+    },
+    "minicpmv": {
+        "vision_encoder": "vpm",
+        "projector": "resampler",
+        "text_embedding": "llm.model.embed_tokens",
+        "decoder_layers": "llm.model.layers",
+        "positions": PERTURBATION,
+    },
+    "molmo": {
+        # The tower hands on states of several layers, no single output: that stage stays empty.
+        "vision_encoder": "model.vision_backbone.image_vit.transformer.resblocks",
+        "projector": "model.vision_backbone.image_projector",
+        "text_embedding": "model.transformer.wte",
+        "decoder_layers": "model.transformer.blocks",
+        "class_rows": 0,  # left out before the projector
+        "fusion": ADDED,
+        "positions": PERTURBATION,
+    },
+    "deepseek_vl_v2": {
+        "vision_encoder": "vision",
+        "projector": "projector",
+        "text_embedding": "language.model.embed_tokens",
+        "decoder_layers": "language.model.layers",
+        "positions": PERTURBATION,
+    },
+    "phi4mm": {
+        "vision_encoder": "model.embed_tokens_extend.image_embed.img_processor",
+        "projector": "model.embed_tokens_extend.image_embed.img_projection",
+        "text_embedding": "model.embed_tokens",
+        "decoder_layers": "model.layers",
+        "image_token_ids": (200010,),  # a constant of its code, in no config
+    },
+    # The same model inside transformers, which lists it with the language models.
+    "phi4_multimodal": {
+        "vision_encoder": "model.embed_tokens_extend.image_embed.img_processor",
+        "projector": "model.embed_tokens_extend.image_embed.img_projection_down",
+        "text_embedding": "model.embed_tokens",
+        "decoder_layers": "model.layers",
+    },
 }

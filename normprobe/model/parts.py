@@ -93,7 +93,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         if role not in override:
             found = find()
             return None if found is None else Part(names[id(found)], found)
-        return _named(model, override[role])
+        name = override[role]
+        return _named(model, name(_config(model)) if callable(name) else name)
 
     encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
     bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
@@ -104,7 +105,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             f"nor a text embedding (get_input_embeddings()); children: {_children(model)}",
             _by_hand(model, "--text-embedding", _largest(model, nn.Embedding, names)),
         )
-    class_rows = override.get("class_rows", _class_rows(encoder))
+    class_rows = override.get("class_rows", class_rows_of(encoder))
     if embedding is None:
         return Parts(encoder, None, None, None, None, (), class_rows=class_rows)
     decoder = _decoder(model, encoder)
@@ -134,7 +135,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     )
 
 
-def _class_rows(encoder: Part | None) -> int:
+def class_rows_of(encoder: Part | None) -> int:
     """How many class and register rows a vision encoder puts before the patch rows of an image."""
     return sum(
         parameter.shape[-2] if parameter.dim() > 1 else 1

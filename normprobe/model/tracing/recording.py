@@ -1,0 +1,146 @@
+"""Run a model once and write down which module took and gave what, as sketches."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normprobe.hooks import attached, observing, run_until
+from normprobe.model.tracing.sketches import Sketch, sketch
+
+#: A list of this many modules of one class holds blocks. They are watched, what is in them is not:
+#: no part of a model is inside a block, and a model has hundreds of modules there.
+_BLOCKS = 3
+
+
+@dataclass
+class Call:
+    """One run of one module. Times count the entries and exits of all modules."""
+
+    name: str
+    began: int
+    ended: int = -1
+    inputs: list[Sketch] = field(default_factory=list)
+    outputs: list[Sketch] = field(default_factory=list)
+    reads_ids: tuple[str, ...] = ()  # names of the model's inputs that came in as they are
+
+
+#: Calls by module and how often it had run before: the same key is the same step in every forward.
+Recording = dict[tuple[str, int], Call]
+
+
+def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
+    """Run the model on a copy of the inputs, without gradients, dropout and cache.
+
+    Random numbers that the model draws are the same in every recording. The hooks are removed
+    however the forward ends.
+    """
+    recorder = _Recorder({name: t for name, t in inputs.items() if is_ids(t)})
+    handles = [
+        handle
+        for name, module in watched(model).items()
+        for handle in (
+            module.register_forward_pre_hook(recorder.entering(name), with_kwargs=True),
+            module.register_forward_hook(recorder.leaving(name)),
+        )
+    ]
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    with observing(model), attached(*handles), torch.random.fork_rng(devices):
+        torch.manual_seed(0)
+        run_until(model, {name: copied(value) for name, value in inputs.items()})
+    return recorder.recording
+
+
+def watched(model: nn.Module) -> dict[str, nn.Module]:
+    """All modules but those inside a block of a longer list."""
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential):
+            classes = Counter(type(block) for block in module)
+            blocks = [block for block in module if classes[type(block)] >= _BLOCKS]
+            inside.update(inner for block in blocks for inner in block.modules())
+            inside.difference_update(blocks)
+    return {name: module for name, module in model.named_modules() if module not in inside}
+
+
+class _Recorder:
+    """Hooks that keep sketches; a stack pairs entries with exits."""
+
+    def __init__(self, ids: Mapping[str, Tensor]) -> None:
+        self.recording: Recording = {}
+        self._ids = ids
+        self._open: list[Call] = []
+        self._runs: Counter[str] = Counter()
+        self._clock = 0
+
+    def entering(self, name: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            arriving = list(tensors((args, kwargs)))
+            call = Call(name, self._tick(), inputs=_sketches(arriving))
+            if not call.inputs:
+                call.reads_ids = tuple(self._names_of(arriving))
+            self._open.append(call)
+
+        return hook
+
+    def leaving(self, name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            # Calls above this one on the stack raised, and the model went on without them.
+            while (call := self._open.pop()).name != name:
+                pass
+            call.ended = self._tick()
+            call.outputs = _sketches(tensors(output))
+            self.recording[name, self._runs[name]] = call
+            self._runs[name] += 1
+
+        return hook
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _names_of(self, arriving: list[Tensor]) -> Iterator[str]:
+        """Models may put another id in place of a placeholder: two words that agree are enough."""
+        for name, ids in self._ids.items():
+            for tensor in arriving:
+                if is_ids(tensor) and tensor.shape == ids.shape:
+                    agree = ids.to(tensor.device) == tensor
+                    if len(set(tensor[agree].tolist())) > 1:
+                        yield name
+
+
+def is_ids(value: Any) -> bool:
+    """Whether a value may hold token ids: whole numbers, ``[batch, seq]``."""
+    return (
+        isinstance(value, Tensor) and value.dim() == 2 and value.dtype in (torch.int64, torch.int32)
+    )
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in what a module takes or returns."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from tensors(vars(value))
+
+
+def copied(value: Any) -> Any:
+    """The same with tensors of its own: a model may write into its inputs."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(copied(item) for item in value)
+    return value
+
+
+def _sketches(values: Any) -> list[Sketch]:
+    return [sketch(t) for t in values if t.is_floating_point() and t.dim() and t.numel()]

@@ -1,0 +1,167 @@
+"""Three forwards and what they say."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from normprobe.errors import NormprobeError
+from normprobe.model.tracing.encoder import find_blocks, find_encoder
+from normprobe.model.tracing.fusion import fusion_of, is_looked_up
+from normprobe.model.tracing.language import find_language, influenced_positions, injected_layers
+from normprobe.model.tracing.observation import Observation, ObservedCall, observe
+from normprobe.model.tracing.perturbation import other_pixels, other_words
+from normprobe.model.tracing.provenance import find_embedding, find_projector
+from normprobe.model.tracing.recording import Recording, record
+from normprobe.model.tracing.stacks import find_stacks
+from normprobe.model.tracing.visual_rows import visual_rows
+
+
+@dataclass(frozen=True)
+class TracedParts:
+    """Where a model keeps its parts, as dotted names; None where the trace finds none.
+
+    Attributes:
+        decoder_layers: the list of layers that reads the text, and the image where it can.
+        visual_positions: ``[batch, seq]`` bool, positions of layer 1's input that change with the
+            pixels. ``seq`` is longer than the ids where visual rows are prepended.
+        projector: outermost module that emits the visual rows, up to scale, order and grouping.
+        vision_encoder: the module whose output feeds the projector.
+        text_embedding: the module that turns ids into the rows at text positions.
+        fusion: ``in-sequence``, ``prepended``, ``added``, ``discrete``, ``cross-attention``, or
+            ``none`` where the language stack does not meet the image.
+        injected_layers: layers, from 1, whose input differs from the output of the layer before at
+            visual positions (DeepStack).
+        projector_rows: all modules that emit the visual rows, the projector and some inside it.
+        text_table: all modules that hold the weight of the text embedding, which may be tied.
+    """
+
+    decoder_layers: str | None
+    visual_positions: Tensor | None
+    projector: str | None
+    vision_encoder: str | None
+    text_embedding: str | None
+    fusion: str
+    injected_layers: tuple[int, ...]
+    projector_rows: tuple[str, ...] = ()
+    text_table: tuple[str, ...] = ()
+
+
+def trace_parts(
+    model: nn.Module, inputs: Mapping[str, Any], *, text_ids: Sequence[int] | None = None
+) -> TracedParts:
+    """Find the parts of a model in three forwards of one batch.
+
+    Memory: no activation is kept. Each one is replaced, while its module runs, by eleven float32
+    numbers a row on the host, of the modules outside blocks and of the blocks themselves.
+
+    Limits:
+        - Blocks must be in a ModuleList or Sequential, two of a class, with modules inside.
+        - A patch that a discrete tokenizer gives the same id whatever the pixels is missed.
+        - A gate at zero hides the image. An image stored as whole numbers is taken for a mask.
+        - Of two vision encoders the first is named; of two projectors that write an equal number
+          of rows, the first, too.
+        - A module that is not called as a module (a bare weight) has no rows.
+        - Audio in the same inputs is taken for an image.
+
+    Args:
+        model: any module; its modes are restored, its hooks removed, whatever happens.
+        inputs: what a processor returned for one image and some text, on the model's device; text
+            or image alone for a bare language model or encoder.
+        text_ids: some ordinary ids, for prompts of a word or two.
+
+    Returns:
+        The parts.
+
+    Raises:
+        NormprobeError: when other pixels change nothing, or the prompt has no two ordinary words.
+        Exception: whatever the model raises.
+    """
+    base = record(model, inputs)
+    changed = other_pixels(inputs)
+    pixels = base if changed is None else record(model, changed)
+    calls = observe(base, pixels, base)
+    if changed is not None and not any(out.by_pixels.any() for out in _results(calls)):
+        raise NormprobeError(
+            f"the image does not reach the output of {type(model).__name__}: other pixels change "
+            f"nothing; inputs: {', '.join(inputs)}",
+            "pass an image and a prompt with its placeholders, as the processor returns them",
+        )
+    ids = _looked_up(base, inputs)
+    if changed is not None and not ids:
+        return _bare_encoder(model, calls)
+    shapes = {tuple(inputs[name].shape) for name in ids}
+    influenced = influenced_positions(find_stacks(model, calls), shapes)
+    rephrased, replaced = other_words(inputs, ids, influenced, text_ids)
+    return _full_model(model, observe(base, pixels, record(model, rephrased)), replaced)
+
+
+def _results(calls: Iterable[ObservedCall]) -> list[Observation]:
+    """What the model returns."""
+    return [out for call in calls if call.name == "" for out in call.outputs]
+
+
+def _looked_up(recording: Recording, inputs: Mapping[str, Any]) -> list[str]:
+    """The inputs whose ids become a row each."""
+    return sorted(
+        {
+            name
+            for call in recording.values()
+            for name in call.reads_ids
+            if any(out.shape == inputs[name].shape for out in call.outputs)
+        }
+    )
+
+
+def _bare_encoder(model: nn.Module, calls: Sequence[ObservedCall]) -> TracedParts:
+    blocks = find_blocks(find_stacks(model, calls), None, len(calls) * 2)
+    encoder = find_encoder(calls, blocks, None, ()) if blocks else None
+    return TracedParts(None, None, None, encoder, None, "none", ())
+
+
+def _full_model(
+    model: nn.Module, calls: Sequence[ObservedCall], replaced: Sequence[Tensor]
+) -> TracedParts:
+    stacks = find_stacks(model, calls)
+    language = find_language(stacks, replaced)
+    if language is None:
+        raise NormprobeError(
+            f"no stack of layers in {type(model).__name__} reads the text; lists of blocks that "
+            f"ran: {', '.join(stack.name for stack in stacks) or 'none'}",
+            "layers are found in a ModuleList or Sequential; name the parts in overrides.py",
+        )
+    embedding = find_embedding(calls, language)
+    rows = visual_rows(calls, stacks, language)
+    blocks = find_blocks(stacks, language.stack, rows.read)
+    discrete = embedding is not None and is_looked_up(calls, rows, embedding)
+    source = None
+    if not discrete:
+        apart = [stack.name for stack in (language.stack, blocks) if stack]
+        source = find_projector(model, calls, rows, apart)
+    projector = source.name if source else None
+    fusion = fusion_of(calls, language, rows, replaced, projector, embedding)
+    apart = [name for name in (language.stack.name, embedding) if name is not None]
+    return TracedParts(
+        decoder_layers=language.stack.name,
+        visual_positions=language.visual,
+        projector=projector,
+        vision_encoder=find_encoder(calls, blocks, projector, apart),
+        text_embedding=embedding,
+        fusion="discrete" if discrete else fusion,
+        injected_layers=injected_layers(language),
+        projector_rows=source.emitters if source else (),
+        text_table=_holders(model, embedding),
+    )
+
+
+def _holders(model: nn.Module, name: str | None) -> tuple[str, ...]:
+    """All modules that hold a parameter of a module: tables may be tied."""
+    if name is None:
+        return ()
+    own = {id(parameter) for parameter in model.get_submodule(name).parameters(recurse=False)}
+    return tuple(
+        other
+        for other, module in model.named_modules()
+        if any(id(parameter) in own for parameter in module.parameters(recurse=False))
+    )

@@ -1,0 +1,40 @@
+"""Static and traced findings side by side."""
+
+import pandas as pd
+
+from normprobe.model.parts import Parts
+from normprobe.model.tracing.stacks import holds
+from normprobe.model.tracing.trace import TracedParts
+
+ROLES = ("vision_encoder", "projector", "text_embedding", "decoder_layers")
+
+
+def verify(parts: Parts, traced: TracedParts) -> pd.DataFrame:
+    """Compare what ``find_parts`` says with what a trace shows.
+
+    Args:
+        parts: of ``find_parts``.
+        traced: of ``trace_parts`` on the same model.
+
+    Returns:
+        One row a part, with columns part, static, traced (dotted names or None) and agree. Two
+        names agree, too, for a projector when one module holds the other and both emit the visual
+        rows, and for a text embedding when both hold the same table.
+    """
+    rows = []
+    for role in ROLES:
+        part = getattr(parts, role)
+        static, found = part.name if part else None, getattr(traced, role)
+        agree = static == found or static in _alike(role, traced)
+        rows.append({"part": role, "static": static, "traced": found, "agree": agree})
+    return pd.DataFrame(rows, columns=["part", "static", "traced", "agree"])
+
+
+def _alike(role: str, traced: TracedParts) -> list[str]:
+    """Other names for what was traced."""
+    if role == "text_embedding":
+        return list(traced.text_table)
+    if role == "projector" and traced.projector is not None:
+        projector = traced.projector
+        return [n for n in traced.projector_rows if holds(n, projector) or holds(projector, n)]
+    return []

@@ -1,0 +1,189 @@
+"""Every image-text-to-text type of transformers: parts, positions and numbers.
+
+The parts that the module tree tells are held against a trace of the running model; the numbers
+against float64 NumPy over states taken without hooks. ``make types`` prints the outcome as a table.
+"""
+
+import contextlib
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from support.agreement import assert_agrees
+from support.capture import Layer, States, capture, replaced_forward
+from support.cases import model_of
+from support.expected_parts import ExpectedParts
+from support.reference import layers_table, observe_layers
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, build
+
+from normprobe import NormprobeError, find_parts, probe_interface, probe_layers, schema
+from normprobe.analyses.token_rows import groups_of, place_groups, read_stream
+from normprobe.model.overrides import ADDED, CROSS_ATTENTION, DISCRETE
+from normprobe.model.parts import Parts
+from normprobe.model.tracing import trace_parts, verify
+
+with_images = pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"needs {NEEDS.get(name)}"))
+        for name in ALL_TYPES
+        if name not in WITHOUT_IMAGES
+        for missing in [name in NEEDS and find_spec(NEEDS[name]) is None]
+    ],
+)
+
+
+def names(parts: Parts) -> dict[str, str]:
+    return {role: part.name for role, part in parts}
+
+
+@with_images
+def test_structure_and_trace_agree(model_type: str) -> None:
+    model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
+    parts = find_parts(model)
+    traced = trace_parts(model, inputs)
+    table = verify(parts, traced)
+    assert table["agree"].all(), table
+    # Where text rows get features added, a trace sees that the sequence grew (UDOP).
+    assert parts.fusion == traced.fusion or parts.fusion == ADDED
+    rows = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS).set_index(["group", "layer"])
+    if traced.visual_positions is not None:
+        visual = rows.loc[schema.VISUAL]
+        seen = int(traced.visual_positions.sum())
+        # Other pixels may get the same code of an image tokenizer.
+        assert visual["tokens"].iloc[0] == seen or (parts.fusion == DISCRETE and seen)
+        assert set(visual.index[visual["injection_norm_mean"] > 0]) == {*traced.injected_layers}
+
+
+@with_images
+def test_visual_rows_are_those_that_pixels_change(model_type: str) -> None:
+    model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
+    parts = find_parts(model)
+    traced = trace_parts(model, inputs)
+    if parts.fusion == CROSS_ATTENTION:
+        assert traced.visual_positions is None
+        return
+    groups = groups_of(model, parts, inputs, SPECIAL_IDS)
+    entered = capture(model, inputs, _stack(parts)).layers[0].entered
+    state = read_stream(model, parts)(torch.from_numpy(entered))
+    placed = place_groups(groups, state, parts, None)
+    placeholders = (placed == schema.TOKEN_GROUPS.index(schema.VISUAL)).numpy()
+    moved = traced.visual_positions.numpy()
+    assert not (moved & ~placeholders).any()  # the rest of the placeholders is structural
+
+
+@with_images
+def test_numbers_of_the_layers(model_type: str) -> None:
+    model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
+    parts = find_parts(model)
+    table = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
+    states = _one_stream(capture(model, inputs, _stack(parts)), model_type, model)
+    expected = layers_table(observe_layers(states, _groups(model, parts, inputs, states)))
+    found = table.set_index(["layer", "group"])
+    for key, row in expected.items():
+        if np.isfinite(row["norm_mean"]):
+            assert_agrees(found.loc[key], row, (model_type, key))
+
+
+@with_images
+def test_numbers_of_the_interface(model_type: str) -> None:
+    model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
+    parts = find_parts(model)
+    table = probe_interface(model, inputs, special_token_ids=SPECIAL_IDS)
+    found = table.set_index(["stage", "group"])["norm_mean"]
+    outputs: list[np.ndarray] = []
+    with contextlib.ExitStack() as stack:
+        if parts.projector is not None:
+            stack.enter_context(
+                replaced_forward(parts.projector.module, lambda _, out: outputs.extend(_rows(out)))
+            )
+        states = capture(model, inputs, _stack(parts))
+    if parts.projector is not None:
+        expected = np.concatenate([_norms(array) for array in outputs])
+        rows = table[table["stage"] == schema.PROJECTOR_OUTPUT]
+        measured = np.average(rows["norm_mean"], weights=rows["tokens"])
+        assert measured == pytest.approx(expected.mean(), rel=1e-4)
+    entered = _one_stream(states, model_type, model).layers[0].entered
+    groups = _groups(model, parts, inputs, states)
+    for group in (schema.VISUAL, schema.STRUCTURAL, schema.TEXT):
+        if (groups == group).any():
+            expected = _norms(entered[groups == group]).mean()
+            assert found[schema.DECODER_INPUT, group] == pytest.approx(expected, rel=1e-4)
+    weight = parts.text_embedding.module.weight.detach().double().numpy()
+    mean = np.linalg.norm(weight, axis=1).mean()
+    assert found[schema.TEXT_EMBEDDING_TABLE, schema.ALL_ROWS] == pytest.approx(mean, rel=1e-5)
+
+
+@with_images
+def test_parts_on_the_meta_device(model_type: str) -> None:
+    with torch.device("meta"):
+        on_meta = find_parts(build(model_type))
+    real = find_parts(model_of(model_type))
+    assert names(on_meta) == names(real)
+    assert on_meta.image_token_ids == real.image_token_ids
+
+
+@pytest.mark.parametrize("model_type", WITHOUT_IMAGES)
+def test_types_without_images_say_so(model_type: str) -> None:
+    parts = find_parts(model_of(model_type))
+    assert parts.vision_encoder is None
+    assert parts.projector is None
+
+
+def _stack(parts: Parts) -> ExpectedParts:
+    return ExpectedParts(decoder_layers=parts.decoder_layers.name)
+
+
+def _rows(output: object) -> list[np.ndarray]:
+    """What a projector returns: a tensor, one an image, a tuple or a model output led by it."""
+    if isinstance(output, torch.Tensor):
+        return [output.detach().double().numpy()]
+    if isinstance(output, list):
+        return [row for item in output for row in _rows(item)]
+    return _rows(output[0] if isinstance(output, tuple) else output.last_hidden_state)
+
+
+def _norms(array: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(array.reshape(-1, array.shape[-1]), axis=-1)
+
+
+def _one_stream(states: States, model_type: str, model: torch.nn.Module) -> States:
+    """What the documentation says is reported where a layer carries several streams."""
+    config = model.config.get_text_config(decoder=True)
+    read = {
+        "gemma3n": lambda state: state[config.altup_active_idx],
+        "glm5_next": lambda state: state.mean(axis=2),
+        "qwen4_exp": lambda state: np.mean(np.split(state, config.hc_count, axis=-1), axis=0),
+    }.get(model_type, lambda state: state)
+    states.layers = [Layer(read(layer.entered), read(layer.left)) for layer in states.layers]
+    return states
+
+
+def _groups(model: torch.nn.Module, parts: Parts, inputs: dict, states: States) -> np.ndarray:
+    """Groups by the trace: pixels tell visual rows, ids the special ones, the mask padding."""
+    decodes = parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs
+    ids = inputs["decoder_input_ids" if decodes else "input_ids"].numpy()
+    groups = np.full(ids.shape, schema.TEXT, dtype="<U16")
+    groups[np.isin(ids, list(SPECIAL_IDS))] = schema.SPECIAL
+    groups[np.isin(ids, parts.image_token_ids)] = schema.STRUCTURAL
+    mask = inputs.get("attention_mask")
+    if not decodes and mask is not None and tuple(mask.shape) == ids.shape:
+        groups[mask.numpy() == 0] = ""
+    moved = trace_parts(model, inputs).visual_positions
+    if moved is None:
+        return groups
+    more = moved.shape[1] - groups.shape[1]
+    before = more if parts.fusion == "prepended" else 0
+    groups = np.pad(groups, ((0, 0), (before, more - before)), constant_values=schema.STRUCTURAL)
+    groups[moved.numpy()] = schema.VISUAL
+    if parts.fusion == DISCRETE:
+        groups[groups == schema.STRUCTURAL] = schema.VISUAL
+    return groups
+
+
+def test_nothing_is_left_out() -> None:
+    assert len(ALL_TYPES) - len(WITHOUT_IMAGES) >= 95
+    with pytest.raises(NormprobeError):
+        find_parts(torch.nn.Linear(2, 2))

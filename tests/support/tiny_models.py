@@ -1,0 +1,116 @@
+"""Random models of each supported type, small enough to run in milliseconds.
+
+The tables in ``tiny`` are the whole story: the class and the config of each type. Everything not
+named there keeps the default of the type.
+"""
+
+from copy import deepcopy
+
+import torch
+import transformers
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+from support.tiny.any_size import ANY_SIZE
+from support.tiny.fragments import (
+    BOS,
+    EOS,
+    FIRST_TEXT,
+    IMAGE,
+    IMAGE_END,
+    IMAGE_START,
+    INDICATORS,
+    PAD,
+    PATCH,
+    PINPOINTS,
+    TILE,
+    VIDEO,
+    VOCABULARY,
+    Tiny,
+)
+from support.tiny.gemmas import GEMMAS
+from support.tiny.mergers import MERGERS
+from support.tiny.others import OTHERS
+from support.tiny.projectors import PROJECTORS
+from support.tiny.well_known import WELL_KNOWN
+
+__all__ = [
+    "ALL_TYPES",
+    "BOS",
+    "EOS",
+    "FIRST_TEXT",
+    "IMAGE",
+    "IMAGE_END",
+    "IMAGE_START",
+    "INDICATORS",
+    "LANGUAGE_MODELS",
+    "NEEDS",
+    "PAD",
+    "PATCH",
+    "PINPOINTS",
+    "TILE",
+    "TINY",
+    "VIDEO",
+    "VISION_ENCODERS",
+    "VLM_TYPES",
+    "VOCABULARY",
+    "WITHOUT_IMAGES",
+    "build",
+    "tiny_model",
+]
+
+#: The types that every test runs on.
+TINY = WELL_KNOWN
+EVERY: dict[str, Tiny] = TINY | PROJECTORS | ANY_SIZE | MERGERS | GEMMAS | OTHERS
+
+#: Every image-text-to-text type of transformers.
+ALL_TYPES = tuple(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+WITHOUT_IMAGES = {"evolla": "reads proteins", "mistral4": "reads text only"}
+#: Packages that a type cannot be built without.
+NEEDS = {"gemma3n": "timm", "inkling_mm_model": "scipy"}
+
+VISION_ENCODERS = ("clip", "siglip", "siglip2")
+VISION_ENCODERS += tuple(f"{name}_vision_model" for name in VISION_ENCODERS)
+LANGUAGE_MODELS = ("llama", "qwen2", "qwen3")
+VLM_TYPES = tuple(name for name in TINY if name not in VISION_ENCODERS + LANGUAGE_MODELS)
+
+
+def build(model_type: str) -> PreTrainedModel:
+    """The model as transformers initialises it, on the default device."""
+    name, arguments = EVERY[model_type]
+    model_class = getattr(transformers, name)
+    config_class = model_class.config_class
+    if model_type in CONFIG_MAPPING_NAMES:  # some types share the class of another one
+        config_class = getattr(transformers, CONFIG_MAPPING_NAMES[model_type])
+    return model_class(config_class(**deepcopy(arguments))).eval()
+
+
+def tiny_model(model_type: str, seed: int = 0) -> PreTrainedModel:
+    """A float32 model in evaluation mode whose output depends on its image."""
+    torch.manual_seed(seed)
+    model = build(model_type)
+    unit_gain_(model)
+    return model
+
+
+@torch.no_grad()
+def unit_gain_(model: PreTrainedModel) -> None:
+    """Let every signal through: initialisations of 0.02, zero gates and unit norms hide bugs."""
+    modules = list(model.modules())
+    for module in modules:
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            module.weight.normal_(0.0, module.weight[0].numel() ** -0.5)
+    for module in modules:  # after the linear layers: a tied head is the table itself
+        if isinstance(module, nn.Embedding):
+            module.weight.normal_()
+            if module.num_embeddings == VOCABULARY:
+                module.weight[PAD] = 0.0  # as in checkpoints
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 3 and ".experts." in name:  # the matrices of all experts
+            parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+        if parameter.numel() == 1 and parameter.item() == 0.0:  # a closed gate
+            parameter.fill_(0.5)
+        if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
+            parameter.add_(0.1 * torch.randn_like(parameter))
