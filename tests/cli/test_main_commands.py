@@ -95,7 +95,7 @@ def test_inspect_reads_no_weights(run: Run, tmp_path: Path) -> None:
     (tmp_path / "model/config.json").write_bytes((SPECIMEN_DIR / "config.json").read_bytes())
     result = run("inspect", "model")
     assert result.exit_code == 0, result.output
-    for word in ("model.vision_tower", "model.multi_modal_projector", "6 layers", "512 x 128"):
+    for word in ("model.vision_tower", "model.multi_modal_projector", "6 layers", "433 x 128"):
         assert word in result.stdout
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
