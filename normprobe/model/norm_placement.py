@@ -59,8 +59,7 @@ def norm_placement(
 
     Args:
         layer: a decoder layer, on any device, meta included.
-        forward: runs the layer, on any input: values do not matter, only which tensor goes where.
-            It is stopped after the layer.
+        forward: runs the layer on any input, whatever its values; it is stopped after the layer.
         hidden_size: the width of one stream; a wider state holds several side by side.
 
     Returns:
@@ -89,17 +88,16 @@ def norm_placement(
 def norm_placement_on_meta(model: nn.Module, parts: Parts) -> str:
     """Name the norm placement of a model without weights.
 
-    The middle layer stands for all. First layers may be dense where others are sparse, and kinds
-    of attention alternate, but no model type of transformers mixes placements. Where text passes
-    the middle layer by (cross-attention of Mllama), the next one is taken.
+    The middle layer stands for all: first layers may be dense where others are sparse, and kinds of
+    attention alternate, but no type of transformers mixes placements. Where text passes the middle
+    layer by (cross-attention of Mllama), the next one is taken.
 
     Args:
         model: on the meta device.
         parts: of ``find_parts(model)``.
 
     Raises:
-        NormprobeError: when the model has no decoder layers, when they do not run on made-up
-            inputs, or when their norms stand in none of the known ways.
+        NormprobeError: no decoder layers, none that runs on made-up inputs, or no known placement.
     """
     stack, embedding = parts.decoder_layers, parts.text_embedding
     layers = [] if stack is None else list(stack.module.children())
@@ -136,7 +134,7 @@ def _forwards(
 ) -> Iterator[Callable[[], object]]:
     """Ways to run a layer: through the modules that hold it, from the inside out; alone."""
     ids = state.new_zeros(state.shape[:2], dtype=torch.long)
-    inputs = {"inputs_embeds": state, "hidden_states": state, "input_ids": ids}
+    inputs = {"inputs_embeds": state, "input_ids": ids}
     while layers:
         layers = layers.rpartition(".")[0]
         holder = model.get_submodule(layers)

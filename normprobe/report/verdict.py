@@ -75,7 +75,8 @@ def interface_verdict(interface: pd.DataFrame) -> str:
     if not _usable(before):
         before = _value(interface, VISION_ENCODER, VISUAL, "norm_mean")
     after = _value(interface, PROJECTOR_OUTPUT, VISUAL, "norm_mean")
-    if _usable(before) and _usable(after):
+    # A visual table is fed probabilities, whose norm is at most 1: nothing to compare.
+    if _usable(before) and _usable(after) and before > 1.0:
         change = _direction(after / before)
         verb = {1: "raises", -1: "lowers", 0: "about keeps"}[change]
         sentences.append(

@@ -1,5 +1,6 @@
 """The norm placement is what the source of a layer says, with weights and without."""
 
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
@@ -178,7 +179,7 @@ class BranchPost(Layer):
 
 class BranchPostScaled(Layer):
     def forward(self, x):
-        x = x + 0.5 * dropout(self.first(self.attend(x)), 0.5)
+        x = x + 0.5 * dropout(self.third(self.first(self.attend(x))), 0.5)
         return self.second(self.mlp(x)).mul_(0.5).add_(x)
 
 
@@ -348,11 +349,21 @@ def test_gradients_and_inference_mode_make_no_difference(kind):
 
 def test_the_forward_stops_after_the_layer_and_leaves_no_trace():
     layers = nn.Sequential(*(PreWithDropout() for _ in range(3))).train()
-    reached = []
+    reached, modes = [], []
     layers[2].register_forward_pre_hook(lambda *_: reached.append(2))
+    layers[1].register_forward_pre_hook(
+        lambda layer, _: modes.append((layer.training, torch.is_grad_enabled()))
+    )
     before = len(hooks_of(layers))
-    assert norm_placement(layers[1], partial(layers, state())) == "pre"
+
+    def forward():
+        with suppress(Exception):  # code that swallows errors does not swallow the stop
+            layers(state())
+        reached.append("end")
+
+    assert norm_placement(layers[1], forward) == "pre"
     assert not reached
+    assert modes == [(False, False)]
     assert len(hooks_of(layers)) == before
     assert all(module.training for module in layers.modules())
 
@@ -378,6 +389,13 @@ def test_bare_encoders_and_empty_stacks_have_none():
     del parts.decoder_layers.module[:]
     with pytest.raises(NormprobeError, match="no decoder layers"):
         norm_placement_on_meta(language_model, parts)
+
+
+def test_the_middle_layer_is_asked():
+    with torch.device("meta"):
+        model = build("llama")
+    model.model.layers[0] = nn.Identity()
+    assert norm_placement_on_meta(model, parts_of(model)) == "pre"
 
 
 def test_a_model_that_does_not_run_says_why():

@@ -92,7 +92,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def test_pooled_metrics_agree_with_all_pairs() -> None:
     x, h = states()
     codes = groups()
-    metrics, perpendicular = token_metrics(x, h)
+    _, perpendicular = token_metrics(x, h)
     pooled = pooled_metrics(x, h, perpendicular, group_masks(codes)).numpy()
     for sample in range(2):
         a, b = x[sample].double().numpy(), h[sample].double().numpy()

@@ -1,0 +1,175 @@
+"""Checkpoints with code of their own, as a user measures them; and none of it runs unasked.
+
+The repositories are miniatures with the names and inputs that each family publishes.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cli.conftest import assert_two_lines
+from safetensors.torch import load_file
+from support.agreement import assert_agrees
+from support.reference import layers_table, members, norm, observe_layers
+from support.remote_code import FAMILIES
+from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
+from support.remote_code.fixture import repository_fixture  # noqa: F401
+from support.remote_code.observed import Observed, observe
+from transformers import AutoModel, AutoModelForCausalLM
+from typer.testing import Result
+
+from normprobe import probe_interface, schema
+from normprobe.data.batches import build_inputs, load_processor
+from normprobe.data.datasets import open_data
+
+Run = Callable[..., Result]
+Repository = Callable[[str], Path]
+TRUST = "--trust-remote-code"
+
+every_family = pytest.mark.parametrize("family", PARTS)
+
+
+@cache
+def observed(family: str, folder: Path, one_by_one: bool) -> list[Observed]:
+    """The first two samples, each alone or both in one batch."""
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    processor = load_processor(str(folder), trust_remote_code=True)
+    samples = list(open_data("sample", limit=2, seed=42))
+    groups = [[sample] for sample in samples] if one_by_one else [samples]
+    return [observe(family, model, processor, group) for group in groups]
+
+
+@every_family
+def test_inspect_names_the_parts(family: str, repository: Repository, run: Run) -> None:
+    result = run("inspect", repository(family), TRUST, "--json")
+    assert result.exit_code == 0, result.output
+    names = {row["part"]: row["name"] for row in json.loads(result.stdout)}
+    parts = PARTS[family]
+    assert names["vision_encoder"] == parts.vision_encoder
+    assert names["projector"] == parts.projector
+    assert names["text_embedding"] == parts.text_embedding
+    assert names["decoder_layers"] == parts.decoder_layers
+
+
+@every_family
+def test_layers(family: str, repository: Repository, run: Run, tmp_path: Path) -> None:
+    folder = repository(family)
+    result = run("layers", folder, TRUST, "-n", "2", "-b", "2", "-o", "out")
+    assert result.exit_code == 0, result.output
+    (seen,) = observed(family, folder, one_by_one=False)
+    structural = (seen.groups == schema.STRUCTURAL).sum(axis=-1)
+    assert structural.tolist() == [STRUCTURAL_ROWS.get(family, 0)] * 2
+    assert (seen.groups == schema.VISUAL).any(axis=-1).all()
+    expected = layers_table(observe_layers(seen.states, seen.groups))
+    table = pd.read_csv(tmp_path / "out/layers.csv").set_index(["layer", "group"])
+    assert set(table.index) == set(expected)
+    for key, row in expected.items():
+        assert_agrees(table.loc[key], row, where=(family, key))
+
+
+@every_family
+def test_interface(family: str, repository: Repository, run: Run, tmp_path: Path) -> None:
+    folder = repository(family)
+    result = run("interface", folder, TRUST, "-n", "2", "-o", "out")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
+    expected = interface_rows(observed(family, folder, one_by_one=True))
+    stages = (schema.TEXT_EMBEDDING_TABLE, schema.EFFECTIVE_EMBEDDING)
+    assert {key for key in table.index if key[0] not in stages} == set(expected)
+    for key, norms in expected.items():
+        row = {"tokens": len(norms), "norm_mean": norms.mean(), "norm_std": norms.std()}
+        assert_agrees(table.loc[key], row, where=(family, key))
+
+
+def interface_rows(samples: list[Observed]) -> dict[tuple[str, str], Any]:
+    """Norms of the rows of each stage and group, of all samples together."""
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for seen in samples:
+        for stage, calls in seen.vision.items():
+            rows.setdefault((stage, schema.VISUAL), []).extend(map(norm, calls))
+        entered = seen.states.layers[0].entered
+        for group, chosen in members(seen.groups).items():
+            rows.setdefault((schema.DECODER_INPUT, group), []).append(norm(entered[chosen]))
+    return {key: np.concatenate(norms) for key, norms in rows.items() if norms}
+
+
+@every_family
+def test_embeddings(family: str, repository: Repository, run: Run, tmp_path: Path) -> None:
+    folder = repository(family)
+    result = run("embeddings", folder, TRUST, "-o", "out")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out/embeddings.csv").set_index(["table", "rows"])
+    weights = load_file(folder / "model.safetensors")
+    of_table = {"text": f"{PARTS[family].text_embedding}."}
+    if family == "ovis2_5":  # a table for the visual vocabulary beside that of the text
+        of_table["visual"] = "vte."
+    assert set(table.index.get_level_values("table")) == set(of_table)
+    for name, prefix in of_table.items():
+        pieces = [weights[key] for key in sorted(weights) if key.startswith(prefix)]
+        norms = norm(torch.cat(pieces).double().numpy())
+        row = {"norm_mean": norms.mean(), "norm_std": norms.std(), "count": len(norms)}
+        assert_agrees(table.loc[(name, "all_rows")], row, where=(family, name))
+
+
+def test_bare_moonvit(repository: Repository, run: Run, tmp_path: Path) -> None:
+    folder = repository("moonvit")
+    result = run("interface", folder, TRUST, "-n", "2", "-o", "out")
+    assert result.exit_code == 0, result.output
+    (row,) = pd.read_csv(tmp_path / "out/interface.csv").to_dict("records")
+    assert (row["stage"], row["group"]) == (schema.VISION_ENCODER, schema.VISUAL)
+    assert row["tokens"] == 2 * 4 * 6  # every patch, in the groups of four that are merged later
+    assert row["hidden_size"] == 24
+    assert run("inspect", folder, TRUST).exit_code == 0
+    assert_two_lines(run("layers", folder, TRUST), "vision encoder", "normprobe interface")
+
+
+def test_moonvit_gives_a_list_with_a_tensor_for_each_image(repository: Repository) -> None:
+    folder = repository("moonvit")
+    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    processor = load_processor(str(folder), trust_remote_code=True)
+    samples = list(open_data("sample", limit=2))
+    table = probe_interface(model, build_inputs(processor, samples, model_type="moonvit"))
+    assert table["tokens"].tolist() == [2 * 4 * 6]
+
+
+def test_the_native_phi_4_is_a_vision_language_model(run: Run, tmp_path: Path) -> None:
+    """transformers lists it with the language models."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    config = {
+        **sizes,
+        "model_type": "phi4_multimodal",
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "vision_config": {**sizes, "num_hidden_layers": 2},
+        "audio_config": {**sizes, "num_blocks": 1, "ext_pw_out_channel": 32},
+    }
+    (tmp_path / "phi").mkdir()
+    (tmp_path / "phi/config.json").write_text(json.dumps(config))
+    result = run("inspect", "./phi", "--json")
+    assert result.exit_code == 0, result.output
+    names = {row["part"]: row["name"] for row in json.loads(result.stdout)}
+    assert names["projector"].endswith("img_projection_down")
+    assert names["decoder_layers"] == "model.layers"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("command", ["inspect", "interface", "layers", "embeddings"])
+def test_code_that_is_not_trusted_does_not_run(
+    family: str, command: str, repository: Repository, run: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in repository(family).iterdir():
+        text = file.read_text() if file.suffix in (".py", ".json") else ""
+        if file.suffix == ".py":
+            text += f"\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n"
+        (folder / file.name).write_text(text)
+    assert_two_lines(run(command, folder), "code of its own", TRUST)
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "runs").exists()

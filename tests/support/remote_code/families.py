@@ -1,0 +1,195 @@
+"""What a repository of each family holds beside its code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: String contents, one line a turn.
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+#: Contents in parts; the image between media marks.
+KIMI_CHAT = (
+    "{% for m in messages %}<|im_{{ m['role'] }}|>"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<|media_start|>image<|media_content|><|media_pad|><|media_end|>"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_assistant|>{% endif %}"
+)
+
+#: A language model small enough for milliseconds.
+LANGUAGE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    auto_class: str
+    auto_map: dict[str, str]
+    config: dict[str, Any]
+    #: Sets what depends on the tokenizer.
+    fit: Callable[[dict[str, Any], Any], None] = lambda config, tokenizer: None
+    special_tokens: Sequence[str] | None = None
+    chat_template: str | None = None
+    files: dict[str, Any] = field(default_factory=dict)
+    code: Sequence[str] = ()  # other families whose files it needs
+
+
+def _processor(module: str, name: str, image_processor: str = "") -> dict[str, Any]:
+    """The files that make AutoProcessor find the repository's own classes."""
+    classes = {"AutoProcessor": f"{module}.{name}"}
+    files = {"processor_config.json": {"processor_class": name, "auto_map": classes}}
+    if image_processor:
+        image_class = image_processor.rpartition(".")[2]
+        files["preprocessor_config.json"] = {
+            "image_processor_type": image_class,
+            "processor_class": name,
+            "auto_map": {**classes, "AutoImageProcessor": image_processor},
+        }
+    return files
+
+
+def _vocabulary_in(*path: str) -> Callable[[dict[str, Any], Any], None]:
+    def fit(config: dict[str, Any], tokenizer: Any) -> None:
+        for key in path:
+            config[key] = dict(config[key])
+            config = config[key]
+        config["vocab_size"] = len(tokenizer)
+
+    return fit
+
+
+def _fit_kimi(config: dict[str, Any], tokenizer: Any) -> None:
+    _vocabulary_in("text_config")(config, tokenizer)
+    config["media_placeholder_token_id"] = tokenizer.convert_tokens_to_ids("<|media_pad|>")
+
+
+def _fit_molmo(config: dict[str, Any], tokenizer: Any) -> None:
+    config["vocab_size"] = config["embedding_size"] = len(tokenizer)
+
+
+_MOONVIT_IMAGES = "image_processing_moonvit.MoonViTImageProcessor"
+_IM = ("<|im_start|>", "<|im_end|>")
+
+FAMILIES = {
+    "moonvit": Family(
+        "AutoModel",
+        {
+            "AutoConfig": "configuration_moonvit.MoonViTConfig",
+            "AutoModel": "modeling_moonvit.MoonVitPretrainedModel",
+        },
+        {},
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "MoonViTImageProcessor",
+                "auto_map": {"AutoImageProcessor": _MOONVIT_IMAGES},
+            }
+        },
+    ),
+    "kimi_vl": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_kimi_vl.KimiVLConfig",
+            "AutoModelForCausalLM": "modeling_kimi_vl.KimiVLForConditionalGeneration",
+        },
+        {"text_config": LANGUAGE, "tie_word_embeddings": True},
+        _fit_kimi,
+        [
+            "<|im_user|>",
+            "<|im_system|>",
+            "<|im_assistant|>",
+            "<|im_end|>",
+            *(f"<|media_{name}|>" for name in ("start", "content", "pad", "end")),
+        ],
+        KIMI_CHAT,
+        _processor("processing_kimi_vl", "KimiVLProcessor", _MOONVIT_IMAGES),
+        code=("moonvit",),
+    ),
+    "ovis2_5": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_ovis2_5.Ovis2_5_Config",
+            "AutoModelForCausalLM": "modeling_ovis2_5.Ovis2_5",
+        },
+        {
+            "llm_config": LANGUAGE,
+            "hidden_size": LANGUAGE["hidden_size"],
+            "visual_vocab_size": 50,
+            "vit_config": {"patch_size": 56, "hidden_stride": 2, "temporal_patch_size": 1},
+        },
+        _vocabulary_in("llm_config"),
+        _IM,
+        CHAT,
+        {
+            "preprocessor_config.json": {
+                "image_processor_type": "SiglipImageProcessor",
+                "do_rescale": True,
+                "rescale_factor": 1 / 255,
+                "do_normalize": True,
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.5, 0.5, 0.5],
+            }
+        },
+    ),
+    "minicpmv": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_minicpm.MiniCPMVConfig",
+            "AutoModel": "modeling_minicpmv.MiniCPMV",
+            "AutoModelForCausalLM": "modeling_minicpmv.MiniCPMV",
+        },
+        {**LANGUAGE, "vision_config": {}},
+        _vocabulary_in(),
+        (*_IM, "<image>", "</image>", "<slice>", "</slice>"),
+        CHAT,
+        _processor(
+            "processing_minicpmv", "MiniCPMVProcessor", "processing_minicpmv.MiniCPMVImageProcessor"
+        ),
+    ),
+    "molmo": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "config_molmo.MolmoConfig",
+            "AutoModelForCausalLM": "modeling_molmo.MolmoForCausalLM",
+        },
+        {"hidden_size": 32, "num_hidden_layers": 3},
+        _fit_molmo,
+        ("<im_start>", "<im_end>", "<im_patch>", "<im_col>"),
+        files=_processor(
+            "preprocessing_molmo", "MolmoProcessor", "preprocessing_molmo.MolmoImageProcessor"
+        ),
+    ),
+    "deepseek_vl_v2": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_deepseek.DeepseekVLV2Config",
+            "AutoModelForCausalLM": "modeling_deepseek_vl_v2.DeepseekVLV2ForCausalLM",
+        },
+        {"language_config": LANGUAGE},
+        _vocabulary_in("language_config"),
+        ("<image>", "<|User|>", "<|Assistant|>"),
+        files=_processor("processing_deepseek_vl_v2", "DeepseekVLV2Processor"),
+    ),
+    "phi4mm": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_phi4mm.Phi4MMConfig",
+            "AutoModelForCausalLM": "modeling_phi4mm.Phi4MMForCausalLM",
+        },
+        # The image token is a constant of the code, far behind the bytes.
+        {**LANGUAGE, "hidden_size": 16, "head_dim": 4, "vocab_size": 200064},
+        special_tokens=("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+        files=_processor(
+            "processing_phi4mm", "Phi4MMProcessor", "processing_phi4mm.Phi4MMImageProcessor"
+        ),
+    ),
+}

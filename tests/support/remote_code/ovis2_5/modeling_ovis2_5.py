@@ -1,0 +1,79 @@
+import torch
+from torch import nn
+from transformers import PreTrainedModel, Qwen3ForCausalLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from .configuration_ovis2_5 import Ovis2_5_Config, Siglip2NavitConfig
+from .tiny_blocks import Block
+
+PATCH = -300
+INDICATORS = [-301, -302, -303, -304]
+
+
+class Siglip2NavitModel(PreTrainedModel):
+    config_class = Siglip2NavitConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config):
+        super().__init__(config)
+        values = 3 * config.temporal_patch_size * config.patch_size**2
+        self.embeddings = nn.Linear(values, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Block(config.hidden_size) for _ in range(config.num_hidden_layers)
+        )
+        self.post_layernorm = nn.LayerNorm(config.hidden_size)
+        self.post_init()
+
+    def forward(self, pixel_values, grid_thws):
+        images = self.embeddings(pixel_values).split(grid_thws.prod(dim=-1).tolist())
+        states = [torch.cat(images)]
+        for layer in self.layers:
+            images = [layer(image) for image in images]
+            states.append(torch.cat(images))
+        return BaseModelOutput(
+            last_hidden_state=self.post_layernorm(states[-1]), hidden_states=tuple(states)
+        )
+
+
+class VisualTokenizer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.vit = Siglip2NavitModel(config.vit_config)
+        self.block = config.vit_config.hidden_stride**2
+        words = config.visual_vocab_size - len(INDICATORS)
+        self.head = nn.Sequential(
+            nn.Linear(config.vit_config.hidden_size * self.block, words, bias=False),
+            nn.LayerNorm(words),
+        )
+
+    def forward(self, pixel_values, grid_thws):
+        # The last state before the norm: last_hidden_state is not what the head reads.
+        state = self.vit(pixel_values, grid_thws).hidden_states[-1]
+        words = self.head(state.reshape(len(state) // self.block, -1)).softmax(dim=-1)
+        return nn.functional.pad(words, (0, len(INDICATORS)))
+
+
+class VisualEmbedding(nn.Embedding):
+    def forward(self, words):
+        return words @ self.weight if words.is_floating_point() else super().forward(words)
+
+
+class Ovis2_5(PreTrainedModel):
+    config_class = Ovis2_5_Config
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.llm = Qwen3ForCausalLM(config.llm_config)
+        self.visual_tokenizer = VisualTokenizer(config)
+        self.vte = VisualEmbedding(config.visual_vocab_size, config.hidden_size)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask, pixel_values, grid_thws, **kwargs):
+        x = self.llm.get_input_embeddings()(input_ids.clamp(min=0))
+        if pixel_values is not None:
+            rows = self.vte(self.visual_tokenizer(pixel_values, grid_thws))
+            x = x.masked_scatter((input_ids == PATCH).unsqueeze(-1), rows)
+            for place, token_id in enumerate(INDICATORS, self.vte.num_embeddings - len(INDICATORS)):
+                row = self.vte(torch.tensor(place, device=x.device))
+                x = torch.where((input_ids == token_id).unsqueeze(-1), row, x)
+        return self.llm(inputs_embeds=x, attention_mask=attention_mask, **kwargs)
