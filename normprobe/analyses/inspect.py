@@ -3,6 +3,8 @@
 import pandas as pd
 from torch import nn
 
+from normprobe.errors import NormprobeError
+from normprobe.model.norm_placement import THEORY_APPLIES, find_norm_placement
 from normprobe.model.parts import Parts
 
 
@@ -38,6 +40,27 @@ def parts_table(model: nn.Module, parts: Parts) -> pd.DataFrame:
         }
     )
     return pd.DataFrame(rows)
+
+
+def norm_placement_note(model: nn.Module, parts: Parts) -> str:
+    """Where the norms of the decoder stand, and whether the paper speaks of such decoders.
+
+    Args:
+        model: with weights, or on the meta device.
+        parts: of ``find_parts(model)``.
+
+    Returns:
+        Such as ``pre: the paper's theory applies``; ``unknown`` where it cannot be told; an empty
+        string without a decoder.
+    """
+    if parts.decoder_layers is None:
+        return ""
+    try:
+        placement = find_norm_placement(model, parts)
+    except NormprobeError:
+        return "unknown"
+    applies = placement in THEORY_APPLIES
+    return f"{placement}: the paper's theory {'applies' if applies else 'is about pre-norm'}"
 
 
 def _class_of(module: nn.Module) -> str:

@@ -18,10 +18,10 @@ def inspect(
 ) -> None:
     """What normprobe sees: parts, sizes and token ids, from the config alone, no weights."""
     with console.reported(verbose):
-        from normprobe.analyses.inspect import parts_table
+        from normprobe.analyses.inspect import norm_placement_note, parts_table
         from normprobe.model.checkpoint import open_checkpoint
         from normprobe.model.loading import build_on_meta
-        from normprobe.model.parts import find_parts
+        from normprobe.model.parts import family_of, find_parts
         from normprobe.report import tables
 
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
@@ -39,7 +39,8 @@ def inspect(
             "model": checkpoint.name,
             "type": f"{checkpoint.config.model_type} ({checkpoint.kind})",
             "hidden size": getattr(text_config, "hidden_size", None),
-            "fusion": parts.fusion if parts.vision_encoder and parts.decoder_layers else "",
+            "family": family_of(parts),
+            "norm placement": norm_placement_note(built, parts),
             "image token ids": ", ".join(map(str, parts.image_token_ids)),
         }
         tables.inspect_table(table, facts, console.stdout_console())

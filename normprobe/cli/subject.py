@@ -139,12 +139,16 @@ def start_run(
 
 def note_subject(run: "RunDir", subject: Subject) -> None:
     """Record what was loaded: parts, device, dtype, attention."""
+    from normprobe.analyses.inspect import norm_placement_note
     from normprobe.model.overrides import FUSIONS
+    from normprobe.model.parts import family_of
 
     run.note(
         parts_found_by=subject.found_by,
         parts={role: part.name for role, part in subject.parts},
         image_token_ids=list(subject.parts.image_token_ids),
+        family=family_of(subject.parts),
+        norm_placement=norm_placement_note(subject.model, subject.parts),
         fusion=f"{subject.parts.fusion}: {FUSIONS[subject.parts.fusion]}",
         residual_stream=subject.parts.stream.meaning,
         device=str(subject.model.device),

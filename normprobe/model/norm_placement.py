@@ -85,15 +85,15 @@ def norm_placement(
     )
 
 
-def norm_placement_on_meta(model: nn.Module, parts: Parts) -> str:
-    """Name the norm placement of a model without weights.
+def find_norm_placement(model: nn.Module, parts: Parts) -> str:
+    """Name the norm placement of a model from its structure, four made-up tokens long.
 
     The middle layer stands for all: first layers may be dense where others are sparse, and kinds of
     attention alternate, but no type of transformers mixes placements. Where text passes the middle
     layer by (cross-attention of Mllama), the next one is taken.
 
     Args:
-        model: on the meta device.
+        model: with weights, or on the meta device.
         parts: of ``find_parts(model)``.
 
     Raises:
@@ -106,7 +106,7 @@ def norm_placement_on_meta(model: nn.Module, parts: Parts) -> str:
             f"norm placement unknown: {type(model).__name__} has no decoder layers",
             "pass a vision-language model or a language model",
         )
-    table = cast(nn.Embedding, embedding.module).weight
+    table = next(embedding.module.parameters())
     config = cast(Any, model).config.get_text_config(decoder=True)
     hidden_size = getattr(config, "hidden_size", table.shape[-1])  # PI0's config has none
     state = table.new_zeros(1, 4, hidden_size)
@@ -119,7 +119,7 @@ def norm_placement_on_meta(model: nn.Module, parts: Parts) -> str:
                 except Exception as error:  # a model may raise anything on inputs it does not like
                     first_error = first_error or error
     raise NormprobeError(
-        f"norm placement unknown: {type(model).__name__} does not run on made-up inputs: "
+        f"norm placement unknown: {type(model).__name__} gave no answer on made-up inputs: "
         f"{type(first_error).__name__}: {' '.join(str(first_error).split())[:200]}",
         "load the model and call norm_placement with one of its layers and a forward",
     ) from first_error
@@ -244,7 +244,5 @@ def _with_zero_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return func(*args, **kwargs)
     except RuntimeError:
         zero = torch.zeros(())  # one number, expanded to any size
-        args, kwargs = tree_map_only(
-            Tensor, lambda t: zero.to(t.dtype).expand(t.shape), (args, kwargs)
-        )
-        return tree_map_only(Tensor, lambda t: t.to("meta"), func(*args, **kwargs))
+        zeros = tree_map_only(Tensor, lambda t: zero.to(t.dtype).expand(t.shape), (args, kwargs))
+        return tree_map_only(Tensor, lambda t: t.to("meta"), func(*zeros[0], **zeros[1]))

@@ -4,6 +4,7 @@ Keys (a missing key is left to discovery, None says that there is no such part):
 
 - ``vision_encoder``, ``projector``, ``text_embedding``, ``decoder_layers``: dotted names in the
   model, or a function of the config where the checkpoint decides
+- ``family``: two words for the family, where the module tree does not tell it
 - ``fusion``: how visual states meet text, a key of ``FUSIONS``
 - ``image_token_ids``: a tuple of ids, or the config field that names one
 - ``positions``: ``PERTURBATION`` where no token id tells which rows are visual
@@ -31,7 +32,7 @@ FUSIONS = {
     "which no decoder layer changes; layer 0 holds their norms",
 }
 
-_Q_FORMER = {"projector": "language_projection"}
+_Q_FORMER = {"projector": "language_projection", "family": "Q-Former"}
 
 
 def _projector_of_layer_one(config: Any) -> str | None:

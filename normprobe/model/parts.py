@@ -55,6 +55,7 @@ class Parts:
     fusion: str = IN_SEQUENCE  # a key of overrides.FUSIONS
     stream: Stream = STREAMS["single"]
     class_rows: int = 0  # class and register rows before the patches the encoder returns
+    family: str = ""  # where structure does not tell it, see family_of
     channels_first: bool = False  # the encoder returns maps [..., hidden, height, width]
 
     def __iter__(self) -> Iterator[tuple[str, Part]]:
@@ -131,8 +132,28 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         fusion=fusion,
         stream=STREAMS[override.get("stream", "single")],
         class_rows=class_rows,
+        family=override.get("family", ""),
         channels_first=override.get("channels_first", False),
     )
+
+
+def family_of(parts: Parts) -> str:
+    """How a model brings images to its text, in two or three words."""
+    if parts.family:
+        return parts.family
+    if parts.text_embedding is None:
+        return "bare vision encoder"
+    if parts.vision_encoder is None and parts.projector is None:
+        return "text only"
+    if parts.fusion != IN_SEQUENCE:
+        return parts.fusion
+    if parts.vision_encoder is None:
+        return "no vision encoder"
+    if parts.visual_embedding is not None:
+        return "visual table"
+    inside = f"{parts.vision_encoder.name}."
+    in_tower = parts.projector is not None and parts.projector.name.startswith(inside)
+    return "in-tower projector" if in_tower else "projector"
 
 
 def class_rows_of(encoder: Part | None) -> int:

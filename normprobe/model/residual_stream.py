@@ -40,7 +40,7 @@ def _only(state: Tensor, config: Any) -> Tensor:
 
 STREAMS = {
     "single": Stream("the residual", _only),
-    "altup": Stream("the active AltUp stream of several", _altup),
-    "mean of stacked streams": Stream("the mean of the parallel residual streams", _stacked),
-    "mean of joined streams": Stream("the mean of the parallel residual streams", _joined),
+    "altup": Stream("active AltUp stream", _altup),
+    "mean of stacked streams": Stream("mean of streams", _stacked),
+    "mean of joined streams": Stream("mean of streams", _joined),
 }

@@ -23,6 +23,7 @@ __all__ = [
     "inspect_table",
     "interface_table",
     "layers_table",
+    "models_table",
     "readable_token",
     "to_json",
 ]
@@ -170,6 +171,25 @@ def inspect_table(parts: pd.DataFrame, facts: Mapping[str, object], console: Con
             Text(f"{row['parameters']:,}"),
         )
     _print(table, console)
+
+
+def models_table(models: pd.DataFrame, families: Mapping[str, str], console: Console) -> None:
+    """Print ``supported_models.csv``.
+
+    Args:
+        models: one row a model type: model_type, family, norm_placement, found_by, notes.
+        families: what families mean, those that need a word.
+        console: where to print.
+    """
+    table = _table(f"{len(models)} model types")
+    for header in ("type", "family", "norms", "found by"):
+        _column(table, header, left=True)
+    table.add_column("notes", overflow="fold")
+    for _, row in models.iterrows():
+        columns = ("model_type", "family", "norm_placement", "found_by", "notes")
+        table.add_row(*(Text(str(row[column])) for column in columns))
+    _print(table, console)
+    _notes(console, *(f"{name}: {meaning}." for name, meaning in families.items()))
 
 
 def to_json(table: pd.DataFrame) -> str:

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from normprobe import find_parts
 from normprobe.errors import NormprobeError
-from normprobe.model.norm_placement import THEORY_APPLIES, norm_placement, norm_placement_on_meta
+from normprobe.model.norm_placement import THEORY_APPLIES, find_norm_placement, norm_placement
 
 HIDDEN = 16
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -180,7 +180,7 @@ class BranchPost(Layer):
 class BranchPostScaled(Layer):
     def forward(self, x):
         x = x + 0.5 * dropout(self.third(self.first(self.attend(x))), 0.5)
-        return self.second(self.mlp(x)).mul_(0.5).add_(x)
+        return self.fourth(self.second(self.mlp(x))).mul_(0.5).add_(x)
 
 
 class Sandwich(Layer):
@@ -384,18 +384,23 @@ def test_bare_encoders_and_empty_stacks_have_none():
     with torch.device("meta"):
         encoder, language_model = build("clip_vision_model"), build("llama")
     with pytest.raises(NormprobeError, match="no decoder layers"):
-        norm_placement_on_meta(encoder, parts_of(encoder))
+        find_norm_placement(encoder, parts_of(encoder))
     parts = parts_of(language_model)
     del parts.decoder_layers.module[:]
     with pytest.raises(NormprobeError, match="no decoder layers"):
-        norm_placement_on_meta(language_model, parts)
+        find_norm_placement(language_model, parts)
+
+
+class PassesOn(nn.Module):
+    def forward(self, hidden_states, **_):
+        return hidden_states
 
 
 def test_the_middle_layer_is_asked():
     with torch.device("meta"):
         model = build("llama")
-    model.model.layers[0] = nn.Identity()
-    assert norm_placement_on_meta(model, parts_of(model)) == "pre"
+    model.model.layers[0] = PassesOn()
+    assert find_norm_placement(model, parts_of(model)) == "pre"
 
 
 def test_a_model_that_does_not_run_says_why():
@@ -404,7 +409,7 @@ def test_a_model_that_does_not_run_says_why():
     for layer in model.model.layers:
         layer.mlp.up_proj = nn.Linear(3, 3, device="meta")
     with pytest.raises(NormprobeError, match=r"LlamaForCausalLM.*RuntimeError"):
-        norm_placement_on_meta(model, parts_of(model))
+        find_norm_placement(model, parts_of(model))
 
 
 # --- transformers: what the sources say -----------------------------------------------------------
@@ -454,7 +459,7 @@ def decoders(types):
 def test_types_without_weights(model_type):
     with torch.device("meta"):
         model = build(model_type)
-    assert norm_placement_on_meta(model, parts_of(model)) == placement_of(model_type)
+    assert find_norm_placement(model, parts_of(model)) == placement_of(model_type)
 
 
 @pytest.mark.parametrize("model_type", decoders(EVERY))
@@ -517,7 +522,7 @@ def test_language_models_and_their_switches(name, device):
     config = getattr(transformers, config_class)(**SMALL | switches)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config)
-    assert norm_placement_on_meta(model, parts_of(model)) == placement
+    assert find_norm_placement(model, parts_of(model)) == placement
 
 
 def with_switch(model_type, switches):
@@ -546,7 +551,7 @@ def with_switch(model_type, switches):
 )
 def test_one_type_has_several_placements(model_type, switches, placement):
     model = with_switch(model_type, switches)
-    assert norm_placement_on_meta(model, parts_of(model)) == placement
+    assert find_norm_placement(model, parts_of(model)) == placement
 
 
 # --- the same question asked by values ------------------------------------------------------------
@@ -613,4 +618,4 @@ def test_equal_values_say_the_same_of_types(model_type):
     by_values = placement_by_values(layer, partial(model, **tiny_inputs(model)))
     with torch.device("meta"):
         bare = build(model_type)
-    assert norm_placement_on_meta(bare, parts_of(bare)) == by_values
+    assert find_norm_placement(bare, parts_of(bare)) == by_values

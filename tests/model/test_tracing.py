@@ -30,6 +30,7 @@ from normprobe.model.tracing.sketches import sketch
 #: Every type with an image and a text. New ones are tested when they arrive.
 IMAGE_TEXT_TYPES = [name for name in EVERY if name in PIXELS and name not in VISION_ENCODERS]
 
+
 def model_and_inputs(model_type, batch_size=2):
     if model_type in NEEDS:
         pytest.importorskip(NEEDS[model_type])

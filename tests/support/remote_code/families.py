@@ -18,6 +18,10 @@ KIMI_CHAT = (
     "{% if add_generation_prompt %}<|im_assistant|>{% endif %}"
 )
 
+UNSEEN_CHAT = KIMI_CHAT.replace(
+    "<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<picture>"
+)
+
 #: A language model small enough for milliseconds.
 LANGUAGE = {
     "hidden_size": 32,
@@ -42,6 +46,11 @@ class Family:
     chat_template: str | None = None
     files: dict[str, Any] = field(default_factory=dict)
     code: Sequence[str] = ()  # other families whose files it needs
+
+
+def _fit_unseen(config: dict[str, Any], tokenizer: Any) -> None:
+    config["words"] = len(tokenizer)
+    config["picture_mark"] = tokenizer.convert_tokens_to_ids("<picture>")
 
 
 def _processor(module: str, name: str, image_processor: str = "") -> dict[str, Any]:
@@ -113,6 +122,19 @@ FAMILIES = {
         KIMI_CHAT,
         _processor("processing_kimi_vl", "KimiVLProcessor", _MOONVIT_IMAGES),
         code=("moonvit",),
+    ),
+    # A class that the project has never seen: no accessor, no known field, names of its own.
+    "unseen": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_unseen.UnseenConfig",
+            "AutoModelForCausalLM": "modeling_unseen.UnseenForCausalLM",
+        },
+        {},
+        _fit_unseen,
+        ["<|im_user|>", "<|im_system|>", "<|im_assistant|>", "<|im_end|>", "<picture>"],
+        UNSEEN_CHAT,
+        _processor("processing_unseen", "UnseenProcessor"),
     ),
     "ovis2_5": Family(
         "AutoModelForCausalLM",

@@ -1,0 +1,76 @@
+"""Write the table of supported model types, from tiny models of every type.
+
+Run by `make models`; tests/model/test_supported_models.py holds the table to it.
+"""
+
+import csv
+import io
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "normprobe/model/supported_models.csv"
+COLUMNS = ("model_type", "family", "norm_placement", "found_by", "notes")
+
+
+def rows() -> list[dict[str, str]]:
+    """One row a type, from the code; types whose extra package is absent are left out."""
+    from support.tiny_inputs import tiny_inputs
+    from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, tiny_model
+
+    from normprobe.model.norm_placement import find_norm_placement
+    from normprobe.model.overrides import OVERRIDES
+    from normprobe.model.parts import family_of, find_parts
+    from normprobe.model.residual_stream import STREAMS
+    from normprobe.model.tracing import trace_parts
+
+    made = []
+    for name in ALL_TYPES:
+        if name in NEEDS and find_spec(NEEDS[name]) is None:
+            continue
+        model = tiny_model(name)
+        parts = find_parts(model)
+        notes = []
+        if name in WITHOUT_IMAGES:
+            notes.append(f"no images: {WITHOUT_IMAGES[name]}")
+        else:
+            if "video" in str(OVERRIDES.get(name, {}).get("image_token_ids")):
+                notes.append("videos only")
+            if trace_parts(model, tiny_inputs(model)).injected_layers:
+                notes.append("DeepStack")
+        if parts.stream is not STREAMS["single"]:
+            notes.append(f"measured: {parts.stream.meaning}")
+        if OVERRIDES.get(name, {}).get("positions"):
+            notes.append("visual rows by perturbation")
+        if name in NEEDS:
+            notes.append(f"needs {NEEDS[name]}")
+        made.append(
+            {
+                "model_type": name,
+                "family": family_of(parts),
+                "norm_placement": find_norm_placement(model, parts),
+                "found_by": "override" if name in OVERRIDES else "structure",
+                "notes": "; ".join(notes),
+            }
+        )
+    return made
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT / "tests"))
+    import conftest  # noqa: F401  settings that must hold before transformers is imported
+
+    known = {}
+    if TABLE.exists():
+        known = {row["model_type"]: row for row in csv.DictReader(TABLE.open(encoding="utf-8"))}
+    known |= {row["model_type"]: row for row in rows()}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(known[name] for name in sorted(known))
+    TABLE.write_text(text.getvalue(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

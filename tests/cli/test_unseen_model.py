@@ -1,0 +1,73 @@
+"""A model class the project has never seen: found by a trace, or named by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_two_lines
+from support.remote_code.fixture import repository_fixture  # noqa: F401
+from typer.testing import Result
+
+from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, VISUAL
+
+Run = Callable[..., Result]
+Repository = Callable[[str], Path]
+
+TRUST = "--trust-remote-code"
+NAMES = {
+    "vision_encoder": "eye",
+    "projector": "bridge",
+    "text_embedding": "lexicon",
+    "decoder_layers": "tower",
+}
+BY_HAND = [f"--{role.replace('_', '-')}={name}" for role, name in NAMES.items()]
+
+
+def table_and_record(out: Path, command: str) -> tuple[pd.DataFrame, dict]:
+    return pd.read_csv(out / f"{command}.csv"), json.loads((out / "run.json").read_text())
+
+
+@pytest.mark.parametrize("command", ["layers", "interface"])
+def test_a_trace_finds_its_parts(
+    command: str, run: Run, repository: Repository, tmp_path: Path
+) -> None:
+    result = run(command, repository("unseen"), TRUST, "-n", "2", "-o", "out")
+    assert result.exit_code == 0, result.output
+    table, record = table_and_record(tmp_path / "out", command)
+    assert record["parts"] == NAMES
+    assert record["parts_found_by"] == "trace"
+    visual = table[table["group"] == VISUAL]
+    if command == "layers":
+        assert visual["tokens"].tolist() == [8] * 4
+    else:
+        norms = visual.set_index("stage")["norm_mean"]
+        assert norms[DECODER_INPUT] == pytest.approx(norms[PROJECTOR_OUTPUT])
+
+
+def test_parts_named_by_hand_give_the_same_table(
+    run: Run, repository: Repository, tmp_path: Path
+) -> None:
+    folder = repository("unseen")
+    mark = json.loads((folder / "config.json").read_text())["picture_mark"]
+    run("layers", folder, TRUST, "-n", "2", "-o", "traced")
+    by_hand = [*BY_HAND, f"--image-token-id={mark}"]
+    result = run("layers", folder, TRUST, "-n", "2", "-o", "named", *by_hand, "--verify")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("agrees") == 4
+    traced, _ = table_and_record(tmp_path / "traced", "layers")
+    named, record = table_and_record(tmp_path / "named", "layers")
+    assert record["parts_found_by"] == "by hand"
+    assert [row["agree"] for row in record["verified"]] == [True] * 4
+    pd.testing.assert_frame_equal(traced, named)
+
+
+def test_a_wrong_name_is_told(run: Run, repository: Repository) -> None:
+    result = run("layers", repository("unseen"), TRUST, "--decoder-layers", "towr", "-o", "out")
+    assert_two_lines(result, "towr", "tower")
+
+
+def test_inspect_prints_the_command(run: Run, repository: Repository) -> None:
+    result = run("inspect", repository("unseen"), TRUST)
+    assert_two_lines(result, "--text-embedding lexicon")
