@@ -36,7 +36,8 @@ def embeddings(
 
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
         run = start_run("embeddings", checkpoint, None, output, overwrite, chosen)
-        subject = load_subject(checkpoint, device=device, dtype=dtype)
+        with run.discarded_on_failure():
+            subject = load_subject(checkpoint, device=device, dtype=dtype)
         measure(subject, run, top, console.mode_of(json, quiet))
 
 

@@ -17,6 +17,7 @@ def inspect(
     verbose: opt.Verbose = False,
 ) -> None:
     """What normprobe sees: parts, sizes and token ids, from the config alone, no weights."""
+    chosen = dict(locals())
     with console.reported(verbose):
         from normprobe.analyses.inspect import norm_placement_note, parts_table
         from normprobe.model.checkpoint import open_checkpoint
@@ -26,10 +27,7 @@ def inspect(
 
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
         built = build_on_meta(checkpoint)
-        named = opt.named_parts(
-            vision_encoder, projector, decoder_layers, text_embedding, image_token_id
-        )
-        parts = find_parts(built, named=named)
+        parts = find_parts(built, named=opt.named_parts(chosen))
         table = parts_table(built, parts)
         if json:
             console.data(tables.to_json(table))

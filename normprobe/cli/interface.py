@@ -43,27 +43,9 @@ def interface(
     """
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import load_subject, start_run, verify_parts
-        from normprobe.data.datasets import open_data
-        from normprobe.model.checkpoint import open_checkpoint
+        from normprobe.cli.subject import begin
 
-        checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
-        samples = open_data(data, limit=limit, seed=seed)
-        run = start_run("interface", checkpoint, samples, output, overwrite, chosen)
-        subject = load_subject(
-            checkpoint,
-            device=device,
-            dtype=dtype,
-            device_map=device_map,
-            attn_implementation=attn_implementation,
-            named=opt.named_parts(
-                vision_encoder, projector, decoder_layers, text_embedding, image_token_id
-            ),
-            samples=samples,
-            system=system,
-        )
-        if verify:
-            verify_parts(run, subject, samples, system)
+        subject, samples, run = begin("interface", chosen)
         measure(subject, samples, run, system, console.mode_of(json, quiet))
 
 

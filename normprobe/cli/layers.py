@@ -40,34 +40,10 @@ def layers(
     """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5)."""
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import load_subject, start_run, verify_parts
-        from normprobe.data.datasets import open_data
-        from normprobe.errors import NormprobeError
-        from normprobe.model.checkpoint import VISION_LANGUAGE, open_checkpoint
+        from normprobe.cli.subject import begin
+        from normprobe.model.checkpoint import VISION_LANGUAGE
 
-        checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
-        if checkpoint.kind != VISION_LANGUAGE:
-            raise NormprobeError(
-                f"{model} is a {checkpoint.kind}; layers needs a vision-language model, because "
-                f"the samples of --data {data} hold images",
-                f"measure the side that exists: normprobe interface {model}",
-            )
-        samples = open_data(data, limit=limit, seed=seed)
-        run = start_run("layers", checkpoint, samples, output, overwrite, chosen)
-        subject = load_subject(
-            checkpoint,
-            device=device,
-            dtype=dtype,
-            device_map=device_map,
-            attn_implementation=attn_implementation,
-            named=opt.named_parts(
-                vision_encoder, projector, decoder_layers, text_embedding, image_token_id
-            ),
-            samples=samples,
-            system=system,
-        )
-        if verify:
-            verify_parts(run, subject, samples, system)
+        subject, samples, run = begin("layers", chosen, kinds=[VISION_LANGUAGE])
         measure(subject, samples, run, batch_size, system, console.mode_of(json, quiet))
 
 

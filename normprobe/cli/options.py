@@ -1,7 +1,8 @@
 """Each option that several commands share, once."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,21 +68,14 @@ Verbose = Annotated[
 ]
 
 
-def named_parts(
-    vision_encoder: str | None,
-    projector: str | None,
-    decoder_layers: str | None,
-    text_embedding: str | None,
-    image_token_id: int | None,
-) -> dict[str, object]:
-    """The parts that were named by hand, as ``find_parts`` takes them."""
-    names = {
-        "vision_encoder": vision_encoder,
-        "projector": projector,
-        "decoder_layers": decoder_layers,
-        "text_embedding": text_embedding,
-    }
-    given: dict[str, object] = {role: name for role, name in names.items() if name is not None}
-    if image_token_id is not None:
-        given["image_token_ids"] = (image_token_id,)
-    return given
+def named_parts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that were named by hand, as ``find_parts`` takes them.
+
+    Args:
+        options: a command's options by name.
+    """
+    parts = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
+    named = {part: options[part] for part in parts if options[part] is not None}
+    if options["image_token_id"] is not None:
+        named["image_token_ids"] = (options["image_token_id"],)
+    return named

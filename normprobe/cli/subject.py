@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normprobe.cli import console
+from normprobe.cli.options import named_parts
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -50,6 +51,52 @@ class Subject:
         from normprobe.data.batches import special_token_ids
 
         return special_token_ids(self.processor)
+
+
+def begin(
+    command: str, options: Mapping[str, Any], kinds: Sequence[str] | None = None
+) -> "tuple[Subject, DataSet, RunDir]":
+    """Check everything that can be wrong, create the run folder, then load.
+
+    Args:
+        command: names the run folder.
+        options: the command's options by name, recorded as they are.
+        kinds: the kinds of checkpoint that the command can measure; None: any.
+
+    Returns:
+        The model with its parts, the samples, and the run folder.
+
+    Raises:
+        NormprobeError: whatever of these fails; nothing is written before the run folder is due.
+    """
+    from normprobe.data.datasets import open_data
+    from normprobe.model.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(
+        options["model"],
+        revision=options["revision"],
+        trust_remote_code=options["trust_remote_code"],
+    )
+    if kinds is not None and checkpoint.kind not in kinds:
+        raise NormprobeError(
+            f"{checkpoint.name} is a {checkpoint.kind}; {command} needs a {' or '.join(kinds)}, "
+            f"because the samples of --data {options['data']} hold images",
+            f"measure the side that exists: normprobe interface {options['model']}",
+        )
+    samples = open_data(options["data"], limit=options["limit"], seed=options["seed"])
+    run = start_run(command, checkpoint, samples, options["output"], options["overwrite"], options)
+    loading = ("device", "dtype", "device_map", "attn_implementation")
+    with run.discarded_on_failure():
+        subject = load_subject(
+            checkpoint,
+            **{name: options[name] for name in loading},
+            named=named_parts(options),
+            samples=samples,
+            system=options["system"],
+        )
+        if options["verify"]:
+            verify_parts(run, subject, samples, options["system"])
+    return subject, samples, run
 
 
 def load_subject(

@@ -8,12 +8,12 @@ data, the few model types where that is not enough.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, cast
 
 from torch import nn
 
 from normprobe.errors import NormprobeError
+from normprobe.model.naming import by_hand, candidates, check_name, children_of, largest, size_of
 from normprobe.model.overrides import ADDED, DISCRETE, IN_SEQUENCE, OVERRIDES, PERTURBATION
 from normprobe.model.residual_stream import STREAMS, Stream
 
@@ -88,7 +88,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     names = {id(module): name for name, module in model.named_modules()}
     override = {**OVERRIDES.get(getattr(_config(model), "model_type", ""), {}), **named}
     for role in _ROLES & named.keys():
-        _check_name(model, role, named[role])
+        check_name(model, role, named[role])
 
     def part(role: str, find: Callable[[], nn.Module | None]) -> Part | None:
         if role not in override:
@@ -103,8 +103,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if encoder is None and embedding is None:
         raise NormprobeError(
             f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
-            f"nor a text embedding (get_input_embeddings()); children: {_children(model)}",
-            _by_hand(model, "--text-embedding", _largest(model, nn.Embedding, names)),
+            f"nor a text embedding (get_input_embeddings()); children: {children_of(model)}",
+            by_hand(model, "--text-embedding", largest(model, nn.Embedding, names)),
         )
     class_rows = override.get("class_rows", class_rows_of(encoder))
     if embedding is None:
@@ -114,8 +114,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if layers is None:
         raise NormprobeError(
             f"no decoder layers found in {type(model).__name__}: looked for a list of "
-            f"{_number_of_layers(model)} layers; candidates: {_candidates(model, names)}",
-            _by_hand(model, "--decoder-layers", _largest(model, nn.ModuleList, names)),
+            f"{_number_of_layers(model)} layers; candidates: {candidates(model, names)}",
+            by_hand(model, "--decoder-layers", largest(model, nn.ModuleList, names)),
         )
     projector = part("projector", lambda: _projector(model, encoder, decoder, names))
     fusion = override.get("fusion", IN_SEQUENCE)
@@ -215,7 +215,7 @@ def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) 
         and len(module) == _number_of_layers(model)
         and id(module) not in inside_encoder
     ]
-    return max(lists, key=_size, default=None)
+    return max(lists, key=size_of, default=None)
 
 
 def _number_of_layers(model: nn.Module) -> int | None:
@@ -243,14 +243,14 @@ def _projector(
         and not isinstance(child, nn.ModuleList)
         and not _NO_PROJECTOR.search(name)
         and not _holds(child, decoder)
-        and _size(child)
+        and size_of(child)
     ]
     inside = [
         child
         for name, child in encoder.module.named_children()
         if _IN_TOWER_PROJECTOR.search(name)
         and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
-        and _size(child)
+        and size_of(child)
     ]
     return next(reversed(beside or inside), None)
 
@@ -278,7 +278,7 @@ def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int
         raise NormprobeError(
             f"the config of {type(model).__name__} names no image token: expected one of "
             f"{', '.join(IMAGE_TOKEN_FIELDS)}",
-            _by_hand(model, "--image-token-id", "ID")
+            by_hand(model, "--image-token-id", "ID")
             + ", the id that stands for an image patch in the prompt",
         )
     return tuple(dict.fromkeys(ids))
@@ -295,37 +295,3 @@ def _ask(model: nn.Module, accessor: str, **arguments: str) -> nn.Module | None:
 
 def _holds(module: nn.Module, other: nn.Module) -> bool:
     return any(inner is other for inner in module.modules())
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _children(module: nn.Module) -> str:
-    return ", ".join(name for name, _ in module.named_children()) or "none"
-
-
-def _check_name(model: nn.Module, role: str, name: str) -> None:
-    names = [known for known, _ in model.named_modules()]
-    if name not in names:
-        close = get_close_matches(name, names) or [known for known in names if "." not in known][1:]
-        raise NormprobeError(
-            f"{type(model).__name__} has no module {name!r} for {role.replace('_', ' ')}",
-            f"did you mean {' or '.join(close[:3])}? `normprobe inspect` lists what was found",
-        )
-
-
-def _by_hand(model: nn.Module, option: str, value: str) -> str:
-    """The command that names a part, as far as it can be filled in."""
-    source = getattr(model, "name_or_path", "") or "MODEL"
-    return f"name it by hand: normprobe layers {source} {option} {value}"
-
-
-def _largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
-    found = [module for module in model.modules() if isinstance(module, kind)]
-    return names[id(max(found, key=_size))] if found else "NAME"
-
-
-def _candidates(model: nn.Module, names: dict[int, str]) -> str:
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
-    return ", ".join(f"{names[id(m)]} ({len(m)})" for m in lists) or "none"

@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +89,17 @@ class RunDir:
                 "give the folder that an earlier normprobe command printed",
             )
         return cls(path, record)
+
+    @contextlib.contextmanager
+    def discarded_on_failure(self) -> Iterator[None]:
+        """Take the folder back when the block fails: nothing was measured yet."""
+        try:
+            yield
+        except BaseException:
+            _delete_run(self.path)
+            with contextlib.suppress(OSError):  # holds foreign files
+                self.path.rmdir()
+            raise
 
     def append(self, rows: pd.DataFrame) -> None:
         """Add per-sample rows as one more part; an empty frame adds nothing.

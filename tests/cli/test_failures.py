@@ -64,7 +64,9 @@ def test_a_missing_tensor_is_named(run: Run, checkpoint: Path) -> None:
     name = next(key for key in weights if "multi_modal_projector" in key and "weight" in key)
     del weights[name]
     save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    assert_two_lines(run("interface", checkpoint, "-n", "1"), name.split(".", 1)[-1], "random")
+    result = run("interface", checkpoint, "-n", "1", "-o", "out")
+    assert_two_lines(result, name.split(".", 1)[-1], "random")
+    assert not (checkpoint.parent / "out").exists()
 
 
 @pytest.mark.parametrize(
