@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 TESTS = Path(__file__).resolve().parent.parent / "tests/model/test_every_type.py"
 SIGNS = {"passed": "yes", "failed": "NO", "skipped": "skipped"}
@@ -31,7 +31,9 @@ def main() -> None:
     checks = list(
         dict.fromkeys(check for of_type in outcomes.of_type.values() for check in of_type)
     )
-    table = Table("type", *(check.replace("_", " ") for check in checks), box=None)
+    table = Table(
+        Column("type", no_wrap=True), *(check.replace("_", " ") for check in checks), box=None
+    )
     for model_type, of_type in sorted(outcomes.of_type.items()):
         table.add_row(model_type, *(of_type.get(check, "") for check in checks))
     console = Console()

@@ -31,10 +31,11 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
 
         Samples without visual or without text tokens have no say; no rows where there are none.
     """
-    pairs = rows[rows["group"] == PAIR].set_index(["sample_id", "layer"]).sort_index()
-    if pairs.empty:
+    paired = rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])
+    if not paired.any():
         return pd.DataFrame(columns=["layer", "samples"])
-    table = pd.concat([_of_sample(sample, rows) for _, sample in pairs.groupby(level=0)])
+    samples = rows[paired].groupby("sample_id", sort=False)
+    table = pd.concat([_of_sample(sample) for _, sample in samples])
     layers = table.groupby("layer")
     merged = pd.DataFrame({"samples": layers.size()})
     for name in table.columns:
@@ -43,12 +44,10 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     return merged.reset_index()
 
 
-def _of_sample(pairs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+def _of_sample(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a layer of one sample."""
-    sample_id = pairs.index[0][0]
-    pairs = pairs.droplevel("sample_id")
-    own = rows[rows["sample_id"] == sample_id].set_index(["group", "layer"]).sort_index()
-    visual, text = own.loc[VISUAL], own.loc[TEXT]
+    own = rows.set_index(["group", "layer"]).sort_index()
+    pairs, visual, text = own.loc[PAIR], own.loc[VISUAL], own.loc[TEXT]
     cosines = visual["cosine_mean"], text["cosine_mean"]
     retention = cosines[0] * cosines[1]
 

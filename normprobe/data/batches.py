@@ -207,14 +207,19 @@ def _build(processor: Any, samples: Sequence[Sample], system: str | None) -> Bat
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
-    if images:
-        # Chat processors take a list of images for each text, older ones one flat list.
-        options["images"] = (
-            [[sample.image] if sample.image is not None else [] for sample in samples]
-            if is_chat
-            else images
-        )
-    return BatchFeature(dict(processor(text=texts, **options)))
+    if not images:
+        return BatchFeature(dict(processor(text=texts, **options)))
+    # Chat processors take a list of images for each text, older ones one flat list; some of either
+    # kind want it the other way, and refuse what they do not understand.
+    nested = [[sample.image] if sample.image is not None else [] for sample in samples]
+    first, second = (nested, images) if is_chat else (images, nested)
+    try:
+        return BatchFeature(dict(processor(text=texts, images=first, **options)))
+    except _REFUSALS as error:
+        try:
+            return BatchFeature(dict(processor(text=texts, images=second, **options)))
+        except _REFUSALS:
+            raise error from None
 
 
 def _loading_remedy(error: Exception) -> str:

@@ -16,6 +16,15 @@ from normprobe.errors import NormprobeError
 NO_SYSTEM = "none"
 """As a system prompt: suppress the one that the template would insert."""
 
+# Processors that know their image token and write it before every text by themselves.
+_PLACE_THE_IMAGE = {
+    "Blip2Processor",
+    "Florence2Processor",
+    "FuyuProcessor",
+    "InstructBlipProcessor",
+    "InstructBlipVideoProcessor",
+    "Kosmos2_5Processor",
+}
 _PROBE = "normprobe"  # any word; looked for in rendered text
 _Message = dict[str, Any]
 
@@ -73,7 +82,10 @@ def image_token(processor: Any) -> str | None:
     ``None`` for a bare tokenizer, which takes no images, and for processors that put the image in
     by themselves.
     """
-    return getattr(processor, "image_token", None) if is_multimodal(processor) else None
+    if not is_multimodal(processor) or type(processor).__name__ in _PLACE_THE_IMAGE:
+        return None
+    token = getattr(processor, "image_token", None)
+    return None if token is None else str(token)  # some keep an AddedToken
 
 
 def _takes_parts(processor: Any) -> bool:
