@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from normprobe.data.chat import image_token, is_multimodal, render_chat, render_plain
+from normprobe.data.chat import PLAIN_LAYOUTS, image_token, is_multimodal, render_chat, render_plain
 from normprobe.data.remote_inputs import BUILDERS
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
@@ -100,7 +101,8 @@ def build_inputs(
                 f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
                 "Remove it from the prompt; normprobe places the image itself.",
             )
-    build = BUILDERS.get(model_type or "", _build)
+    plain = partial(_build, layout=PLAIN_LAYOUTS.get(model_type or "", "{turn}"))
+    build = BUILDERS.get(model_type or "", plain)
     try:
         return build(processor, samples, system)
     except _REFUSALS as error:
@@ -181,7 +183,9 @@ def token_groups(
     return groups
 
 
-def _build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+def _build(
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str
+) -> BatchFeature:
     from transformers import BatchFeature
     from transformers.image_processing_base import ImageProcessingMixin
 
@@ -193,7 +197,10 @@ def _build(processor: Any, samples: Sequence[Sample], system: str | None) -> Bat
         return BatchFeature(dict(processor(images=images, return_tensors="pt")))
 
     is_chat = bool(getattr(processor, "chat_template", None))
-    texts = (render_chat if is_chat else render_plain)(processor, samples, system)
+    if is_chat:
+        texts = render_chat(processor, samples, system)
+    else:
+        texts = render_plain(processor, samples, system, layout)
     tokenizer = processor.tokenizer if is_multimodal(processor) else processor
     options: dict[str, Any] = {"return_tensors": "pt"}
     if len(samples) > 1:

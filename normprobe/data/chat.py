@@ -25,6 +25,13 @@ _PLACE_THE_IMAGE = {
     "InstructBlipVideoProcessor",
     "Kosmos2_5Processor",
 }
+PLAIN_LAYOUTS = {
+    "kosmos-2": "<grounding> {turn}",
+    "kosmos-2.5": "<ocr>{turn}",
+    "vipllava": "###Human: {turn}###Assistant:",
+}
+"""What published prompts put around a turn, by model type, where there is no chat template."""
+
 _PROBE = "normprobe"  # any word; looked for in rendered text
 _Message = dict[str, Any]
 
@@ -52,8 +59,16 @@ def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -
     return texts
 
 
-def render_plain(processor: Any, samples: Sequence[Sample], system: str | None) -> list[str]:
-    """Render each sample without a chat format: image placeholder, line break, prompt.
+def render_plain(
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
+) -> list[str]:
+    """Render each sample without a chat template: image placeholder, line break, prompt.
+
+    Args:
+        processor: a processor or tokenizer without a chat template.
+        samples: what to render.
+        system: as in ``batches.build_inputs``.
+        layout: of ``PLAIN_LAYOUTS``.
 
     Raises:
         NormprobeError: a system prompt was asked for.
@@ -63,10 +78,11 @@ def render_plain(processor: Any, samples: Sequence[Sample], system: str | None) 
             f"--system: {type(processor).__name__} has no chat template, so no system prompt.",
             "Leave --system out.",
         )
-    return [
+    turns = (
         _user(processor, sample.prompt, sample.image is not None, parts=False)["content"]
         for sample in samples
-    ]
+    )
+    return [layout.replace("{turn}", turn) for turn in turns]
 
 
 def is_multimodal(processor: Any) -> bool:

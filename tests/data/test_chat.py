@@ -1,6 +1,8 @@
+from types import SimpleNamespace
+
 import pytest
 
-from normprobe.data.chat import render_chat, render_plain
+from normprobe.data.chat import PLAIN_LAYOUTS, render_chat, render_plain
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 
@@ -111,3 +113,11 @@ def test_plain(processor, photo):
     assert render_plain(processor.tokenizer, samples, None) == ["Which?", "Who?"]
     with pytest.raises(NormprobeError, match="no chat template, so no system prompt"):
         render_plain(processor, samples, "Be brief.")
+
+
+@pytest.mark.parametrize("model_type", PLAIN_LAYOUTS)
+def test_plain_layouts_stand_around_the_turn(model_type):
+    tokenizer = SimpleNamespace(chat_template=None)
+    sample = Sample("a", "What is it?", None, None)
+    (text,) = render_plain(tokenizer, [sample], None, PLAIN_LAYOUTS[model_type])
+    assert text == PLAIN_LAYOUTS[model_type].format(turn="What is it?")
