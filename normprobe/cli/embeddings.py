@@ -36,9 +36,9 @@ def embeddings(
 
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
         run = start_run("embeddings", checkpoint, None, output, overwrite, chosen)
-        with run.discarded_on_failure():
+        with run.discarded_on_failure():  # nothing is kept of a table that cannot be read
             subject = load_subject(checkpoint, device=device, dtype=dtype)
-        measure(subject, run, top, console.mode_of(json, quiet))
+            measure(subject, run, top, console.mode_of(json, quiet))
 
 
 def measure(subject: "Subject", run: "RunDir", top: int, mode: console.Mode) -> None:

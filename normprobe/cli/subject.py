@@ -119,7 +119,7 @@ def load_subject(
 
     from normprobe.analyses.finding import find_or_trace
     from normprobe.data.batches import load_processor
-    from normprobe.model.checkpoint import VISION_ENCODER
+    from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER
     from normprobe.model.loading import load_model
 
     if not sys.stderr.isatty():
@@ -128,9 +128,10 @@ def load_subject(
         checkpoint.source,
         revision=checkpoint.revision,
         trust_remote_code=checkpoint.trust_remote_code,
+        auto_class={LANGUAGE_MODEL: "AutoTokenizer", VISION_ENCODER: "AutoImageProcessor"}.get(
+            checkpoint.kind, "AutoProcessor"
+        ),
     )
-    if checkpoint.kind == VISION_ENCODER:  # CLIP's processor wants texts as well
-        processor = getattr(processor, "image_processor", processor)
     model = load_model(
         checkpoint,
         device=device,

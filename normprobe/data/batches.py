@@ -37,7 +37,11 @@ _REFUSALS = (
 
 
 def load_processor(
-    path_or_id: str, *, revision: str | None = None, trust_remote_code: bool = False
+    path_or_id: str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    auto_class: str = "AutoProcessor",
 ) -> Any:
     """Load what turns text and images into inputs of a checkpoint.
 
@@ -45,17 +49,18 @@ def load_processor(
         path_or_id: folder or hub id.
         revision: branch, tag or commit of the hub id.
         trust_remote_code: run code that comes with the checkpoint.
+        auto_class: ``AutoTokenizer`` for a bare language model, ``AutoImageProcessor`` for a bare
+            vision encoder: their folders often name a processor that they do not hold.
 
     Returns:
-        The processor; for a bare language model its tokenizer, for a bare vision encoder its image
-        processor.
+        The processor, tokenizer or image processor.
 
     Raises:
         NormprobeError: the files are missing, or need a library that is not installed.
     """
-    from transformers import AutoProcessor
+    import transformers
 
-    auto: Any = AutoProcessor
+    auto: Any = getattr(transformers, auto_class)
     try:
         # It goes on to AutoTokenizer and AutoImageProcessor by itself, but only where the
         # checkpoint names no processor: half a processor would measure half a model.

@@ -1,0 +1,85 @@
+"""A bare vision encoder and a bare language model: the side that exists is reported."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_two_lines
+from transformers import AutoTokenizer, LlamaForCausalLM, LlavaForConditionalGeneration
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from typer.testing import Result
+
+from normprobe.schema import (
+    DECODER_INPUT,
+    EFFECTIVE_EMBEDDING,
+    TEXT_EMBEDDING_TABLE,
+    VISION_ENCODER,
+    VISUAL,
+)
+from normprobe.specimen import SPECIMEN_DIR
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def specimen() -> LlavaForConditionalGeneration:
+    return LlavaForConditionalGeneration.from_pretrained(SPECIMEN_DIR)
+
+
+@pytest.fixture
+def encoder(specimen: LlavaForConditionalGeneration, tmp_path: Path) -> Path:
+    specimen.model.vision_tower.save_pretrained(tmp_path / "encoder")
+    size = {"height": 64, "width": 64}
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size=size)
+    processor.save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def language_model(specimen: LlavaForConditionalGeneration, tmp_path: Path) -> Path:
+    model = LlamaForCausalLM(specimen.config.text_config)
+    model.model.load_state_dict(specimen.model.language_model.state_dict())
+    model.lm_head.load_state_dict(specimen.lm_head.state_dict())
+    model.save_pretrained(tmp_path / "language")
+    AutoTokenizer.from_pretrained(SPECIMEN_DIR).save_pretrained(tmp_path / "language")
+    return tmp_path / "language"
+
+
+def interface(run: Run, model: object, out: Path) -> pd.DataFrame:
+    result = run("interface", model, "-n", "3", "--dtype", "float32", "-o", out)
+    assert result.exit_code == 0, result.output
+    return pd.read_csv(out / "interface.csv").set_index(["stage", "group"])
+
+
+def test_a_bare_encoder_gives_what_it_gives_inside_its_model(
+    run: Run, encoder: Path, tmp_path: Path
+) -> None:
+    alone = interface(run, encoder, tmp_path / "alone")
+    whole = interface(run, "specimen", tmp_path / "whole")
+    assert set(alone.index.get_level_values("stage")) == {VISION_ENCODER}
+    for group in (VISUAL, "special"):
+        found, expected = alone.loc[(VISION_ENCODER, group)], whole.loc[(VISION_ENCODER, group)]
+        assert found["tokens"] == expected["tokens"]
+        assert found["norm_mean"] == pytest.approx(expected["norm_mean"], rel=1e-5)
+
+
+def test_a_bare_language_model_gives_its_table_and_prompts(
+    run: Run, language_model: Path, tmp_path: Path
+) -> None:
+    alone = interface(run, language_model, tmp_path / "alone")
+    whole = interface(run, "specimen", tmp_path / "whole")
+    stages = {DECODER_INPUT, TEXT_EMBEDDING_TABLE, EFFECTIVE_EMBEDDING}
+    assert set(alone.index.get_level_values("stage")) == stages
+    key = (TEXT_EMBEDDING_TABLE, "nonzero_rows")
+    assert alone.loc[key, "norm_mean"] == pytest.approx(whole.loc[key, "norm_mean"], rel=1e-6)
+    assert run("embeddings", language_model, "-o", tmp_path / "table").exit_code == 0
+
+
+def test_what_a_bare_model_cannot_show_is_an_error(
+    run: Run, encoder: Path, language_model: Path, tmp_path: Path
+) -> None:
+    assert_two_lines(run("layers", encoder), "vision encoder", "normprobe interface")
+    assert_two_lines(run("layers", language_model), "language model", "normprobe interface")
+    assert_two_lines(run("embeddings", encoder, "-o", "out"), "no text embedding")
+    assert not (tmp_path / "out").exists()
