@@ -20,3 +20,6 @@ for _operator in ("nms", "qnms"):
         _torchvision.define(
             f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         )
+
+# One for the session: the code of a repository is imported once, from one cache.
+from support.remote_code.fixture import repository_fixture  # noqa: E402, F401

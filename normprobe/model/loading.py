@@ -79,8 +79,8 @@ def load_model(
         raise _missing_extra(checkpoint, error) from error
     except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
         raise _not_loaded(checkpoint, error) from error
-    _refuse_random_weights(checkpoint, report)
     built: nn.Module = model
+    _refuse_random_weights(checkpoint, built, report)
     return (built if target is None else built.to(target)).eval()
 
 
@@ -117,14 +117,27 @@ def _dtype(name: str) -> "torch.dtype | str":
     return known[name]
 
 
-def _refuse_random_weights(checkpoint: Checkpoint, report: dict[str, Any]) -> None:
-    """The loader fills what a checkpoint lacks at random and only warns."""
-    lacking = sorted(report["missing_keys"])
+def _refuse_random_weights(
+    checkpoint: Checkpoint, model: "nn.Module", report: dict[str, Any]
+) -> None:
+    """The loader fills what a checkpoint lacks at random and only warns.
+
+    Its report leaves out what a model class declares unneeded, so its mark on each weight that
+    came from a file is asked for as well. Quantised and offloaded weights carry no such mark.
+    """
+    lacking = set(report["missing_keys"])
+    if getattr(model, "hf_quantizer", None) is None:
+        lacking |= {
+            name
+            for name, weight in model.named_parameters()
+            if not weight.is_meta and not getattr(weight, "_is_hf_initialized", False)
+        }
+    lacking -= {name for name, _, _ in report["mismatched_keys"]}
     mismatched = [
         f"{name} (saved {list(saved)}, expected {list(expected)})"
         for name, saved, expected in sorted(report["mismatched_keys"])
     ]
-    wrong = [*lacking, *mismatched]
+    wrong = [*sorted(lacking), *mismatched]
     if wrong:
         shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
         raise NormprobeError(

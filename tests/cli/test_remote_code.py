@@ -19,7 +19,6 @@ from support.agreement import assert_agrees
 from support.reference import layers_table, members, norm, observe_layers
 from support.remote_code import FAMILIES
 from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
-from support.remote_code.fixture import repository_fixture  # noqa: F401
 from support.remote_code.observed import Observed, observe
 from transformers import AutoModel, AutoModelForCausalLM
 from typer.testing import Result

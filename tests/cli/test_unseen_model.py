@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
-from support.remote_code.fixture import repository_fixture  # noqa: F401
 from typer.testing import Result
 
 from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, VISUAL

@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.capture import replaced_forward
 from support.remote_code.expected import PARTS
-from support.remote_code.fixture import repository_fixture  # noqa: F401
 from transformers import AutoModelForCausalLM
 
 from normprobe.data.batches import build_inputs, load_processor

@@ -70,3 +70,20 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
 
 def test_auto_takes_a_device_that_is_there() -> None:
     assert torch.ones(1, device=pick_device("auto")).sum() == 1
+
+
+def test_a_weight_that_the_report_hides_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model classes may declare weights unneeded: the loader then says nothing of them."""
+    from safetensors.torch import load_file, save_file
+
+    model = tiny_model("llava")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    hidden = next(name for name in weights if "projector" in name)
+    del weights[hidden]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setattr(type(model), "_keys_to_ignore_on_load_missing", [r".*projector.*"])
+    with pytest.raises(NormprobeError, match=r"projector\.linear"):
+        load_model(open_checkpoint(str(tmp_path)))
