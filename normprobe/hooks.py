@@ -17,6 +17,9 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError
 
+#: What models raise on inputs that they cannot take.
+_REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
+
 SeeState = Callable[[Tensor], None]
 
 
@@ -129,7 +132,7 @@ def run_until(
         leaving: stop after this module ran, after the hooks attached to its output.
 
     Raises:
-        NormprobeError: when the model ended without reaching the module.
+        NormprobeError: when the model refuses the inputs, or ends without reaching the module.
     """
 
     def stop(*_: Any) -> None:
@@ -145,6 +148,14 @@ def run_until(
             model(**inputs, **_without_cache(model, inputs))
         except _Reached:
             return
+        except _REFUSALS as error:
+            if "out of memory" in str(error):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise NormprobeError(
+                f"{type(model).__name__} fails on these inputs: {reason}",
+                "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
+            ) from error
     if handles:
         raise NormprobeError(
             f"{type(model).__name__} ran to its end without reaching the module to stop at",

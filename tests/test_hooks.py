@@ -126,3 +126,22 @@ def test_calls_with_ids_are_passed_over() -> None:
         table(torch.ones(1, 2, 5))
     assert len(seen) == 1
     assert seen[0][0].shape == (1, 2, 5)
+
+
+def test_inputs_that_the_model_refuses_are_a_known_failure(stack: Stack) -> None:
+    with observing(stack), pytest.raises(NormprobeError, match="Stack fails on these inputs"):
+        run(stack, {"states": torch.ones(1, 2, 5)})
+    with observing(stack), pytest.raises(NormprobeError, match="unexpected keyword"):
+        run(stack, {**INPUTS, "pixels": None})
+
+
+def test_running_out_of_memory_is_not_the_inputs_fault(stack: Stack) -> None:
+    def exhaust(_: Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with (
+        pytest.raises(torch.OutOfMemoryError),
+        observing(stack),
+        attached(on_output(stack.layers[0], exhaust)),
+    ):
+        run(stack, INPUTS)

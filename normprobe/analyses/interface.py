@@ -23,7 +23,8 @@ from normprobe.analyses.token_rows import (
     read_stream,
     text_ids,
 )
-from normprobe.hooks import attached, observing, on_call, on_input, run_until
+from normprobe.analyses.vision_stages import VisionStages
+from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.model.parts import Parts, find_parts
 from normprobe.probes.sample_statistics import merge, statistics_of
 from normprobe.probes.token_metrics import token_norms
@@ -32,16 +33,12 @@ from normprobe.schema import (
     EFFECTIVE_EMBEDDING,
     NON_VISUAL,
     NONZERO_ROWS,
-    PROJECTOR_INPUT,
-    PROJECTOR_OUTPUT,
     PROMPT_ROWS,
     SPECIAL,
     STAGES,
     TEXT,
     TEXT_EMBEDDING_TABLE,
     TOKEN_GROUPS,
-    VISION_ENCODER,
-    VISUAL,
 )
 
 _SCALE = "embedding_scale"  # sample row column: decoder input / table row, NaN if no scalar
@@ -126,12 +123,8 @@ def interface_rows(
     Returns:
         Sample rows; merge them with ``interface_table``.
     """
-    stages = _VisionStages(parts)
-    handles = []
-    if parts.vision_encoder is not None:
-        handles.append(on_call(parts.vision_encoder.module, stages.encoded))
-    if parts.projector is not None:
-        handles.append(on_call(parts.projector.module, stages.projected))
+    stages = VisionStages(parts)
+    handles = stages.handles()
     decoder_input: list[Tensor] = []
     door = None
     if parts.decoder_layers is not None:
@@ -151,62 +144,6 @@ def interface_rows(
             scale = _embedding_scale(parts, ids, x, groups)
             rows.extend(_decoder_input_rows(x, groups, scale))
     return pd.DataFrame({"sample_id": sample_id, **row} for row in rows)
-
-
-class _VisionStages:
-    """Norms and group masks of the vision stages, reduced as the modules return."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._rows_of_encoder: int | None = None
-        self._padding: list[Tensor] = []
-        self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
-
-    def encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
-        del pixels
-        state = self._as_rows(state)
-        self._rows_of_encoder = state.shape[-2]
-        self._padding = [
-            mask.reshape(-1).bool()
-            for name, mask in arguments.items()
-            if "mask" in str(name) and isinstance(mask, Tensor)
-        ]
-        self._keep(VISION_ENCODER, state)
-
-    def projected(self, entered: Tensor, left: Tensor, arguments: Any) -> None:
-        del arguments
-        # Without a vision encoder the projector receives pixels.
-        if self._parts.vision_encoder is not None:
-            self._keep(PROJECTOR_INPUT, self._as_rows(entered))
-        self._keep(PROJECTOR_OUTPUT, left)
-
-    def _as_rows(self, state: Tensor) -> Tensor:
-        """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``."""
-        is_map = self._parts.channels_first and state.dim() > 3
-        return state.movedim(-3, -1) if is_map else state
-
-    def _keep(self, stage: str, state: Tensor) -> None:
-        """Class and register rows are special; padded patches count nowhere."""
-        norms = token_norms(state)
-        groups = torch.full_like(norms, TOKEN_GROUPS.index(VISUAL), dtype=torch.int8)
-        if state.shape[-2] == self._rows_of_encoder:
-            groups[..., : self._parts.class_rows] = TOKEN_GROUPS.index(SPECIAL)
-        norms, groups = norms.flatten(), groups.flatten()
-        for mask in self._padding:
-            if mask.numel() == norms.numel() and stage != PROJECTOR_OUTPUT:
-                norms, groups = norms[mask], groups[mask]
-        self._kept.setdefault(stage, []).append((norms, groups, state.shape[-1]))
-
-    def rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for stage, kept in self._kept.items():
-            norms = torch.cat([norms for norms, _, _ in kept]).cpu().numpy()
-            groups = torch.cat([groups for _, groups, _ in kept]).cpu().numpy()
-            for code, group in enumerate(TOKEN_GROUPS):
-                if (groups == code).any():
-                    row = statistics_of(norms[None, groups == code], ["norm"])
-                    rows.append({"stage": stage, "group": group, "hidden_size": kept[0][2], **row})
-        return rows
 
 
 def _decoder_input_rows(x: Tensor, groups: Tensor, scale: float | None) -> list[dict[str, Any]]:

@@ -20,13 +20,15 @@ from normprobe.analyses.token_rows import (
     constant_rows,
     first_layer,
     groups_of,
+    pixel_tensors,
     place_groups,
     read_stream,
 )
+from normprobe.analyses.vision_stages import VisionStages
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.model.overrides import CROSS_ATTENTION
-from normprobe.model.parts import Part, Parts, find_parts
+from normprobe.model.parts import Parts, find_parts
 from normprobe.probes.sample_statistics import merge, statistics_of
 from normprobe.probes.token_metrics import (
     POOLED_GROUPS,
@@ -137,15 +139,18 @@ def layer_rows(
     layers = list(parts.decoder_layers.module.children())
     reader = _LayerReader(model, parts, groups, constants)
     handles = [on_input(first_layer(parts), reader.read_decoder_input)]
-    attended = attended_part(parts)
-    if attended is not None:
-        handles.append(on_output(attended.module, reader.attend))
+    stages = VisionStages(parts)
+    if parts.fusion == CROSS_ATTENTION:
+        handles.extend(stages.handles())
     for number, layer in enumerate(layers, start=1):
         handles.append(on_input(layer, partial(reader.enter, number)))
         handles.append(on_output(layer, partial(reader.leave, number)))
     with observing(model), attached(*handles):
         run_until(model, inputs, leaving=layers[-1])
-    return _rows(reader, sample_ids)
+    rows = _rows(reader, sample_ids)
+    if parts.fusion == CROSS_ATTENTION and pixel_tensors(inputs):
+        rows = pd.concat([rows, _attended_rows(rows, stages, sample_ids)], ignore_index=True)
+    return rows
 
 
 class _LayerReader:
@@ -160,15 +165,11 @@ class _LayerReader:
         self.metrics: dict[int, Tensor] = {}  # [metrics, batch, seq]
         self.pooled: dict[int, Tensor] = {}  # [batch, pooled groups + pair metrics]
         self.injection: dict[int, Tensor] = {}  # [batch, seq]
-        self.attended: list[Tensor] = []  # norms of the states that text attends to
         self._place = partial(place_groups, parts=parts, constants=constants)
         self._read = read_stream(model, parts)
         self._entered: Tensor | None = None
         self._left: Tensor | None = None
         self._version = 0
-
-    def attend(self, visual: Tensor) -> None:
-        self.attended.append(token_norms(visual).flatten())
 
     def read_decoder_input(self, state: Tensor) -> None:
         x = self._read(state)
@@ -222,11 +223,6 @@ class _LayerReader:
             yield layer, np.concatenate([metrics, injection[None]]) if layer else metrics, pooled
 
 
-def attended_part(parts: Parts) -> Part | None:
-    """What makes the visual states that text attends to, where no visual row is in the sequence."""
-    return (parts.projector or parts.vision_encoder) if parts.fusion == CROSS_ATTENTION else None
-
-
 def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
     groups = reader.groups.cpu().numpy()
     masks = {name: groups == code for code, name in enumerate(TOKEN_GROUPS)}
@@ -254,12 +250,18 @@ def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
                 pair = dict(zip(pair_names, values, strict=True))
                 pair["injected"] = layer > 0 and bool(metrics[-1, index].any())
                 rows.append({**common, "group": PAIR, **pair})
-    if reader.attended:
-        # Attended states have no sample axis that every model shares: they count for the batch.
-        norms = torch.cat(reader.attended).cpu().numpy()
-        row = statistics_of(norms[None], TOKEN_METRICS[:1])
-        rows.append({**rows[0], "group": VISUAL, **row})
     return pd.DataFrame(rows)
+
+
+def _attended_rows(
+    rows: pd.DataFrame, stages: VisionStages, sample_ids: Sequence[str]
+) -> pd.DataFrame:
+    """Layer 0 of the visual states that text attends to: no decoder layer changes them."""
+    common = rows.loc[0, ["layer", "hidden_size", "dtype"]].to_dict()
+    return pd.DataFrame(
+        {"sample_id": sample_id, **common, "group": VISUAL, **statistics}
+        for sample_id, statistics in zip(sample_ids, stages.attended(len(sample_ids)), strict=True)
+    )
 
 
 def layers_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from normprobe.errors import NormprobeError
 NO_SYSTEM = "none"
 """As a system prompt: suppress the one that the template would insert."""
 
-# Processors that know their image token and write it before every text by themselves.
+# Processors that write their image token before every text by themselves.
 _PLACE_THE_IMAGE = {
     "Blip2Processor",
     "Florence2Processor",
@@ -93,14 +93,11 @@ def is_multimodal(processor: Any) -> bool:
 
 
 def image_token(processor: Any) -> str | None:
-    """Return the placeholder to write into a text where the image belongs.
+    """Return the placeholder that stands for the image in a text.
 
-    ``None`` for a bare tokenizer, which takes no images, and for processors that put the image in
-    by themselves.
+    ``None`` for a bare tokenizer, which takes no images, and for processors without placeholders.
     """
-    if not is_multimodal(processor) or type(processor).__name__ in _PLACE_THE_IMAGE:
-        return None
-    token = getattr(processor, "image_token", None)
+    token = getattr(processor, "image_token", None) if is_multimodal(processor) else None
     return None if token is None else str(token)  # some keep an AddedToken
 
 
@@ -152,7 +149,8 @@ def _user(processor: Any, prompt: str, has_image: bool, parts: bool) -> _Message
     if parts:
         image = [{"type": "image"}] if has_image else []
         return {"role": "user", "content": [*image, {"type": "text", "text": prompt}]}
-    placeholder = image_token(processor) if has_image else None
+    is_written = has_image and type(processor).__name__ not in _PLACE_THE_IMAGE
+    placeholder = image_token(processor) if is_written else None
     return {"role": "user", "content": f"{placeholder}\n{prompt}" if placeholder else prompt}
 
 
