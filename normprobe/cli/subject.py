@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,7 @@ def start_run(
     from normprobe.report.provenance import provenance
     from normprobe.report.run_dir import RunDir, default_run_path
 
-    path = output or default_run_path(checkpoint.name, command, data.name if data else None)
+    path = output or _free(default_run_path(checkpoint.name, command, data.name if data else None))
     record = provenance(
         sys.argv,
         options,
@@ -183,6 +184,12 @@ def start_run(
         sample_ids=data.ids if data else [],
     )
     return RunDir.create(path, overwrite=overwrite, record=record)
+
+
+def _free(path: Path) -> Path:
+    """The path, numbered where another run began in the same second."""
+    taken = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(free for free in chain([path], taken) if not free.exists())
 
 
 def note_subject(run: "RunDir", subject: Subject) -> None:

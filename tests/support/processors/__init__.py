@@ -1,0 +1,71 @@
+"""Processors for the tiny models: the classes of transformers, with a tokenizer of characters.
+
+``RECIPES``          how the processor of each type is built
+``make_checkpoint``  a model and its processor in a folder, as one downloads them
+"""
+
+from pathlib import Path
+
+import transformers
+from transformers import ProcessorMixin
+from transformers.utils import is_torchvision_available
+
+from support.processors.beside import BESIDE
+from support.processors.fixed import FIXED
+from support.processors.recipe import Recipe
+from support.processors.tokenizer import character_tokenizer
+from support.processors.varying import ANY_SIZE, TILED
+from support.processors.with_torchvision import WITH_TORCHVISION
+from support.tiny_models import BOS, EOS, IMAGE, IMAGE_END, IMAGE_START, PAD, tiny_model
+
+__all__ = ["RECIPES", "SYSTEM_PROMPT", "make_checkpoint"]
+
+RECIPES: dict[str, Recipe] = FIXED | TILED | ANY_SIZE | BESIDE
+if is_torchvision_available():
+    RECIPES |= WITH_TORCHVISION
+
+NAMES = {
+    PAD: "<pad>",
+    BOS: "<s>",
+    EOS: "</s>",
+    IMAGE: "<image>",
+    IMAGE_START: "<image_start>",
+    IMAGE_END: "<image_end>",
+}
+
+#: What the chat templates begin with, unless the conversation does.
+SYSTEM_PROMPT = "Be kind."
+CHAT_TEMPLATE = """
+{%- if messages[0].role != 'system' %}system: PROMPT</s>{% endif %}
+{%- for message in messages %}{{ message.role }}: {% if message.content is string %}
+{{- message.content }}
+{%- else %}{% for part in message.content %}
+{{- 'IMAGE' if part.type == 'image' else part.text }}
+{%- endfor %}{% endif %}</s>{% endfor %}
+{%- if add_generation_prompt %}assistant: {% endif %}""".replace("PROMPT", SYSTEM_PROMPT)
+
+
+def make_processor(model_type: str) -> ProcessorMixin:
+    """The processor of a type, of its own class."""
+    recipe = RECIPES[model_type]
+    tokenizer = character_tokenizer(NAMES | {**recipe.names}, recipe.roles, recipe.more)
+    parts = {
+        "image_processor": getattr(transformers, recipe.image_processor)(**recipe.images),
+        "tokenizer": tokenizer,
+    }
+    if model_type == "instructblip":
+        parts["qformer_tokenizer"] = tokenizer  # the queries read the prompt too
+    if recipe.video_processor:
+        parts["video_processor"] = getattr(transformers, recipe.video_processor)()
+    processor = getattr(transformers, recipe.processor)(**parts, **recipe.options)
+    if recipe.chat:
+        image = recipe.placeholder or getattr(processor, "image_token", None) or NAMES[IMAGE]
+        processor.chat_template = CHAT_TEMPLATE.replace("IMAGE", image)
+    return processor
+
+
+def make_checkpoint(model_type: str, folder: Path) -> Path:
+    """Save a tiny model and its processor."""
+    tiny_model(model_type).save_pretrained(folder)
+    make_processor(model_type).save_pretrained(folder)
+    return folder
