@@ -118,9 +118,10 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
                     return norm_placement(layer, forward, hidden_size=hidden_size)
                 except Exception as error:  # a model may raise anything on inputs it does not like
                     first_error = first_error or error
+    reason = getattr(first_error, "problem", None) or f"{type(first_error).__name__}: {first_error}"
     raise NormprobeError(
         f"norm placement unknown: {type(model).__name__} gave no answer on made-up inputs: "
-        f"{type(first_error).__name__}: {' '.join(str(first_error).split())[:200]}",
+        f"{' '.join(reason.split())[:200]}",
         "load the model and call norm_placement with one of its layers and a forward",
     ) from first_error
 
