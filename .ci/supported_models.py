@@ -35,7 +35,7 @@ def rows() -> list[dict[str, str]]:
         if name in WITHOUT_IMAGES:
             notes.append(f"no images: {WITHOUT_IMAGES[name]}")
         else:
-            if "video" in str(OVERRIDES.get(name, {}).get("image_token_ids")):
+            if OVERRIDES.get(name, {}).get("videos_only"):
                 notes.append("videos only")
             if trace_parts(model, tiny_inputs(model)).injected_layers:
                 notes.append("DeepStack")

@@ -72,6 +72,7 @@ def begin(
     """
     from normprobe.data.datasets import open_data
     from normprobe.model.checkpoint import open_checkpoint
+    from normprobe.model.overrides import OVERRIDES
 
     checkpoint = open_checkpoint(
         options["model"],
@@ -83,6 +84,12 @@ def begin(
             f"{checkpoint.name} is a {checkpoint.kind}; {command} needs a {' or '.join(kinds)}, "
             f"because the samples of --data {options['data']} hold images",
             f"measure the side that exists: normprobe interface {options['model']}",
+        )
+    if OVERRIDES.get(checkpoint.config.model_type, {}).get("videos_only"):
+        raise NormprobeError(
+            f"{checkpoint.name} ({checkpoint.config.model_type}) reads videos; {command} measures "
+            "images",
+            "`normprobe embeddings` and `normprobe inspect` work without images",
         )
     samples = open_data(options["data"], limit=options["limit"], seed=options["seed"])
     run = start_run(command, checkpoint, samples, options["output"], options["overwrite"], options)

@@ -10,6 +10,7 @@ Keys (a missing key is left to discovery, None says that there is no such part):
 - ``positions``: ``PERTURBATION`` where no token id tells which rows are visual
 - ``channels_first``: the vision encoder returns maps ``[..., hidden, height, width]``
 - ``class_rows``: how many class and register rows precede the patches it returns
+- ``videos_only``: takes no images
 - ``stream``: which residual stream is reported, a key of ``residual_stream.STREAMS``
 """
 
@@ -123,7 +124,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     # Several modules in a row, or names of their own.
     "blip-2": _Q_FORMER,
     "instructblip": _Q_FORMER,
-    "instructblipvideo": _Q_FORMER | {"image_token_ids": "video_token_index"},  # videos alone
+    "instructblipvideo": _Q_FORMER | {"image_token_ids": "video_token_index", "videos_only": True},
     "gemma4": {"vision_encoder": "model.vision_tower", "projector": "model.embed_vision"},
     "janus": {"projector": "model.aligner"},
     "deepseek_vl_hybrid": {"projector": "model.aligner"},

@@ -84,6 +84,15 @@ def test_a_language_model_has_no_use_for_images(run: Run, tmp_path: Path) -> Non
     assert_two_lines(run("layers", "./llama"), "language model", "normprobe interface")
 
 
+def test_a_model_of_videos_alone(run: Run, tmp_path: Path) -> None:
+    from support.tiny_models import tiny_model
+
+    tiny_model("instructblipvideo").config.save_pretrained(tmp_path / "model")
+    assert_two_lines(run("layers", "./model"), "reads videos")
+    assert not (tmp_path / "runs").exists()
+    assert run("inspect", "./model").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("option", "word"), [("--device=tpu:9", "tpu:9"), ("--dtype=float3", "float3")]
 )

@@ -49,7 +49,6 @@ WITHOUT_PROJECTOR = ("blip", "chameleon", "pix2struct")
 PROMPTLESS = ("vision-encoder-decoder",)
 #: Positions count the images of the whole batch.
 UNBATCHABLE = ("hunyuan_vl",)
-#: Layer 0 has the rows that layers attend to; those of a batch count as one sample.
 #: Cut an image into tiles and show the model a small copy of all of it too.
 TILED = (
     "aya_vision",

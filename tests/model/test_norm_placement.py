@@ -408,7 +408,7 @@ def test_a_model_that_does_not_run_says_why():
         model = build("llama")
     for layer in model.model.layers:
         layer.mlp.up_proj = nn.Linear(3, 3, device="meta")
-    with pytest.raises(NormprobeError, match="LlamaForCausalLM.*cannot be multiplied"):
+    with pytest.raises(NormprobeError, match=r"LlamaForCausalLM.*cannot be multiplied"):
         find_norm_placement(model, parts_of(model))
 
 
