@@ -41,6 +41,7 @@ from normprobe.probes.token_metrics import (
 from normprobe.schema import (
     INJECTION,
     NON_VISUAL,
+    PADDING,
     PAIR,
     PAIR_METRICS,
     POOLED_METRIC,
@@ -248,7 +249,8 @@ def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
                 pair_names = PAIR_METRICS[: 1 if layer == 0 else None]
                 values = map(float, pooled[index, -len(pair_names) :])
                 pair = dict(zip(pair_names, values, strict=True))
-                pair["injected"] = layer > 0 and bool(metrics[-1, index].any())
+                injection = metrics[-1, index, groups[index] != PADDING]
+                pair["injected"] = layer > 0 and bool(injection.any())
                 rows.append({**common, "group": PAIR, **pair})
     return pd.DataFrame(rows)
 
