@@ -12,7 +12,7 @@ VISUAL = "visual"  # rows that come from pixels
 STRUCTURAL = "structural"  # placeholder rows that pixels do not change: newline, separator
 SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vision stages
 TEXT = "text"  # everything else that is not padding
-NON_VISUAL = "non_visual"  # text + special, merged exactly from their sample rows
+NON_VISUAL = "non_visual"  # text and special tokens together
 PAIR = "visual_text"  # quantities of (visual, text) token pairs
 
 #: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.

@@ -217,6 +217,10 @@ def note_subject(run: "RunDir", subject: Subject) -> None:
         dtype=str(subject.model.dtype).removeprefix("torch."),
         attn_implementation=getattr(subject.model.config, "_attn_implementation", None),
     )
+    if family_of(subject.parts) == "projector" and subject.parts.projector is None:
+        warning = "no projector found: its stages are left out; --projector NAME names one"
+        run.add_warning(warning)
+        console.talk(f"warning: {warning}")
 
 
 def verify_parts(

@@ -107,3 +107,18 @@ def test_the_demo_says_what_the_tables_mean(run: Run, tmp_path: Path) -> None:
     for command, files in FILES.items():
         for file in files:
             assert (tmp_path / "demo" / command / file).is_file()
+
+
+def test_a_projector_that_is_not_found_is_said(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normprobe.model import parts
+
+    monkeypatch.setattr(parts, "_projector", lambda *_: None)
+    result = run("interface", "-n", "1", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert "no projector found" in result.stderr
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["warnings"] == [
+        "no projector found: its stages are left out; --projector NAME names one"
+    ]
