@@ -42,12 +42,13 @@ def measure_embeddings(
         )
     weight = weight_of(parts.text_embedding)
     norms = row_norms(weight)
-    statistics = [embedding_statistics(weight, tokenizer_ids=tokenizer_ids)]
+    statistics = [_scope_table(norms, weight.shape[1], tokenizer_ids, "text")]
     histograms = [norm_histogram(norms, special).assign(table="text")]
     if parts.visual_embedding is not None:
         visual = weight_of(parts.visual_embedding)
-        statistics.append(embedding_statistics(visual, table="visual"))
-        histograms.append(norm_histogram(row_norms(visual), ()).assign(table="visual"))
+        visual_norms = row_norms(visual)
+        statistics.append(_scope_table(visual_norms, visual.shape[1], None, "visual"))
+        histograms.append(norm_histogram(visual_norms, ()).assign(table="visual"))
     ranking = token_ranking(norms, tokenizer_ids, special, top)
     return {
         "embeddings": pd.concat(statistics, ignore_index=True),
@@ -81,9 +82,15 @@ def embedding_statistics(
     Raises:
         NormprobeError: when the weight is not a two-dimensional float tensor.
     """
-    norms = row_norms(weight)
+    return _scope_table(row_norms(weight), weight.shape[1], tokenizer_ids, table)
+
+
+def _scope_table(
+    norms: NDArray[np.float64], hidden_size: int, tokenizer_ids: Iterable[int] | None, table: str
+) -> pd.DataFrame:
+    """The rows of ``embedding_statistics`` from norms that are there already."""
     return pd.DataFrame(
-        {"table": table, "rows": scope, "hidden_size": weight.shape[1], **_statistics(selected)}
+        {"table": table, "rows": scope, "hidden_size": hidden_size, **_statistics(selected)}
         for scope, selected in scopes_of(norms, tokenizer_ids).items()
     )
 

@@ -22,7 +22,6 @@ from normprobe.report.plots.glyphs import FONT
 from normprobe.report.significant import significant
 from normprobe.schema import NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VISUAL
 
-COLUMN_WIDTH = 3.4  # inches: one column of a two-column paper
 DOUBLE_WIDTH = 7.0  # inches: both columns
 
 _LOOK = {
