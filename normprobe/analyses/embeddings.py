@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from accelerate.utils import align_module_device
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -58,9 +59,13 @@ def measure_embeddings(
 
 
 def weight_of(part: Part) -> Tensor:
-    """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one."""
-    tables = [getattr(part.module, name, None) for name in _TABLES]
-    present = [table for table in tables if isinstance(table, Tensor)]
+    """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one.
+
+    An offloaded table is fetched from where accelerate put it.
+    """
+    with align_module_device(part.module):
+        tables = [getattr(part.module, name, None) for name in _TABLES]
+        present = [table.detach() for table in tables if isinstance(table, Tensor)]
     return present[0] if len(present) == 1 else torch.cat(present)
 
 

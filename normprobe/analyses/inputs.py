@@ -17,7 +17,10 @@ def inputs_for(model: Any, batch: BatchFeature) -> BatchFeature:
         The batch; for an encoder-decoder with ``decoder_input_ids``, the start token alone where
         the processor gave none.
     """
-    inputs = batch.to(model.device, model.dtype)
+    # What was left out, or is offloaded, is on meta: accelerate moves inputs on from the first.
+    loaded = (weight.device for weight in model.parameters() if not weight.is_meta)
+    device = next(loaded, torch.device("cpu"))
+    inputs = batch.to(device, model.dtype)
     if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
         text_config = model.config.get_text_config(decoder=True)
         ids = [
@@ -27,5 +30,5 @@ def inputs_for(model: Any, batch: BatchFeature) -> BatchFeature:
         ]
         start = next(token_id for token_id in ids if token_id is not None)
         samples = len(next(iter(inputs.values())))
-        inputs["decoder_input_ids"] = torch.full((samples, 1), start, device=model.device)
+        inputs["decoder_input_ids"] = torch.full((samples, 1), start, device=device)
     return inputs

@@ -30,7 +30,7 @@ def demo(
             )
             for command, data in (("interface", samples), ("layers", samples), ("embeddings", None))
         }
-        subject = load_subject(checkpoint)
+        subject = load_subject("layers", checkpoint, quiet=quiet)
         interface.measure(subject, samples, runs["interface"], None, mode)
         layers.measure(subject, samples, runs["layers"], 8, None, mode)
         embeddings.measure(subject, runs["embeddings"], 5, mode)

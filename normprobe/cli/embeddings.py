@@ -21,6 +21,7 @@ def embeddings(
     revision: opt.Revision = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    range_reads: opt.RangeReads = False,
     trust_remote_code: opt.TrustRemoteCode = False,
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
@@ -37,7 +38,14 @@ def embeddings(
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
         run = start_run("embeddings", checkpoint, None, output, overwrite, chosen)
         with run.discarded_on_failure():  # nothing is kept of a table that cannot be read
-            subject = load_subject(checkpoint, device=device, dtype=dtype)
+            subject = load_subject(
+                "embeddings",
+                checkpoint,
+                device=device,
+                dtype=dtype,
+                range_reads=range_reads,
+                quiet=quiet,
+            )
             measure(subject, run, top, console.mode_of(json, quiet))
 
 

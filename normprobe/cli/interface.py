@@ -23,6 +23,7 @@ def interface(
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = None,
     attn_implementation: opt.Attention = None,
+    range_reads: opt.RangeReads = False,
     trust_remote_code: opt.TrustRemoteCode = False,
     vision_encoder: opt.PartName = None,
     projector: opt.PartName = None,

@@ -26,6 +26,10 @@ Dtype = Annotated[str, typer.Option(help="auto (as saved), float32, bfloat16 or 
 DeviceMap = Annotated[
     str | None, typer.Option(help="auto: spread over devices with accelerate.", metavar="MAP")
 ]
+RangeReads = Annotated[
+    bool,
+    typer.Option("--range-reads", help="Fetch the needed bytes of a hub model, not whole files."),
+]
 Attention = Annotated[
     str | None,
     typer.Option("--attn-implementation", help="sdpa, eager, flash_attention_2.", metavar="NAME"),

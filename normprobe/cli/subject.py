@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from normprobe.data.sample import Sample
     from normprobe.model.checkpoint import Checkpoint
     from normprobe.model.parts import Parts
+    from normprobe.model.plan import LoadPlan
     from normprobe.report.run_dir import RunDir
 
 
@@ -32,6 +33,7 @@ class Subject:
     parts: "Parts"
     processor: Any
     found_by: str  # how the parts were found
+    plan: "LoadPlan"  # which weights were read
 
     @property
     def tokenizer(self) -> Any:
@@ -73,6 +75,7 @@ def begin(
     from normprobe.data.datasets import open_data
     from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.overrides import OVERRIDES
+    from normprobe.model.unneeded import EVERYTHING
 
     checkpoint = open_checkpoint(
         options["model"],
@@ -93,11 +96,12 @@ def begin(
         )
     samples = open_data(options["data"], limit=options["limit"], seed=options["seed"])
     run = start_run(command, checkpoint, samples, options["output"], options["overwrite"], options)
-    loading = ("device", "dtype", "device_map", "attn_implementation")
+    loading = ("device", "dtype", "device_map", "attn_implementation", "range_reads", "quiet")
     with run.discarded_on_failure():
         subject = load_subject(
+            EVERYTHING if options["verify"] else command,  # a trace runs the whole model
             checkpoint,
-            **{name: options[name] for name in loading},
+            **{name: options[name] for name in loading if name in options},
             named=named_parts(options),
             samples=samples,
             system=options["system"],
@@ -108,27 +112,42 @@ def begin(
 
 
 def load_subject(
+    command: str,
     checkpoint: "Checkpoint",
     *,
     device: str = "auto",
     dtype: str = "auto",
     device_map: str | None = None,
     attn_implementation: str | None = None,
+    range_reads: bool = False,
     named: Mapping[str, object] | None = None,
     samples: "DataSet | None" = None,
     system: str | None = None,
+    quiet: bool = False,
 ) -> Subject:
-    """Load the model and its processor, and find the parts that are not named by hand.
+    """Load what a command needs of the model, and its processor; find the parts.
 
-    With samples, the first of them that has an image helps where the model's structure does not
-    tell.
+    Args:
+        command: says which weights are needed, a key of ``unneeded.NEEDED``.
+        checkpoint: of ``open_checkpoint``.
+        device: as ``load_model`` takes it, like the three that follow.
+        dtype: likewise.
+        device_map: likewise.
+        attn_implementation: likewise.
+        range_reads: of files that are not here, fetch the needed bytes alone.
+        named: parts named by hand.
+        samples: the first of them that has an image helps where the structure of the model does
+            not tell its parts.
+        system: the system prompt of that sample.
+        quiet: do not say what is read.
     """
     from transformers.utils import logging
 
     from normprobe.analyses.finding import find_or_trace
     from normprobe.data.batches import load_processor
     from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER
-    from normprobe.model.loading import load_model
+    from normprobe.model.loading import load_model, plan_for
+    from normprobe.report.reading import reading_sentence
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -140,8 +159,12 @@ def load_subject(
             checkpoint.kind, "AutoProcessor"
         ),
     )
+    plan = plan_for(command, checkpoint, named=named, range_reads=range_reads)
+    if plan.files and not quiet:
+        console.talk(reading_sentence(plan))
     model = load_model(
         checkpoint,
+        plan,
         device=device,
         dtype=dtype,
         device_map=device_map,
@@ -150,7 +173,7 @@ def load_subject(
     parts, found_by = find_or_trace(
         model, named or {}, lambda: example_inputs(checkpoint, processor, samples or (), system)
     )
-    return Subject(checkpoint, model, parts, processor, found_by)
+    return Subject(checkpoint, model, parts, processor, found_by, plan)
 
 
 def example_inputs(
@@ -202,9 +225,12 @@ def _free(path: Path) -> Path:
 def note_subject(run: "RunDir", subject: Subject) -> None:
     """Record what was loaded: parts, device, dtype, attention."""
     from normprobe.analyses.inspect import norm_placement_note
+    from normprobe.model.loading import device_and_dtype
     from normprobe.model.overrides import FUSIONS
     from normprobe.model.parts import family_of
+    from normprobe.report.reading import reading_record
 
+    device, dtype = device_and_dtype(subject.model)
     run.note(
         parts_found_by=subject.found_by,
         parts={role: part.name for role, part in subject.parts},
@@ -213,8 +239,9 @@ def note_subject(run: "RunDir", subject: Subject) -> None:
         norm_placement=norm_placement_note(subject.model, subject.parts),
         fusion=f"{subject.parts.fusion}: {FUSIONS[subject.parts.fusion]}",
         residual_stream=subject.parts.stream.meaning,
-        device=str(subject.model.device),
-        dtype=str(subject.model.dtype).removeprefix("torch."),
+        device=device,
+        dtype=dtype,
+        weights=reading_record(subject.plan),
         attn_implementation=getattr(subject.model.config, "_attn_implementation", None),
     )
     if family_of(subject.parts) == "projector" and subject.parts.projector is None:

@@ -1,6 +1,7 @@
 """From what a user types to a checkpoint: the bundled specimen, a local folder or a hub id."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ class Checkpoint:
     config: Any
     kind: str
     trust_remote_code: bool
+    adapter: str | None = None  # a PEFT adapter to merge into it: a local folder or a hub id
+    adapter_revision: str | None = None
 
 
 def open_checkpoint(
@@ -46,6 +49,14 @@ def open_checkpoint(
 
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
+    if (adapter := _adapter_config(source, revision)) is not None:
+        base = open_checkpoint(
+            adapter["base_model_name_or_path"],
+            revision=adapter.get("revision"),
+            trust_remote_code=trust_remote_code,
+        )
+        name = _name_of(model)
+        return replace(base, name=name, adapter=source, adapter_revision=revision)
     try:
         config = AutoConfig.from_pretrained(
             source, revision=revision, trust_remote_code=trust_remote_code
@@ -53,13 +64,49 @@ def open_checkpoint(
     except (OSError, ValueError, KeyError) as error:
         raise _explained(error, model) from error
     return Checkpoint(
-        name=model if not Path(model).is_dir() else Path(model).resolve().name,
+        name=_name_of(model),
         source=source,
         revision=getattr(config, "_commit_hash", None),
         config=config,
         kind=_kind_of(config),
         trust_remote_code=trust_remote_code,
     )
+
+
+def _name_of(model: str) -> str:
+    return Path(model).resolve().name if Path(model).is_dir() else model
+
+
+def _adapter_config(source: str, revision: str | None) -> dict[str, Any] | None:
+    """What a PEFT adapter says of itself; None for a model of its own.
+
+    Raises:
+        NormprobeError: it does not name the model that it adapts.
+    """
+    from transformers.utils import CONFIG_NAME
+    from transformers.utils.hub import cached_file
+    from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
+
+    def path_of(file: str) -> str | None:
+        try:
+            return cached_file(
+                source, file, revision=revision, _raise_exceptions_for_missing_entries=False
+            )
+        except OSError:  # no such hub id, or offline: the config's own error says it better
+            return None
+
+    if path_of(CONFIG_NAME) or not (path := path_of(ADAPTER_CONFIG_NAME)):
+        return None
+    try:
+        adapter = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        adapter = None
+    if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path"), str):
+        raise NormprobeError(
+            f"{ADAPTER_CONFIG_NAME} of {source} names no base model",
+            "set base_model_name_or_path to the hub id or folder of the model it was trained on",
+        )
+    return adapter
 
 
 def auto_class(checkpoint: Checkpoint) -> Any:
@@ -126,7 +173,7 @@ def _refuse_bad_path(model: str, source: str) -> None:
         )
     looks_local = model.startswith(("/", "./", "../", "~")) or model.count("/") > 1
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise NormprobeError(
                 f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
                 "pass the folder that holds config.json and the weights",

@@ -1,13 +1,29 @@
 """Build a model from a checkpoint, with every weight accounted for."""
 
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
+from normprobe.model.adapter import merge_adapter
 from normprobe.model.checkpoint import Checkpoint, auto_class
+from normprobe.model.guard import refuse_missing, refuse_non_finite, refuse_unread
+from normprobe.model.left_out import show_again
+from normprobe.model.parts import find_parts
+from normprobe.model.plan import LoadPlan, plan_loading
+from normprobe.model.repository import FETCH_AGAIN
+from normprobe.model.unneeded import unneeded_by
+from normprobe.model.weight_files import weight_files_of
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+NO_PARTS = "its parts show only when it runs"
 
 
 def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
@@ -30,58 +46,116 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
     return model.eval()
 
 
+def plan_for(
+    command: str,
+    checkpoint: Checkpoint,
+    *,
+    named: Mapping[str, Any] | None = None,
+    range_reads: bool = False,
+) -> LoadPlan:
+    """Which weights a command needs of a checkpoint. Reads headers, no weights.
+
+    Args:
+        command: a key of ``unneeded.NEEDED``.
+        checkpoint: of ``open_checkpoint``.
+        named: parts named by hand, as ``find_parts`` takes them.
+        range_reads: of files that are not here, fetch the needed bytes alone.
+
+    Returns:
+        The plan: every weight where the structure does not tell the parts, because then the model
+        has to run.
+
+    Raises:
+        NormprobeError: as ``build_on_meta`` and ``plan_loading``.
+    """
+    model = build_on_meta(checkpoint)
+    weights = weight_files_of(checkpoint, range_reads=range_reads)
+    try:
+        unneeded = unneeded_by(command, model, find_parts(model, named=named))
+    except NormprobeError:
+        return replace(plan_loading(checkpoint, model, weights=weights), because=NO_PARTS)
+    return plan_loading(checkpoint, model, unneeded, weights=weights)
+
+
 def load_model(
     checkpoint: Checkpoint,
+    plan: LoadPlan | None = None,
     *,
     device: str = "auto",
     dtype: str = "auto",
     attn_implementation: str | None = None,
-    device_map: str | None = None,
+    device_map: str | Mapping[str, str] | None = None,
 ) -> "nn.Module":
-    """Load every weight of a checkpoint.
+    """Load the weights of a checkpoint, all of them or those of a plan.
 
     Args:
         checkpoint: of ``open_checkpoint``.
+        plan: of ``plan_loading``; None: everything.
         device: ``auto`` (cuda, mps or cpu, the first there is) or a torch device.
         dtype: ``auto`` (as saved) or the name of a torch float dtype.
         attn_implementation: as transformers names them; None: its default.
-        device_map: passed to accelerate; replaces ``device``.
+        device_map: passed to accelerate, such as ``auto``; replaces ``device``.
 
     Returns:
-        The model in eval mode.
+        The model in eval mode. What the plan leaves out is on the meta device.
 
     Raises:
         NormprobeError: a weight that the checkpoint lacks or holds in another shape (its norm
-            would be that of a random initialisation), an unreadable file, an unknown device.
+            would be that of a random initialisation), NaN or infinity in a weight, an unreadable
+            file, an unknown device.
     """
     from safetensors import SafetensorError
 
-    target = None if device_map else pick_device(device)
-    arguments: dict[str, Any] = {"dtype": _dtype(dtype), "device_map": device_map}
+    plan = plan or plan_loading(checkpoint, build_on_meta(checkpoint))
+    arguments: dict[str, Any] = {"dtype": _dtype(dtype)}
     if attn_implementation:
         arguments["attn_implementation"] = attn_implementation
+    if device_map is not None:
+        arguments |= {"device_map": device_map, "offload_folder": _offload_folder()}
+    elif (target := pick_device(device)).type != "cpu":
+        arguments["device_map"] = {"": str(target)}
+    if plan.keys is None or (device_map is not None and plan.files == plan.weights.files):
+        # From its files, so that what is offloaded to the disk stays where it is.
+        arguments |= {"revision": checkpoint.revision}
+        arguments |= {"trust_remote_code": checkpoint.trust_remote_code}
+        source: str | None = checkpoint.source
+    else:
+        arguments |= {"state_dict": plan.weights.tensors(plan.keys)}
+        arguments["dtype"] = arguments["dtype"] if dtype != "auto" else plan.dtype
+        source = None
     try:
-        model, report = auto_class(checkpoint).from_pretrained(
-            checkpoint.source,
+        model, report = plan.model_class.from_pretrained(
+            source,
             config=checkpoint.config,
-            revision=checkpoint.revision,
-            trust_remote_code=checkpoint.trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below with both shapes
             **arguments,
         )
     except SafetensorError as error:
         raise NormprobeError(
-            f"a weight file of {checkpoint.name} cannot be read: {error}",
-            "fetch the checkpoint again; a file of a few hundred bytes is a git-lfs pointer",
+            f"a weight file of {checkpoint.name} cannot be read: {error}", FETCH_AGAIN
         ) from error
     except ImportError as error:
         raise _missing_extra(checkpoint, error) from error
     except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
         raise _not_loaded(checkpoint, error) from error
     built: nn.Module = model
-    _refuse_random_weights(checkpoint, built, report)
-    return (built if target is None else built.to(target)).eval()
+    refuse_missing(checkpoint, report)
+    refuse_unread(checkpoint, built)
+    if plan.keys is not None:
+        show_again(built)
+    if checkpoint.adapter is not None:
+        built = merge_adapter(checkpoint, built)
+    refuse_non_finite(checkpoint, built)
+    return built.eval()
+
+
+def device_and_dtype(model: "nn.Module") -> tuple[str, str]:
+    """Where the weights that were loaded are, and their first float type, such as bfloat16."""
+    loaded = [weight for weight in model.parameters() if not weight.is_meta]
+    devices = sorted({str(weight.device) for weight in loaded})
+    dtype = next((weight.dtype for weight in loaded if weight.is_floating_point()), None)
+    return ", ".join(devices), str(dtype).removeprefix("torch.")
 
 
 def pick_device(name: str) -> "torch.device":
@@ -106,6 +180,13 @@ def pick_device(name: str) -> "torch.device":
     return device
 
 
+def _offload_folder() -> str:
+    """Where accelerate puts weights that fit nowhere else and are not stored as they are used."""
+    folder = tempfile.mkdtemp(prefix="normprobe-offload-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def _dtype(name: str) -> "torch.dtype | str":
     import torch
 
@@ -115,35 +196,6 @@ def _dtype(name: str) -> "torch.dtype | str":
     if name not in known:
         raise NormprobeError(f"unknown dtype {name!r}", f"pass --dtype auto, {', '.join(known)}")
     return known[name]
-
-
-def _refuse_random_weights(
-    checkpoint: Checkpoint, model: "nn.Module", report: dict[str, Any]
-) -> None:
-    """The loader fills what a checkpoint lacks at random and only warns.
-
-    Its report leaves out what a model class declares unneeded, so its mark on each weight that
-    came from a file is asked for as well. Quantised and offloaded weights carry no such mark.
-    """
-    lacking = set(report["missing_keys"])
-    if getattr(model, "hf_quantizer", None) is None:
-        lacking |= {
-            name
-            for name, weight in model.named_parameters()
-            if not weight.is_meta and not getattr(weight, "_is_hf_initialized", False)
-        }
-    lacking -= {name for name, _, _ in report["mismatched_keys"]}
-    mismatched = [
-        f"{name} (saved {list(saved)}, expected {list(expected)})"
-        for name, saved, expected in sorted(report["mismatched_keys"])
-    ]
-    wrong = [*sorted(lacking), *mismatched]
-    if wrong:
-        shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
-        raise NormprobeError(
-            f"{checkpoint.name} lacks weights that the model needs: {shown}",
-            "fetch the checkpoint again; norms of randomly initialised weights mean nothing",
-        )
 
 
 def _missing_extra(checkpoint: Checkpoint, error: ImportError) -> NormprobeError:

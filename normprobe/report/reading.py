@@ -1,0 +1,56 @@
+"""What a load will read, said before it starts."""
+
+from collections.abc import Iterable, Mapping
+
+from rich.filesize import decimal
+
+from normprobe.model.plan import LoadPlan
+
+
+def reading_sentence(plan: LoadPlan) -> str:
+    """One line: how many weight files and bytes are read or fetched, of how many.
+
+    Args:
+        plan: of ``plan_loading``.
+
+    Returns:
+        Such as ``fetches 2 of 5 weight files, 7.8 GB of 16.6 GB, for 2.4 GB of tensors``.
+    """
+    checkpoint = plan.checkpoint
+    if checkpoint.adapter is None:
+        return _reading(plan)
+    base = f"{_reading(plan)}; base {checkpoint.source}"
+    return f"{base}, with the adapter {checkpoint.name} merged into it"
+
+
+def _reading(plan: LoadPlan) -> str:
+    weights = plan.weights
+    sizes = weights.repository.sizes(weights.files)
+    absent = [file for file in plan.files if weights.repository.path_here(file) is None]
+    whole = _sum(sizes, sizes)
+    if plan.keys is None or plan.because:
+        verb = "fetches" if absent else "reads"
+        return f"{verb} every weight, {whole}" + (f": {plan.because}" if plan.because else "")
+    files = f"of {len(sizes)} weight file{'s' if len(sizes) > 1 else ''}"
+    if not absent:
+        return f"reads {len(plan.files)} {files}, {decimal(plan.nbytes_in(plan.files))} of {whole}"
+    needed = decimal(plan.nbytes_in(absent))
+    if weights.range_reads:
+        return f"fetches bytes of {len(absent)} {files}, {needed} of {whole}"
+    fetched = _sum(sizes, absent)
+    return f"fetches {len(absent)} {files}, {fetched} of {whole}, for {needed} of tensors"
+
+
+def reading_record(plan: LoadPlan) -> dict[str, object]:
+    """The same for ``run.json``: files, and bytes of the tensors that were read."""
+    return {
+        "files": plan.files,
+        "bytes": None if plan.keys is None else plan.nbytes_in(plan.files),
+        "base_of_adapter": plan.checkpoint.source if plan.checkpoint.adapter else None,
+        "everything_because": plan.because or None,
+    }
+
+
+def _sum(sizes: Mapping[str, int | None], files: Iterable[str]) -> str:
+    known = [size for file in files if (size := sizes[file]) is not None]
+    return decimal(sum(known)) if len(known) else "unknown size"
