@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-all readme types models check
+.PHONY: demo test test-all readme types models loading-cost check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -22,6 +22,9 @@ types: $(READY)  ## which checks pass for every model type, as a table
 
 models: $(READY)  ## refresh the table of supported model types
 	$(BIN)/python .ci/supported_models.py
+
+loading-cost: $(READY)  ## bytes, memory and seconds of each command's load, as a table
+	$(BIN)/python .ci/loading_cost.py table
 
 check: $(READY)  ## lint, format, types, import layers, spelling
 	$(BIN)/ruff check .

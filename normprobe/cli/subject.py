@@ -225,6 +225,7 @@ def _free(path: Path) -> Path:
 def note_subject(run: "RunDir", subject: Subject) -> None:
     """Record what was loaded: parts, device, dtype, attention."""
     from normprobe.analyses.inspect import norm_placement_note
+    from normprobe.model.guard import quantised_parts
     from normprobe.model.loading import device_and_dtype
     from normprobe.model.overrides import FUSIONS
     from normprobe.model.parts import family_of
@@ -244,8 +245,13 @@ def note_subject(run: "RunDir", subject: Subject) -> None:
         weights=reading_record(subject.plan),
         attn_implementation=getattr(subject.model.config, "_attn_implementation", None),
     )
+    warnings = []
     if family_of(subject.parts) == "projector" and subject.parts.projector is None:
-        warning = "no projector found: its stages are left out; --projector NAME names one"
+        warnings.append("no projector found: its stages are left out; --projector NAME names one")
+    if quantised := quantised_parts(subject.parts):
+        names = " and ".join(name.replace("_", " ") for name in quantised)
+        warnings.append(f"the weights of {names} are quantised: their norms are not the original's")
+    for warning in warnings:
         run.add_warning(warning)
         console.talk(f"warning: {warning}")
 

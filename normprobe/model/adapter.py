@@ -42,6 +42,8 @@ def merge_adapter(checkpoint: Checkpoint, model: "nn.Module") -> "nn.Module":
             weights = load_peft_weights(checkpoint.adapter, device="cpu", revision=revision)
             adapted = get_peft_model(model, config)
             report: Any = set_peft_model_state_dict(adapted, weights)
+            if report.unexpected_keys:
+                raise ValueError(f"no place for {report.unexpected_keys[0]}")
             merged: nn.Module = adapted.merge_and_unload()
     except Exception as error:  # peft has no error class of its own
         raise NormprobeError(

@@ -49,14 +49,16 @@ def open_checkpoint(
 
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
-    if (adapter := _adapter_config(source, revision)) is not None:
+    config_file = _cached(source, "config.json", revision)
+    if config_file is None and (adapter := _adapter_config(source, revision)) is not None:
         base = open_checkpoint(
             adapter["base_model_name_or_path"],
             revision=adapter.get("revision"),
             trust_remote_code=trust_remote_code,
         )
-        name = _name_of(model)
-        return replace(base, name=name, adapter=source, adapter_revision=revision)
+        return replace(base, name=_name_of(model), adapter=source, adapter_revision=revision)
+    # One commit for all that follows, however the branch moves meanwhile.
+    revision = _commit_of(config_file) or revision
     try:
         config = AutoConfig.from_pretrained(
             source, revision=revision, trust_remote_code=trust_remote_code
@@ -66,7 +68,7 @@ def open_checkpoint(
     return Checkpoint(
         name=_name_of(model),
         source=source,
-        revision=getattr(config, "_commit_hash", None),
+        revision=revision,
         config=config,
         kind=_kind_of(config),
         trust_remote_code=trust_remote_code,
@@ -77,33 +79,42 @@ def _name_of(model: str) -> str:
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 
+def _cached(source: str, file: str, revision: str | None) -> Path | None:
+    """A file of a local folder or of the hub; None where there is none, or no hub answers."""
+    from transformers.utils.hub import cached_file
+
+    try:
+        path = cached_file(
+            source, file, revision=revision, _raise_exceptions_for_missing_entries=False
+        )
+    except (OSError, ValueError):  # loading the config says it better
+        return None
+    return None if path is None else Path(path)
+
+
+def _commit_of(config_file: Path | None) -> str | None:
+    """The commit of a file in the hub's cache; None of a local one."""
+    from transformers.utils.hub import extract_commit_hash
+
+    return None if config_file is None else extract_commit_hash(str(config_file), None)
+
+
 def _adapter_config(source: str, revision: str | None) -> dict[str, Any] | None:
     """What a PEFT adapter says of itself; None for a model of its own.
 
     Raises:
         NormprobeError: it does not name the model that it adapts.
     """
-    from transformers.utils import CONFIG_NAME
-    from transformers.utils.hub import cached_file
-    from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
-
-    def path_of(file: str) -> str | None:
-        try:
-            return cached_file(
-                source, file, revision=revision, _raise_exceptions_for_missing_entries=False
-            )
-        except OSError:  # no such hub id, or offline: the config's own error says it better
-            return None
-
-    if path_of(CONFIG_NAME) or not (path := path_of(ADAPTER_CONFIG_NAME)):
+    path = _cached(source, "adapter_config.json", revision)
+    if path is None:
         return None
     try:
-        adapter = json.loads(Path(path).read_text(encoding="utf-8"))
+        adapter = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         adapter = None
     if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path"), str):
         raise NormprobeError(
-            f"{ADAPTER_CONFIG_NAME} of {source} names no base model",
+            f"adapter_config.json of {source} names no base model",
             "set base_model_name_or_path to the hub id or folder of the model it was trained on",
         )
     return adapter

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint
+from normprobe.model.parts import Parts
 from normprobe.model.weight_files import WeightFiles
 
 if TYPE_CHECKING:
@@ -111,6 +112,15 @@ def refuse_scaled(checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[s
             "expected F64, F32, F16 or BF16",
             "use the checkpoint that this one was quantised from",
         )
+
+
+def quantised_parts(parts: Parts) -> list[str]:
+    """The roles of parts that hold weights of another type than float, such as packed 4 bit."""
+    return [
+        role
+        for role, part in parts
+        if any(weight.dtype.itemsize == 1 for weight in part.module.parameters())
+    ]
 
 
 def refuse_lacking(checkpoint: Checkpoint, lacking: Sequence[str]) -> None:

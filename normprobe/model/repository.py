@@ -188,7 +188,7 @@ class Repository:
             ) from error
 
 
-_CHUNK = 64 * 2**20  # a broken connection costs one chunk at most
+_CHUNK = 16 * 2**20  # a broken connection costs one chunk at most
 
 
 def first_line(error: Exception) -> str:

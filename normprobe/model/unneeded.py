@@ -53,14 +53,11 @@ def _everything(model: nn.Module, parts: Parts) -> set[str]:
     return _tensors(model)
 
 
+COMMANDS = {"embeddings": _embeddings, "interface": _interface, "layers": _forward}
+
 EVERYTHING = "everything"
 
-NEEDED = {
-    "embeddings": _embeddings,
-    "interface": _interface,
-    "layers": _forward,
-    EVERYTHING: _everything,
-}
+NEEDED = {**COMMANDS, EVERYTHING: _everything}
 
 
 def _all_but(needed: set[str], model: nn.Module) -> frozenset[str]:

@@ -62,6 +62,7 @@ class WeightFiles:
         self._explicit = explicit
         self._headers: dict[str, dict[str, TensorHeader]] = {}
         self._opened: dict[str, Any] = {}
+        self._total_size = 0  # as the index says
         self._lock = Lock()  # the loader reads in threads
 
     @cached_property
@@ -99,6 +100,15 @@ class WeightFiles:
     def files(self) -> list[str]:
         """The names of all weight files."""
         return sorted(set(self.file_of.values()))
+
+    def size_of(self, files: Iterable[str]) -> int | None:
+        """Bytes of some of the files together; None where nobody can tell, such as offline."""
+        asked = list(files)
+        sizes = self.repository.sizes(asked)
+        known = [size for size in sizes.values() if size is not None]
+        if len(known) == len(sizes):
+            return sum(known)
+        return (self._total_size or None) if len(asked) == len(self.files) else None
 
     def header(self, key: str) -> TensorHeader:
         """Shape and type of a tensor, from the header of its file.
@@ -211,8 +221,9 @@ class WeightFiles:
 
     def _weight_map(self, index: Path) -> dict[str, str]:
         try:
-            found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            weight_map = {str(key): str(file) for key, file in found.items()}
+            found = json.loads(index.read_text(encoding="utf-8"))
+            weight_map = {str(key): str(file) for key, file in found["weight_map"].items()}
+            self._total_size = int((found.get("metadata") or {}).get("total_size") or 0)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise NormprobeError(
                 f"{index.name} of {self.repository.name} is no index: expected JSON with a "

@@ -1,7 +1,5 @@
 """What a load will read, said before it starts."""
 
-from collections.abc import Iterable, Mapping
-
 from rich.filesize import decimal
 
 from normprobe.model.plan import LoadPlan
@@ -25,19 +23,19 @@ def reading_sentence(plan: LoadPlan) -> str:
 
 def _reading(plan: LoadPlan) -> str:
     weights = plan.weights
-    sizes = weights.repository.sizes(weights.files)
     absent = [file for file in plan.files if weights.repository.path_here(file) is None]
-    whole = _sum(sizes, sizes)
+    whole = _size(weights.size_of(weights.files))
     if plan.keys is None or plan.because:
         verb = "fetches" if absent else "reads"
         return f"{verb} every weight, {whole}" + (f": {plan.because}" if plan.because else "")
-    files = f"of {len(sizes)} weight file{'s' if len(sizes) > 1 else ''}"
+    number = len(weights.files)
+    files = f"of {number} weight file{'s' if number > 1 else ''}"
     if not absent:
         return f"reads {len(plan.files)} {files}, {decimal(plan.nbytes_in(plan.files))} of {whole}"
     needed = decimal(plan.nbytes_in(absent))
     if weights.range_reads:
         return f"fetches bytes of {len(absent)} {files}, {needed} of {whole}"
-    fetched = _sum(sizes, absent)
+    fetched = _size(weights.size_of(absent))
     return f"fetches {len(absent)} {files}, {fetched} of {whole}, for {needed} of tensors"
 
 
@@ -51,6 +49,5 @@ def reading_record(plan: LoadPlan) -> dict[str, object]:
     }
 
 
-def _sum(sizes: Mapping[str, int | None], files: Iterable[str]) -> str:
-    known = [size for file in files if (size := sizes[file]) is not None]
-    return decimal(sum(known)) if len(known) else "unknown size"
+def _size(size: int | None) -> str:
+    return "an unknown size" if size is None else decimal(size)

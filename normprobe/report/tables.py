@@ -10,6 +10,7 @@ import pandas as pd
 from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -170,6 +171,33 @@ def inspect_table(parts: pd.DataFrame, facts: Mapping[str, object], console: Con
             Text(str(row["size"])),
             Text(f"{row['parameters']:,}"),
         )
+    _print(table, console)
+
+
+def weights_table(weights: pd.DataFrame, console: Console) -> None:
+    """Print what the weight files hold of each part, and what each command reads.
+
+    Args:
+        weights: one row a part or command: what, kind, parameters, bytes, dtype, files.
+        console: where to print.
+    """
+    whole = len(str(weights["files"].iloc[-1]).split())
+    table = _table("Weights")
+    for header in ("", "tensors of", "parameters", "bytes", "stored as", "files"):
+        _column(table, header, left=header in ("", "tensors of", "stored as"))
+    previous = None
+    for _, row in weights.iterrows():
+        kind = "needed by" if row["kind"] == "command" else row["kind"]
+        known = pd.notna(row.get("bytes"))
+        table.add_row(
+            Text(kind if kind != previous and row["what"] != kind else ""),
+            Text(_words(str(row["what"]))),
+            Text(f"{row['parameters']:,.0f}" if known else "all"),
+            Text(decimal(int(row["bytes"])) if known else "all"),
+            Text(str(row["dtype"]) if known else ""),
+            Text(f"{len(str(row['files']).split())} of {whole}"),
+        )
+        previous = kind
     _print(table, console)
 
 

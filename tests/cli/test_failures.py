@@ -7,9 +7,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file, save_file
 from typer.testing import Result
@@ -75,6 +77,57 @@ def test_a_missing_tensor_is_named(run: Run, checkpoint: Path) -> None:
 def test_a_weight_file_that_is_none(content: bytes, run: Run, checkpoint: Path) -> None:
     (checkpoint / "model.safetensors").write_bytes(content)
     assert_two_lines(run("embeddings", checkpoint), "model")
+
+
+def spoil(checkpoint: Path, part: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change one tensor of a saved model."""
+    weights = load_file(checkpoint / "model.safetensors")
+    key = next(key for key in weights if part in key)
+    weights[key] = change(weights[key])
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "words"),
+    [
+        ("embed_tokens", lambda w: torch.ones(5, 128), ["saved [5, 128]", "expected [433, 128]"]),
+        ("embed_tokens", lambda w: w * torch.nan, ["NaN or infinity", "embed_tokens.weight"]),
+        ("embed_tokens", lambda w: w.to(torch.float8_e5m2), ["embed_tokens.weight (F8_E5M2)"]),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_weight_that_cannot_be_measured(
+    command: str, part: str, change: Any, words: list[str], run: Run, checkpoint: Path
+) -> None:
+    spoil(checkpoint, part, change)
+    assert_two_lines(run(command, checkpoint, "-o", "out"), *words)
+    assert not (checkpoint.parent / "out").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_truncated_weight_file_is_named(command: str, run: Run, checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100_000])
+    assert_two_lines(run(command, checkpoint, "-o", "out"), "model.safetensors", "cannot be read")
+    assert not (checkpoint.parent / "out").exists()
+
+
+def test_a_shard_that_is_missing_is_named(run: Run, checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").rename(checkpoint / "somewhere.safetensors")
+    keys = load_file(checkpoint / "somewhere.safetensors")
+    index = {"weight_map": dict.fromkeys(keys, "model-00001-of-00001.safetensors")}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert_two_lines(run("layers", checkpoint, "-o", "out"), "model-00001-of-00001.safetensors")
+    assert not (checkpoint.parent / "out").exists()
+
+
+def test_an_adapter_for_nothing_here(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    config = {"base_model_name_or_path": str(checkpoint), "peft_type": "LORA"}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(config))
+    result = run("layers", "./adapter", "-o", "out")
+    assert_two_lines(result, "the adapter adapter does not fit", "adapter_config.json")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_language_model_has_no_use_for_images(run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,205 @@
+"""A checkpoint on a hub: what is fetched, by the log of a hub on this machine."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from normprobe.specimen import SPECIMEN_DIR
+
+HUB = Path(__file__).parents[1] / "support/loopback_hub.py"
+#: The hub library writes, and can resume, in pieces of 10 MB.
+PIECE = 10_485_760
+ROWS = 60_000
+ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The specimen with a table of 15 MB, in shards; the processor is untouched."""
+    folder = tmp_path_factory.mktemp("repository")
+    shutil.copytree(
+        SPECIMEN_DIR, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    model = AutoModelForImageTextToText.from_pretrained(SPECIMEN_DIR)
+    model.resize_token_embeddings(ROWS, mean_resizing=False)
+    torch.manual_seed(0)
+    model.get_input_embeddings().weight.data.normal_()
+    model.save_pretrained(folder, max_shard_size="1MB")
+    return folder
+
+
+class Hub:
+    """A running hub, and what was asked of it."""
+
+    def __init__(self, folder: Path, log: Path, *options: str) -> None:
+        log.touch()
+        self.log = log
+        command = [sys.executable, str(HUB), str(log), f"team/model={folder}", *options]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.address = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+
+    def requests(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def weights_sent(self) -> dict[str, int]:
+        """Bytes of each weight file that went out."""
+        sent: dict[str, int] = {}
+        for request in self.requests():
+            if request["method"] == "GET" and request["path"].endswith(".safetensors"):
+                sent[request["path"]] = sent.get(request["path"], 0) + request["sent"]
+        return sent
+
+
+@pytest.fixture
+def serve(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
+    hubs: list[Hub] = []
+
+    def start(*options: str, served: Path = folder) -> Hub:
+        hubs.append(Hub(served, tmp_path / f"requests-{len(hubs)}.jsonl", *options))
+        return hubs[-1]
+
+    yield start
+    for hub in hubs:
+        hub.process.kill()
+        hub.process.communicate()
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command of its own process against a hub; the cache is shared within a test."""
+
+    def run(hub: Hub, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        online = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), **ONLINE}
+        return subprocess.run(
+            [sys.executable, "-m", "normprobe", *arguments, "-o", "out", "--overwrite"],
+            cwd=tmp_path,
+            env={**os.environ, **online, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def shard_of(folder: Path, part: str) -> str:
+    weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    return next(file for key, file in weight_map.items() if part in key)
+
+
+Ask = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_one_shard_is_fetched_once(
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+) -> None:
+    cut = 12_000_000
+    shard = shard_of(folder, "embed_tokens")
+    size = (folder / shard).stat().st_size
+    hub = serve("--break-after", str(cut))
+    first = ask(hub, "embeddings", "team/model")
+    assert first.returncode == 0, first.stderr
+    number = len(list(folder.glob("*.safetensors")))
+    assert f"fetches 1 of {number} weight files" in first.stderr
+    # Its header, what came before the connection broke, and the rest: not the file again.
+    assert hub.weights_sent().keys() == {shard}
+    ranges = [r["range"] for r in hub.requests() if r["path"] == shard and r["method"] == "GET"]
+    assert ranges == ["bytes=0-100000", None, f"bytes={PIECE}-"]
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["weights"] == {
+        "files": [shard],
+        "bytes": ROWS * 128 * 2,
+        "base_of_adapter": None,
+        "everything_because": None,
+    }
+    assert len(record["model_revision"]) == 40
+    table = (tmp_path / "out/embeddings.csv").read_text()
+
+    again = serve()
+    second = ask(again, "embeddings", "team/model")
+    assert second.returncode == 0, second.stderr
+    assert "reads 1 of" in second.stderr
+    assert again.weights_sent() == {}
+    assert not any("safetensors" in request["path"] for request in again.requests())
+
+    offline = ask(again, "embeddings", "team/model", HF_HUB_OFFLINE="1")
+    assert offline.returncode == 0, offline.stderr
+    assert (tmp_path / "out/embeddings.csv").read_text() == table
+    cold = ask(again, "interface", "team/model", "-n", "1", HF_HUB_OFFLINE="1")
+    assert cold.returncode == 1
+    assert "is not in the cache" in cold.stderr and ".safetensors" in cold.stderr
+    assert "Traceback" not in cold.stderr
+    assert size > cut
+
+
+def test_range_reads_fetch_the_needed_bytes_alone(
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+) -> None:
+    hub = serve("--break-after", "200000")
+    result = ask(hub, "embeddings", "team/model", "--range-reads")
+    assert result.returncode == 0, result.stderr
+    assert "fetches bytes of 1 of" in result.stderr
+    header = 100_001
+    wanted = ROWS * 128 * 2
+    shard = shard_of(folder, "embed_tokens")
+    sent = [r["sent"] for r in hub.requests() if r["path"] == shard and r["method"] == "GET"]
+    assert sent == [header, 200_000, wanted]  # the broken request is made again
+    ranges = (tmp_path / "out/embeddings.csv").read_text()
+    assert ask(hub, "embeddings", str(folder)).returncode == 0
+    assert (tmp_path / "out/embeddings.csv").read_text() == ranges
+
+
+def test_interface_by_ranges_equals_interface_by_files(
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+) -> None:
+    hub = serve()
+    result = ask(hub, "interface", "team/model", "--range-reads", "-n", "2")
+    assert result.returncode == 0, result.stderr
+    layers = {shard_of(folder, f"layers.{layer}.mlp.up_proj") for layer in (1, 2, 3)}
+    assert not layers & hub.weights_sent().keys()
+    by_ranges = (tmp_path / "out/interface.csv").read_text()
+    assert ask(hub, "interface", str(folder), "-n", "2").returncode == 0
+    assert (tmp_path / "out/interface.csv").read_text() == by_ranges
+
+
+def test_a_shard_that_the_hub_lacks_is_named(
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+) -> None:
+    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
+    shard = shard_of(damaged, "embed_tokens")
+    (damaged / shard).unlink()
+    result = ask(serve(served=damaged), "embeddings", "team/model")
+    assert result.returncode == 1
+    assert f"lacks the weight file {shard}" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_inspect_reads_headers_alone(
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+) -> None:
+    hub = serve()
+    environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), **ONLINE}
+    result = subprocess.run(
+        [sys.executable, "-m", "normprobe", "inspect", "team/model", "--weights", "--json"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    table = {row["what"]: row for row in json.loads(result.stdout)}
+    assert table["text_embedding"]["bytes"] == ROWS * 128 * 2
+    assert table["text_embedding"]["files"] == shard_of(folder, "embed_tokens")
+    assert all(sent <= 100_001 for sent in hub.weights_sent().values())
