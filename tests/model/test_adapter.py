@@ -44,7 +44,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("command", ["embeddings", "interface", "layers"])
 def test_the_adapter_is_merged(command: str, folders: tuple[Path, Path]) -> None:
-    base, adapter = folders
+    adapter = folders[1]
     checkpoint = open_checkpoint(str(adapter))
     assert checkpoint.adapter == str(adapter)
     model = load_model(checkpoint, plan_for(command, checkpoint), device="cpu")

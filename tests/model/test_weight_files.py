@@ -102,9 +102,7 @@ def test_a_tensor_that_only_the_index_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}'])
 def test_an_index_that_is_none(content: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(
-        NormprobeError, match=r"model\.safetensors\.index\.json of tiny is no index"
-    ):
+    with pytest.raises(NormprobeError, match=r"index\.json of tiny is no index"):
         _ = files_of(tmp_path).file_of
 
 
