@@ -25,6 +25,32 @@ HUB_ROWS = {
         "question": ["Is it red?", "Is it?"],
         "answer": ["yes"] * 2,
     },
+    "seedbench2plus": {
+        "question_id": ["7", "7"],
+        "question": ["Which?", "Which one?"],
+        "choice_A": ["cat", "dog"],
+        "choice_B": ["dog", "cat"],
+        "choice_C": ["None", "ox"],
+        "choice_D": ["hen", "ox"],
+        "answer": ["A", "B"],
+    },
+    "ocrbench": {
+        "dataset": ["IIIT5K"] * 2,
+        "question": ["what is written in the image?"] * 2,
+        "question_type": ["Regular Text Recognition"] * 2,
+        "answer": [["RED"], ["BLUE"]],
+    },
+    "scienceqa": {
+        "question": ["Which?", "Why?"],
+        "choices": [["cat", "dog"], ["so", "thus", "hence"]],
+        "answer": [0, 1],
+        "hint": ["Look.", ""],
+    },
+    "ai2d": {
+        "question": ["Which?", "Why?"],
+        "options": [["cat", "dog", "ox", "None"], ["so", "thus", "hence", "then"]],
+        "answer": ["0", "1"],
+    },
     "mmstar": {
         "index": [0, 1],
         "question": ["Which?\nOptions: A: x", "Which?\nOptions: A: y"],
@@ -35,6 +61,13 @@ PROMPTS = {
     "mmbench": "Which?\nA. cat\nB. dog\n"
     "Answer with the option's letter from the given choices directly.",
     "pope": "Is it red?\nAnswer the question using a single word or phrase.",
+    "seedbench2plus": "Which?\nA. cat\nB. dog\nC. None\nD. hen\n"
+    "Answer with the option's letter from the given choices directly.",
+    "ocrbench": "what is written in the image?",
+    "scienceqa": "Context: Look.\nWhich?\nA. cat\nB. dog\n"
+    "Answer with the option's letter from the given choices directly.",
+    "ai2d": "Which?\nA. cat\nB. dog\nC. ox\nD. None\n"
+    "Answer with the option's letter from the given choices directly.",
     "mmstar": "Which?\nOptions: A: x\n"
     "Answer with the option's letter from the given choices directly",
 }
@@ -42,6 +75,10 @@ CALLS = {
     "mmbench": ("lmms-lab-encoder/MMBench", "en", "dev"),
     "pope": ("lmms-lab-encoder/POPE", "Full", "adversarial"),
     "mmstar": ("Lin-Chen/MMStar", None, "val"),
+    "seedbench2plus": ("doolayer/SEED-Bench-2-Plus", None, "test"),
+    "ocrbench": ("echo840/OCRBench", None, "test"),
+    "scienceqa": ("lmms-lab-encoder/ScienceQA", "ScienceQA-IMG", "test"),
+    "ai2d": ("lmms-lab-encoder/ai2d", None, "test"),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from data.conftest import encode
+from normprobe.data.bad_rows import Place
 from normprobe.data.images import (
     decode_base64,
     decode_image,
@@ -17,7 +18,7 @@ from normprobe.data.images import (
 )
 from normprobe.errors import NormprobeError
 
-WHERE = "file.tsv, row 3, column image"
+WHERE = Place("file.tsv", 3, "image")
 
 
 def decoded_pixel(image: Image.Image, file_format: str = "PNG", **options) -> tuple[int, ...]:
