@@ -39,8 +39,9 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
     """
     try:
         with warnings.catch_warnings():
-            # Pillow only warns from its limit on; the limit is checked below.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Damaged metadata make Pillow talk, and from its limit on pixels it only warns: that
+            # limit is checked below.
+            warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=_formats()) as encoded:
                 _refuse_bomb(encoded.size)
                 encoded.load()  # open() reads the header; only this notices a missing end
