@@ -307,7 +307,8 @@ def note_skipped(run: "RunDir", data: "DataSet") -> None:
         table["row"] = table["row"].astype("Int64")  # no row at all is an empty field, not 3.0
         run.write_table("skipped", table)
         run.note(skipped=len(skipped))
-        console.talk(f"warning: {len(skipped)} bad rows left out, listed in skipped.csv")
+        rows = "1 bad row" if len(skipped) == 1 else f"{len(skipped)} bad rows"
+        console.talk(f"warning: {rows} left out, listed in skipped.csv")
 
 
 def collect(

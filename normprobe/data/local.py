@@ -62,8 +62,7 @@ def read_folder(folder: Path, bad: BadRows) -> list[Source]:
         return _read_saved(folder, bad)
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*_TABLES, *_JSON))
     if files:
-        tables = groupby(files, key=lambda path: _SHARD.sub("", path.stem) + path.suffix)
-        return [_read(list(paths), bad) for _, paths in tables]
+        return [_read(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
     images = read_image_folder(folder)
     if images is None:
         raise NormprobeError(
@@ -71,6 +70,12 @@ def read_folder(folder: Path, bad: BadRows) -> list[Source]:
             "Point --data at the folder that holds the data files themselves.",
         )
     return [images]
+
+
+def _table_name(path: Path) -> str:
+    """One name for the shards of a parquet table, as the hub stores them."""
+    is_parquet = path.suffix.lower() == ".parquet"
+    return _SHARD.sub("", path.stem) + path.suffix if is_parquet else path.name
 
 
 def _read(paths: Sequence[Path], bad: BadRows) -> Source:
@@ -117,6 +122,8 @@ def _read_json(path: Path, where: dict[str, Any], bad: BadRows) -> Source:
     lines = read_json_lines(path, bad)
     is_prompts = any("prompt" in row for _, row in lines)
     columns = ("prompt",) if is_prompts else pope.LINE_COLUMNS
+    if not any(set(columns) & row.keys() for _, row in lines):
+        require_columns(list(lines[0][1]) if lines else (), ["prompt", "image"], path)
     complete = []
     for place, row in lines:
         try:

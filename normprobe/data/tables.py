@@ -119,6 +119,11 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
                 "Look for a stray tab or double quote in that row.",
             )
         )
+    if odd_rows and not table.num_rows:
+        raise NormprobeError(
+            f"{path}: none of its {len(odd_rows)} rows has as many columns as the header.",
+            "Save it as tab-separated UTF-8 text with a header line.",
+        )
     if not table.num_rows:
         raise _no_rows(path)
     odd = {row.number - 1 for row in odd_rows}
@@ -193,13 +198,14 @@ def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any
         place = Place(str(path), number, unit="line")
         try:
             row = json.loads(line, object_pairs_hook=_without_repeats)
-            if not isinstance(row, dict):
-                raise ValueError(f"expected a JSON object, received {type(row).__name__}")
         except (ValueError, RecursionError) as error:
-            fault = str(error) if "expected a JSON" in str(error) else f"not JSON ({error})"
-            bad.refuse(BadRow(place, f"{fault}.", "Write one JSON object on each line."))
-            continue
-        rows.append((place, row))
+            fault = f"not JSON ({error})."
+        else:
+            if isinstance(row, dict):
+                rows.append((place, row))
+                continue
+            fault = f"expected a JSON object, received {type(row).__name__}."
+        bad.refuse(BadRow(place, fault, "Write one JSON object on each line."))
     if not rows:
         raise _no_rows(path)
     return rows
@@ -277,7 +283,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"expected a JSON object, received {quoted(twice)} in it twice")
+        raise ValueError(f"the name {quoted(twice)} is there twice")
     return made
 
 
