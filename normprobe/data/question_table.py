@@ -56,9 +56,10 @@ def read_question_table(
     """
     names = [name for name in (key, "index") if name in rows.columns]
     identifier = names[0] if names else None
-    require_columns(rows.columns, ["question", "image", *names[:1]], rows.source)
     present = [name for name in options if name in rows.columns]
     columns = present or [name for name in string.ascii_uppercase if name in rows.columns]
+    used = [name for name in (identifier, group, "hint", *columns) if name in rows.columns]
+    require_columns(rows.columns, ["question", "image", *map(str, used)], rows.source)
     keyed: Iterable[tuple[int, Place, str]]
     if identifier is None:
         keys = content_keys(_content(rows, row, columns) for row in range(len(rows)))

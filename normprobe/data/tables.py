@@ -289,7 +289,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _names(names: Sequence[str]) -> str:
     shown = [name if name.isprintable() else repr(name) for name in names[:_NAMES_SHOWN]]
-    return ", ".join(name[:60] for name in shown) + (", ..." if len(names) > _NAMES_SHOWN else "")
+    more = len(names) - len(shown)
+    return ", ".join(name[:60] for name in shown) + (f" and {more} more" if more else "")
 
 
 def _one_line(error: BaseException) -> str:
@@ -307,8 +308,10 @@ def _read_text(path: Path) -> str:
         # utf-8-sig: spreadsheet programs begin a UTF-8 file with a byte order mark.
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise NormprobeError(
-            f"{path}: expected UTF-8 text, received another encoding (byte {error.start}).",
+            f"{path}, line {line}: expected UTF-8 text, "
+            f"received another encoding (byte {error.start}).",
             f"Convert it: iconv -f ENCODING -t UTF-8 {path} > NEW_FILE",
         ) from error
     except OSError as error:

@@ -225,3 +225,10 @@ def test_a_parquet_that_claims_more_rows_than_memory_holds(tmp_path):
     parquet.write_table(pa.table({"question": ones}), tmp_path / "x.parquet")
     with pytest.raises(NormprobeError, match="the file claims 10000001"):
         open_data(str(tmp_path / "x.parquet"))
+
+
+def test_an_option_column_that_is_there_twice_is_refused(tmp_path):
+    header = ["index", "question", "A", "A", "image"]
+    path = write_tsv(tmp_path / "AI2D_TEST.tsv", [header, ["1", "q", "a", "b", "x"]])
+    with pytest.raises(NormprobeError, match="columns A are there twice"):
+        open_data(str(path))

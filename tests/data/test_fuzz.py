@@ -23,7 +23,14 @@ LIMIT = 30  # seconds a case; a case takes milliseconds
 SPLICES = [
     *(b"\t", b"\n", b"\r\n", b'"', b'\t"', b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b",", b"{", b"}"),
     *(b"nan", b"null", b"None", b"NaN", b"1e999", b"-1", b"1000001", b"9" * 5000, b"../../", b"/"),
-    *(b"[" * 100_000, b'{"a":' * 50_000, b"\\ud800", b"\\u0000", b"A" * 200_000, b"\xf0\x9f\x98\x80"),
+    *(
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"\\ud800",
+        b"\\u0000",
+        b"A" * 200_000,
+        b"\xf0\x9f\x98\x80",
+    ),
 ]
 FORMATS = {
     "PNG": {},
@@ -138,9 +145,7 @@ def files_below(folder: Path) -> dict[str, int]:
     return {str(path): path.lstat().st_size for path in sorted(folder.rglob("*"))}
 
 
-def attack(
-    path: Path, spec: Path, cases: int, chance: random.Random, root: Path
-) -> Counter[str]:
+def attack(path: Path, spec: Path, cases: int, chance: random.Random, root: Path) -> Counter[str]:
     """Read ``cases`` mutations of a file; what became of them."""
     sound, outcomes = path.read_bytes(), Counter[str]()
     expected = files_below(root).keys()

@@ -128,7 +128,7 @@ def test_too_little_to_draw_from(tmp_path):
     with pytest.raises(NormprobeError, match="expected a folder"):
         open_data(f"paper:{tmp_path}/none")
     few = ROWS | {"mmstar": ROWS["mmstar"][:300]}
-    with pytest.raises(NormprobeError, match="mmstar: expected 333 questions .* received"):
+    with pytest.raises(NormprobeError, match=r"mmstar: expected 333 questions .* received"):
         write(tmp_path / "few", few)
     (tmp_path / "few/mmstar.parquet").unlink()
     with pytest.raises(NormprobeError, match=r"expected one file of mmstar \(val\), received 0"):

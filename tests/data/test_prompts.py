@@ -70,7 +70,8 @@ def test_image_and_prompt(lines):
         ({"prompt": "x", "image": "../x.png"}, "line 1, column image: .* leaves the folder"),
         ({"prompt": "x", "image": ["a.png"]}, "line 1, column image: expected text"),
         ({"prompt": "x", "id": ""}, "line 1, column id: expected text"),
-        ({"promt": "x"}, "missing columns prompt, image; received promt"),
+        ({"text": "x"}, "missing columns question_id, image; received text"),
+        ({"caption": "x"}, "missing columns prompt, image; received caption"),
     ],
 )
 def test_bad_lines_are_refused(lines, row, message):

@@ -1,8 +1,16 @@
+import re
+
 import pytest
 
 from data.conftest import write_tsv
 from normprobe.data.bad_rows import BadRows
-from normprobe.data.tables import read_json_lines, read_lines, read_parquet, read_tsv, text_cell
+from normprobe.data.tables import (
+    read_json_lines,
+    read_parquet,
+    read_tsv,
+    require_columns,
+    text_cell,
+)
 from normprobe.errors import NormprobeError
 
 HEADER = ["index", "question", "A"]
@@ -47,8 +55,8 @@ def test_tsv_quoted_cell_with_line_breaks(tmp_path):
             b'index\tquestion\tA\n1\t"q\ta\n2\tq"\ta\n3\tq\ta\n',
             "row 1, column question: the cell swallows the next line",
         ),
-        ("index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "expected UTF-8"),
-        ("index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "expected UTF-8"),
+        ("index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "line 2: expected UTF-8"),
+        ("index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "line 1: expected UTF-8"),
     ],
 )
 def test_bad_tsv_is_refused(tmp_path, content, message):
@@ -105,3 +113,20 @@ def test_bad_parquet_is_refused(tmp_path, content):
 def test_text_cell_refuses_what_is_no_text(value):
     with pytest.raises(NormprobeError, match="row 1, column question: expected text"):
         text_cell(value, "x.tsv, row 1, column question")
+
+
+@pytest.mark.parametrize(
+    ("received", "message"),
+    [
+        (["index"], "x.tsv: missing columns A; received index"),
+        ([], "missing columns index, A; received "),
+        (["index", "A", "A"], "columns A are there twice"),
+        (["a\nb\x1b[2J"], r"received 'a\\nb\\x1b\[2J'"),
+        ([f"c{number}" for number in range(30)], r"c18, c19 and 10 more\.$"),
+    ],
+)
+def test_columns_that_are_missing_or_there_twice(received, message):
+    with pytest.raises(NormprobeError) as refusal:
+        require_columns(received, ["index", "A"], "x.tsv")
+    assert re.search(message, refusal.value.problem)
+    assert "\n" not in refusal.value.problem
