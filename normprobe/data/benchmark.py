@@ -85,6 +85,8 @@ class Benchmark:
             publish its rows, tried in this order.
         columns: of the table on the hub; they tell it from other benchmarks.
         read: questions of a table. Bad rows go to the second argument.
+        options_template: the prompt where a table holds the options in columns A, B, ... and the
+            hub's does not.
     """
 
     name: str
@@ -92,6 +94,11 @@ class Benchmark:
     subsets: Mapping[str, tuple[HubSource, ...]]
     columns: tuple[str, ...]
     read: Callable[[Rows, BadRows], list[Question]]
+    options_template: str | None = None
+
+    def wording(self, columns: Sequence[str]) -> str:
+        """The template for a table with these columns."""
+        return self.options_template if self.options_template and "A" in columns else self.template
 
 
 def moved(name: str, config: str | None, split: str) -> tuple[HubSource, ...]:

@@ -34,7 +34,8 @@ def read_image_folder(folder: Path) -> Source | None:
     for name in names:
         # File systems allow names that are no text.
         key = str(name.as_posix()).encode(errors="backslashreplace").decode()
-        questions.append(Question(IMAGES, key, partial(_load, str(name), folder, Place(key))))
+        place = Place(str(folder / key))
+        questions.append(Question(IMAGES, key, partial(_load, str(name), folder, place)))
     where = {"path": str(folder.resolve())}
     return Source(IMAGES, PROMPT, folder.name, where, questions) if questions else None
 

@@ -135,7 +135,8 @@ def read_image(path: str, root: Path, where: Place) -> Image.Image:
             f"the image file {path[:200]!a} cannot be read from {root} ({str(error)[:200]}).",
             f"Put the image into {root}.",
         ) from error
-    return decode_image(data, replace(where, note=resolved.name))
+    is_named = where.column is not None  # by a cell, not by its own place
+    return decode_image(data, replace(where, note=resolved.name) if is_named else where)
 
 
 def image_hash(image: Image.Image) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -97,7 +97,7 @@ def _read(paths: Sequence[Path], bad: BadRows) -> Source:
 def _read_rows(rows: Rows, name: str, where: dict[str, Any], bad: BadRows) -> Source:
     benchmark = _benchmark_of(rows, name)
     questions = benchmark.read(rows, bad)
-    return Source(benchmark.name, benchmark.template, name, where, questions)
+    return Source(benchmark.name, benchmark.wording(rows.columns), name, where, questions)
 
 
 def _benchmark_of(rows: Rows, name: str) -> Benchmark:
@@ -162,7 +162,12 @@ def _read_saved(folder: Path, bad: BadRows) -> list[Source]:
     import datasets
 
     try:
+        for path in _saved_files(folder):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"it names {str(path)!a}, outside of it")
         loaded = datasets.load_from_disk(str(folder))
+        for split in loaded.values() if isinstance(loaded, dict) else [loaded]:
+            split.data.validate(full=True)  # Arrow maps the file and trusts its offsets
     except Exception as error:  # whatever its JSON and arrow files can be wrong about
         raise NormprobeError(
             f"{folder}: expected a saved data set ({' '.join(str(error).split())[:200]}).",
@@ -178,6 +183,17 @@ def _read_saved(folder: Path, bad: BadRows) -> list[Source]:
         )
         for name, split in splits.items()
     ]
+
+
+def _saved_files(folder: Path) -> Iterator[Path]:
+    """The files that the JSON of a saved data set names, each before it is looked into."""
+    index = folder / "dataset_dict.json"
+    splits = json.loads(index.read_text())["splits"] if index.is_file() else ["."]
+    for split in splits:
+        state = folder / split / "state.json"
+        yield state
+        for file in json.loads(state.read_text())["_data_files"]:
+            yield folder / split / file["filename"]
 
 
 def all_questions(sources: Sequence[Source]) -> list[Question]:

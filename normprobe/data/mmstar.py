@@ -16,9 +16,9 @@ TEMPLATE = "{question}\nAnswer with the option's letter from the given choices d
 
 
 def _read(rows: Rows, bad: BadRows) -> list[Question]:
-    # The TSV of VLMEvalKit holds the options in columns of their own.
-    template = WITH_OPTIONS if "A" in rows.columns else TEMPLATE
-    return read_question_table("mmstar", rows, bad, template=template, key="index")
+    return read_question_table(
+        "mmstar", rows, bad, template=MMSTAR.wording(rows.columns), key="index"
+    )
 
 
 MMSTAR = Benchmark(
@@ -29,4 +29,5 @@ MMSTAR = Benchmark(
     # options would be lost without a word.
     columns=("index", "question", "image", "meta_info"),
     read=_read,
+    options_template=WITH_OPTIONS,  # the TSV of VLMEvalKit
 )

@@ -1,6 +1,7 @@
 """The same questions from every format that they are published in."""
 
 import base64
+import json
 import random
 
 import datasets
@@ -121,6 +122,23 @@ def test_a_saved_data_set(tmp_path, name):
     check(open_data(str(tmp_path / "splits")), name)
 
 
+@pytest.mark.parametrize("file", ["state.json", "dataset_dict.json"])
+def test_a_saved_data_set_stays_in_its_folder(tmp_path, file):
+    dataset = datasets.Dataset(hub_table("pope"))
+    dataset.save_to_disk(tmp_path / "secret")
+    folder = tmp_path / "given"
+    if file == "state.json":
+        dataset.save_to_disk(folder)
+        state = json.loads((folder / file).read_text())
+        state["_data_files"][0]["filename"] = "../secret/data-00000-of-00001.arrow"
+        (folder / file).write_text(json.dumps(state))
+    else:
+        folder.mkdir()
+        (folder / file).write_text(json.dumps({"splits": ["../secret"]}))
+    with pytest.raises(NormprobeError, match=r"it names .*outside of it"):
+        open_data(str(folder))
+
+
 def test_a_damaged_saved_data_set_is_refused(tmp_path):
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(NormprobeError, match="expected a saved data set"):
@@ -150,6 +168,9 @@ def test_tsv(tmp_path, name, file, prompt):
     assert data.ids == [f"{name}/4", f"{name}/5"]
     first, second = data
     assert first.prompt == second.prompt == prompt
+    wording = data.provenance["sources"][0]["prompt"]
+    cells = {"question": "Which?", "hint": "Look.", "options": "A. cat\nB. None"}
+    assert wording.format(**cells) == prompt
     assert first.image_hash == second.image_hash  # the second names the row of the first
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pytest
 from PIL import Image
@@ -85,6 +86,17 @@ def a_parquet(folder: Path, picture: Image.Image) -> Path:
     }
     parquet.write_table(pa.table(columns), folder / "val.parquet")
     return folder / "val.parquet"
+
+
+def saved_rows(folder: Path, picture: Image.Image) -> Path:
+    table = parquet.read_table(a_parquet(folder, picture))
+    (folder / "val.parquet").unlink()
+    datasets.Dataset(table).save_to_disk(folder)
+    return folder / "data-00000-of-00001.arrow"
+
+
+def saved_names(folder: Path, picture: Image.Image) -> Path:
+    return saved_rows(folder, picture).with_name("state.json")
 
 
 def prompts(folder: Path, picture: Image.Image) -> Path:
@@ -181,6 +193,8 @@ TABLES: list[Callable[[Path, Image.Image], Path]] = [
     some_pope_lines,
     some_prompt_lines,
     a_parquet,
+    saved_rows,
+    saved_names,
     prompts,
 ]
 
@@ -190,7 +204,8 @@ def check_tables(
 ) -> Counter[str]:
     (folder / "in").mkdir()
     path = make(folder / "in", picture)
-    return attack(path, path, cases, random.Random(f"{make.__name__}{cases}"), folder)
+    spec = path.parent if make in (saved_rows, saved_names) else path
+    return attack(path, spec, cases, random.Random(f"{make.__name__}{cases}"), folder)
 
 
 def check_images(kind: str, folder: Path, picture: Image.Image, cases: int) -> Counter[str]:
