@@ -68,14 +68,14 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
 
 
 def decode_image_cell(cell: Any, where: Place | str) -> Image.Image:
-    """Decode the image of a parquet row: a struct whose ``bytes`` hold the encoded file.
+    """Decode the image of a parquet row: the encoded file, or a struct with it as ``bytes``.
 
     The struct also has a ``path``. It is never opened: it names a file of whoever made the table.
 
     Raises:
         BadRow: no bytes, or ``decode_image`` refuses them.
     """
-    data = cell.get("bytes") if isinstance(cell, dict) else None
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
     if not data or not isinstance(data, bytes):
         raise BadRow(
             where,

@@ -86,8 +86,8 @@ def _column_keys(
     bad: BadRows,
 ) -> Iterator[tuple[int, Place, str]]:
     groups = [None] * len(rows)
-    if group in rows.columns and len(set(rows.table[group].to_pylist())) > 1:
-        groups = rows.table[group].to_pylist()
+    if group in rows.columns and len(set(map(str, cells := rows.table[group].to_pylist()))) > 1:
+        groups = cells
     for row, cell in enumerate(rows.table[column].to_pylist()):
         place = rows.places[row]
         try:
@@ -122,7 +122,7 @@ def _load(
     question = text_cell(rows.cell(row, "question"), place.at("question"))
     cells = {
         "question": question,
-        "hint": rows.cell(row, "hint"),
+        "hint": _text(rows, row, "hint"),
         "options": lettered(_options(rows, row, options)),
     }
     return fill_template(template, cells), _image(rows, row, row_of, text_only)
@@ -135,7 +135,17 @@ def _options(rows: Rows, row: int, columns: Sequence[str]) -> list[tuple[str, An
             raise BadRow(place, "expected a list of options.", "Fill the cell or remove its row.")
         return letters([text_cell(option, place) for option in cell])
     # choice_A or A: the letter is the last one, and keeps its option where another is absent.
-    return [(name[-1], rows.cell(row, name)) for name in columns]
+    return [(name[-1], _text(rows, row, name)) for name in columns]
+
+
+def _text(rows: Rows, row: int, column: str) -> str | None:
+    """A cell that may be empty; numbers are text of their own."""
+    cell = rows.cell(row, column)
+    if not is_present(cell):
+        return None
+    return text_cell(
+        str(cell) if isinstance(cell, int | float) else cell, rows.places[row].at(column)
+    )
 
 
 def _image(

@@ -174,6 +174,37 @@ def test_tsv(tmp_path, name, file, prompt):
     assert first.image_hash == second.image_hash  # the second names the row of the first
 
 
+ODD = {
+    "integers": pa.array([1, 2]),
+    "floats": pa.array([1.5, float("nan")]),
+    "bools": pa.array([True, None]),
+    "lists": pa.array([[1], [2, None]]),
+    "texts": pa.array([["a"], None]),
+    "structs": pa.array([{"x": 1}, {"x": None}]),
+    "nulls": pa.nulls(2),
+    "bytes": pa.array([b"\xff", b""]),
+    "dates": pa.array([1, 2], pa.timestamp("s")),
+    "words": pa.array(["\x00", "x" * 100]),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_columns_of_odd_types_end_in_known_failures(tmp_path, name, odd):
+    for place, column in enumerate(BENCHMARKS[name].columns):
+        table = hub_table(name)
+        at = table.column_names.index(column)
+        path = tmp_path / f"{place}.parquet"
+        parquet.write_table(table.set_column(at, column, ODD[odd]), path)
+        for skip in (False, True):
+            try:
+                samples = list(open_data(str(path), skip_bad=skip))
+            except NormprobeError as error:
+                assert "\n" not in error.problem
+            else:
+                assert all(sample.prompt.strip() for sample in samples)
+
+
 def test_pope_of_all_three_thirds_numbers_each_from_one(tmp_path):
     table = pa.table(
         {
