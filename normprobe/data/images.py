@@ -56,6 +56,8 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
             f"expected an image, received {len(data)} bytes of no known image format.",
             _REPLACE,
         ) from error
+    except MemoryError:
+        raise  # of the machine, not of the image: nothing to leave out
     except Exception as error:
         # Each of Pillow's format plugins fails in its own way on damaged bytes (OSError,
         # SyntaxError, struct.error, zlib.error, ...); what they mean is the same.

@@ -192,3 +192,12 @@ def test_hash_knows_the_shape():
     wide, tall = Image.new("RGB", (6, 4)), Image.new("RGB", (4, 6))
     assert wide.tobytes() == tall.tobytes()
     assert image_hash(wide) != image_hash(tall)
+
+
+def test_a_machine_without_memory_is_no_bad_image(monkeypatch, red_png):
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", full)
+    with pytest.raises(MemoryError):
+        decode_image(red_png, WHERE)
