@@ -17,6 +17,7 @@ def interface(
     data: opt.Data = "sample",
     limit: opt.Limit = None,
     seed: opt.Seed = 42,
+    skip_bad: opt.SkipBad = False,
     system: opt.System = None,
     revision: opt.Revision = None,
     device: opt.Device = "auto",

@@ -18,6 +18,7 @@ def layers(
     batch_size: opt.BatchSize = 1,
     limit: opt.Limit = None,
     seed: opt.Seed = 42,
+    skip_bad: opt.SkipBad = False,
     system: opt.System = None,
     revision: opt.Revision = None,
     device: opt.Device = "auto",
@@ -37,13 +38,16 @@ def layers(
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5)."""
+    """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5).
+
+    MODEL may be a vision-language model or, with --data text, a bare language model.
+    """
     chosen = dict(locals())
     with console.reported(verbose):
         from normprobe.cli.subject import begin
-        from normprobe.model.checkpoint import VISION_LANGUAGE
+        from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_LANGUAGE
 
-        subject, samples, run = begin("layers", chosen, kinds=[VISION_LANGUAGE])
+        subject, samples, run = begin("layers", chosen, kinds=[VISION_LANGUAGE, LANGUAGE_MODEL])
         measure(subject, samples, run, batch_size, system, console.mode_of(json, quiet))
 
 

@@ -14,7 +14,8 @@ Model = Annotated[
 Data = Annotated[
     str,
     typer.Option(
-        help="sample (bundled), mmbench, pope, mmstar, or a local file or folder in their formats.",
+        help="sample (bundled), text (no images), paper, a benchmark (mmbench, pope:random, "
+        "mmstar, ...), or a local file or folder.",
         show_default=True,
     ),
 ]
@@ -54,6 +55,9 @@ TrustRemoteCode = Annotated[
 BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Samples a forward.")]
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave bad rows out and list them in skipped.csv.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the draw.")]
 System = Annotated[

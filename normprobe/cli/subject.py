@@ -84,8 +84,7 @@ def begin(
     )
     if kinds is not None and checkpoint.kind not in kinds:
         raise NormprobeError(
-            f"{checkpoint.name} is a {checkpoint.kind}; {command} needs a {' or '.join(kinds)}, "
-            f"because the samples of --data {options['data']} hold images",
+            f"{checkpoint.name} is a {checkpoint.kind}; {command} needs a {' or '.join(kinds)}",
             f"measure the side that exists: normprobe interface {options['model']}",
         )
     if OVERRIDES.get(checkpoint.config.model_type, {}).get("videos_only"):
@@ -94,7 +93,13 @@ def begin(
             "images",
             "`normprobe embeddings` and `normprobe inspect` work without images",
         )
-    samples = open_data(options["data"], limit=options["limit"], seed=options["seed"])
+    samples = open_data(
+        options["data"],
+        limit=options["limit"],
+        seed=options["seed"],
+        skip_bad=options["skip_bad"],
+    )
+    require_fitting_data(command, checkpoint, samples, options)
     run = start_run(command, checkpoint, samples, options["output"], options["overwrite"], options)
     loading = ("device", "dtype", "device_map", "attn_implementation", "range_reads", "quiet")
     with run.discarded_on_failure():
@@ -109,6 +114,31 @@ def begin(
         if options["verify"]:
             verify_parts(run, subject, samples, options["system"])
     return subject, samples, run
+
+
+def require_fitting_data(
+    command: str, checkpoint: "Checkpoint", samples: "DataSet", options: Mapping[str, Any]
+) -> None:
+    """Refuse images for the layers of a language model, and text for a vision encoder.
+
+    Raises:
+        NormprobeError: the model cannot take these samples.
+    """
+    from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER
+
+    if checkpoint.kind == LANGUAGE_MODEL and command == "layers" and samples.has_images:
+        raise NormprobeError(
+            f"{checkpoint.name} is a {checkpoint.kind}, and the samples of --data "
+            f"{options['data']} hold images",
+            "pass --data text, or measure the side that exists: normprobe interface "
+            f"{options['model']}",
+        )
+    if checkpoint.kind == VISION_ENCODER and not samples.has_images:
+        raise NormprobeError(
+            f"{checkpoint.name} is a {checkpoint.kind}, and the samples of --data "
+            f"{options['data']} hold no images",
+            "pass --data with images, such as --data sample",
+        )
 
 
 def load_subject(
@@ -179,14 +209,21 @@ def load_subject(
 def example_inputs(
     checkpoint: "Checkpoint", processor: Any, samples: "Iterable[Sample]", system: str | None
 ) -> "BatchFeature":
-    """The inputs of the first sample that has an image."""
+    """The inputs of the first sample that has an image and that the processor takes."""
+    from normprobe.data.bad_rows import RefusedSample
     from normprobe.data.batches import build_inputs
 
-    example = next((sample for sample in samples if sample.image is not None), None)
-    if example is None:
-        raise NormprobeError("no sample has an image to trace", "pass --data with images")
-    model_type = checkpoint.config.model_type
-    return build_inputs(processor, [example], system=system, model_type=model_type)
+    refusal = NormprobeError("no sample has an image to trace", "pass --data with images")
+    for sample in samples:
+        if sample.image is None:
+            continue
+        try:
+            return build_inputs(
+                processor, [sample], system=system, model_type=checkpoint.config.model_type
+            )
+        except RefusedSample as error:
+            refusal = error
+    raise refusal
 
 
 def start_run(
@@ -275,17 +312,36 @@ def verify_parts(
 def input_batches(
     subject: Subject, data: "DataSet", batch_size: int, system: str | None, run: "RunDir"
 ) -> "Iterator[tuple[Sequence[str], BatchFeature]]":
-    """Sample ids and model inputs, batch by batch. Image hashes go to the run's record."""
+    """Sample ids and model inputs, batch by batch.
+
+    Image hashes go to the run's record, what was left out to ``skipped.csv``.
+    """
     from normprobe.data.batches import batches
 
     hashes: dict[str, str | None] = {}
     model_type = subject.checkpoint.config.model_type
     for samples, inputs in batches(
-        data, subject.processor, batch_size, system, model_type=model_type
+        data, subject.processor, batch_size, system, model_type=model_type, bad=data.bad
     ):
         hashes.update((sample.id, sample.image_hash) for sample in samples)
         yield [sample.id for sample in samples], inputs
     run.note(image_hashes=hashes)
+    note_skipped(run, data)
+
+
+def note_skipped(run: "RunDir", data: "DataSet") -> None:
+    """List what was left out, and say how much that is."""
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    if skipped := data.bad.skipped:
+        table = pd.DataFrame([asdict(row) for row in skipped])
+        table["row"] = table["row"].astype("Int64")  # no row at all is an empty field, not 3.0
+        run.write_table("skipped", table)
+        run.note(skipped=len(skipped))
+        rows = "1 bad row" if len(skipped) == 1 else f"{len(skipped)} bad rows"
+        console.talk(f"warning: {rows} left out, listed in skipped.csv")
 
 
 def collect(
@@ -297,7 +353,9 @@ def collect(
         run.append(batch)
     collected = run.rows()
     if collected.empty:
-        raise NormprobeError(f"{data.name} holds no samples", "pass another --data")
+        reasons = [row.reason for row in data.bad.skipped]
+        left_out = f" that can be used; {len(reasons)} left out: {reasons[0]}" if reasons else ""
+        raise NormprobeError(f"{data.name} holds no samples{left_out}", "pass another --data")
     return collected
 
 

@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from normprobe.data.bad_rows import BadRows, RefusedSample
 from normprobe.data.chat import PLAIN_LAYOUTS, image_token, is_multimodal, render_chat, render_plain
 from normprobe.data.remote_inputs import BUILDERS
 from normprobe.data.sample import Sample
@@ -102,7 +103,7 @@ def build_inputs(
     placeholder = image_token(processor)
     for sample in samples:
         if placeholder and placeholder in sample.prompt:
-            raise NormprobeError(
+            raise RefusedSample(
                 f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
                 "Remove it from the prompt; normprobe places the image itself.",
             )
@@ -118,7 +119,7 @@ def build_inputs(
             sample.id + ("" if sample.image is None else " ({}x{} px)".format(*sample.image.size))
             for sample in samples
         )
-        raise NormprobeError(
+        raise RefusedSample(
             f"The processor refuses {sizes}: {_first_line(error)}.",
             "Leave the sample out of the data, or use --batch-size 1 if only the batch fails.",
         ) from error
@@ -130,15 +131,47 @@ def batches(
     batch_size: int,
     system: str | None = None,
     model_type: str | None = None,
+    bad: BadRows | None = None,
 ) -> Iterator[tuple[list[Sample], BatchFeature]]:
-    """Yield samples and their inputs, ``batch_size`` at a time; the last batch may be smaller.
+    """Yield samples and their inputs, ``batch_size`` at a time; a batch may be smaller.
+
+    Args:
+        data: what to read.
+        processor: as ``build_inputs`` takes it, like ``system`` and ``model_type``.
+        batch_size: samples a batch.
+        system: a system prompt.
+        model_type: ``config.model_type``.
+        bad: takes the samples that the processor refuses; None raises on the first.
 
     Raises:
         NormprobeError: as ``build_inputs``.
     """
+    build = partial(build_inputs, processor, system=system, model_type=model_type)
     samples = iter(data)
     while batch := list(islice(samples, batch_size)):
-        yield batch, build_inputs(processor, batch, system=system, model_type=model_type)
+        try:
+            inputs = build(batch)
+        except RefusedSample:
+            batch = _accepted(batch, build, bad or BadRows())
+            if not batch:
+                continue
+            inputs = build(batch)
+        yield batch, inputs
+
+
+def _accepted(
+    batch: Sequence[Sample], build: Callable[[list[Sample]], object], bad: BadRows
+) -> list[Sample]:
+    """The samples of a batch that the processor takes one by one."""
+    accepted = []
+    for sample in batch:
+        try:
+            build([sample])
+        except RefusedSample as error:
+            bad.refuse(error, sample.id)
+        else:
+            accepted.append(sample)
+    return accepted
 
 
 def special_token_ids(processor: Any) -> list[int]:

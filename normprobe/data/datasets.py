@@ -1,51 +1,51 @@
-"""``open_data``: the bundled questions, a published benchmark or local files, by name or path."""
+"""``open_data``: bundled questions, a published benchmark, local files or prompts, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from normprobe.data.benchmark import Benchmark, Question
+from normprobe.data.bad_rows import BadRow, BadRows
+from normprobe.data.benchmark import Question, Source
+from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.draw import draw
 from normprobe.data.hub import load_hub_table
 from normprobe.data.images import image_hash
-from normprobe.data.mmbench import MMBENCH
-from normprobe.data.mmstar import MMSTAR
-from normprobe.data.pope import POPE
+from normprobe.data.local import all_questions, read_file, read_folder
+from normprobe.data.paper import PAPER, SHARES, choose_sources, draw_paper
+from normprobe.data.prompts import BUNDLED_PROMPTS, TEXT, read_text
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 
 SAMPLE = "sample"
 """Name of the bundled questions, all benchmarks together."""
 
-BENCHMARKS: dict[str, Benchmark] = {"mmbench": MMBENCH, "pope": POPE, "mmstar": MMSTAR}
-"""Every benchmark that ``--data`` knows; a new one is one file and one entry here."""
-
-# Each benchmark is published in a format of its own, so the ending of a file tells them apart.
-_BENCHMARK_OF_SUFFIX = {
-    suffix: benchmark for benchmark in BENCHMARKS.values() for suffix in benchmark.suffixes
-}
-
 
 class DataSet:
     """Questions to iterate over, as often as needed.
 
-    Images are decoded one at a time while iterating; a bad row raises NormprobeError there.
+    Images are decoded one at a time while iterating; a bad row goes to ``bad`` there.
 
     Attributes:
         name: short, for folder names.
-        ids: sample ids in the order of iteration.
+        ids: sample ids in the order of iteration, bad ones as well.
         provenance: JSON-able record of where the questions come from and how they were drawn.
+        bad: raises on the first bad row, or lists what was left out. Whoever finds that a sample
+            cannot be used later on (a processor refuses it) adds it there.
     """
 
     def __init__(
-        self, name: str, questions: Sequence[Question], provenance: dict[str, Any]
+        self,
+        name: str,
+        questions: Sequence[Question],
+        provenance: dict[str, Any],
+        bad: BadRows | None = None,
     ) -> None:
         self.name = name
         self.provenance = provenance
+        self.bad = bad or BadRows()
         self._questions = questions
 
     @property
@@ -53,23 +53,37 @@ class DataSet:
         """Sample ids in the order of iteration."""
         return [question.id for question in self._questions]
 
+    @property
+    def has_images(self) -> bool:
+        """False where every question is known to be text alone."""
+        return any(question.has_image for question in self._questions)
+
     def __len__(self) -> int:
         return len(self._questions)
 
     def __iter__(self) -> Iterator[Sample]:
         for question in self._questions:
-            prompt, image = question.load()
-            yield Sample(question.id, prompt, image, image_hash(image))
+            try:
+                prompt, image = question.load()
+            except BadRow as error:
+                self.bad.refuse(error, question.id)
+                continue
+            picture = None if image is None else image_hash(image)
+            yield Sample(question.id, prompt, image, picture)
 
 
-def open_data(spec: str, *, limit: int | None = None, seed: int = 42) -> DataSet:
+def open_data(
+    spec: str, *, limit: int | None = None, seed: int = 42, skip_bad: bool = False
+) -> DataSet:
     """Open a data set.
 
     Args:
-        spec: ``sample``, the name of a benchmark (from the hub), or the path of a file or folder
-            in a published format. Names win over paths: write ``./pope`` for a folder pope.
+        spec: ``sample``; ``text`` or ``text:FILE``; the name of a benchmark, ``NAME:SUBSET``
+            (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or folder in a
+            published format. Names win over paths: write ``./pope`` for a folder pope.
         limit: number of questions to draw; ``None`` takes all.
         seed: of the draw.
+        skip_bad: leave bad rows out, and list them, instead of raising on the first.
 
     Raises:
         NormprobeError: unknown, unreachable, or malformed.
@@ -78,70 +92,70 @@ def open_data(spec: str, *, limit: int | None = None, seed: int = 42) -> DataSet
         raise NormprobeError(
             f"--limit: expected at least 1 question, received {limit}.", "Pass --limit 1 or more."
         )
-    if spec == SAMPLE:
-        name, questions, sources = SAMPLE, *_read_folder(bundled_data_dir())
-    elif spec in BENCHMARKS:
-        name, questions, sources = spec, *_read_hub(BENCHMARKS[spec])
-    elif Path(spec).is_dir():
-        name, questions, sources = Path(spec).resolve().name, *_read_folder(Path(spec))
-    elif Path(spec).is_file():
-        name, questions, sources = Path(spec).stem, *_read_files([Path(spec)])
+    bad = BadRows(skip=skip_bad)
+    name, sources = _read(spec, bad)
+    if spec.partition(":")[0] == PAPER:
+        questions = draw_paper(sources, seed, bad)
     else:
-        raise NormprobeError(
-            f"--data: expected {SAMPLE}, {', '.join(BENCHMARKS)}, or an existing file or folder; "
-            f"received {spec!r}.",
-            f"Check the spelling; --data {SAMPLE} needs no download.",
-        )
+        questions = all_questions(sources)
     drawn = draw(questions, limit, seed)
-    provenance = {"data": spec, "seed": seed, "limit": limit, "samples": len(drawn)}
-    return DataSet(name, drawn, provenance | {"sources": sources})
+    provenance = {
+        "data": spec,
+        "seed": seed,
+        "limit": limit,
+        "samples": len(drawn),
+        "sources": [_describe(source) for source in sources],
+    }
+    return DataSet(name, drawn, provenance, bad)
 
 
-_Read = tuple[list[Question], list[dict[str, Any]]]  # questions, and one provenance a source
-
-
-def _read_hub(benchmark: Benchmark) -> _Read:
-    table, provenance = load_hub_table(benchmark)
-    questions = benchmark.read_table(table, str(provenance["hub"]))
-    return questions, [_describe(benchmark, questions, provenance)]
-
-
-def _read_folder(folder: Path) -> _Read:
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _BENCHMARK_OF_SUFFIX)
-    if not files:
-        raise NormprobeError(
-            f"{folder}: no data file found; expected {_formats()}.",
-            "Point --data at the folder that holds the data files themselves.",
-        )
-    return _read_files(files)
-
-
-def _read_files(files: Sequence[Path]) -> _Read:
-    questions, sources = [], []
-    for path in files:
-        benchmark = _BENCHMARK_OF_SUFFIX.get(path.suffix.lower())
-        if benchmark is None:
-            raise NormprobeError(
-                f"{path}: expected {_formats()}.", "Convert the file, or rename it to its format."
-            )
-        read = benchmark.read_file(path)
-        sources.append(_describe(benchmark, read, {"path": str(path.resolve())}))
-        if sum(other.suffix.lower() in benchmark.suffixes for other in files) > 1:
-            # POPE's three official files number their questions alike.
-            read = [replace(question, key=f"{path.name}/{question.key}") for question in read]
-        questions += read
-    return questions, sources
-
-
-def _formats() -> str:
-    return ", ".join(f"{'/'.join(b.suffixes)} ({b.name})" for b in BENCHMARKS.values())
-
-
-def _describe(
-    benchmark: Benchmark, questions: Sequence[Question], where: dict[str, Any]
-) -> dict[str, Any]:
-    return (
-        {"benchmark": benchmark.name, "prompt": benchmark.template}
-        | where
-        | {"questions": len(questions)}
+def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
+    """A short name and the sources of what the user typed."""
+    name, colon, rest = spec.partition(":")
+    if spec == SAMPLE:
+        return SAMPLE, read_folder(bundled_data_dir(), bad)
+    if name in BENCHMARKS:
+        subset = rest if colon else next(iter(BENCHMARKS[name].subsets))
+        return spec.replace(":", "-"), [_read_hub(name, subset, bad)]
+    if name == TEXT:
+        path = Path(rest) if colon else BUNDLED_PROMPTS
+        return path.stem if colon else TEXT, [read_text(path)]
+    if name == PAPER and colon:
+        return PAPER, choose_sources(read_folder(_folder(rest), bad), rest)
+    if name == PAPER:
+        return PAPER, [_read_hub(part, subset, bad) for part, (subset, _) in SHARES.items()]
+    path = Path(spec)
+    if path.is_dir():
+        return path.resolve().name, read_folder(path, bad)
+    if path.is_file():
+        return path.stem, [read_file(path, bad)]
+    raise NormprobeError(
+        f"--data: expected {SAMPLE}, {', '.join(BENCHMARKS)}, {PAPER}, {TEXT}, or an existing file "
+        f"or folder; received {spec!r}.",
+        f"Check the spelling; --data {SAMPLE} needs no download.",
     )
+
+
+def _read_hub(name: str, subset: str, bad: BadRows) -> Source:
+    benchmark = BENCHMARKS[name]
+    if subset not in benchmark.subsets:
+        raise NormprobeError(
+            f"--data {name}:{subset}: expected one of {', '.join(benchmark.subsets)}.",
+            f"Pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}.",
+        )
+    rows, where = load_hub_table(benchmark, subset)
+    return Source(name, benchmark.template, subset, where, benchmark.read(rows, bad))
+
+
+def _folder(path: str) -> Path:
+    if not Path(path).is_dir():
+        raise NormprobeError(
+            f"--data {PAPER}:{path}: expected a folder.",
+            "Name the folder that holds the published files of MMBench, POPE and MMStar.",
+        )
+    return Path(path)
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    facts = {"benchmark": source.benchmark, "prompt": source.template}
+    return facts | source.where | {"questions": len(source.questions)}

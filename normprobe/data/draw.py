@@ -18,11 +18,14 @@ def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Qu
         limit: how many to keep; ``None`` keeps all of them in file order.
         seed: another seed, another draw.
     """
-    if limit is None:
-        return list(questions)
+    return list(questions) if limit is None else shuffled(questions, seed)[:limit]
+
+
+def shuffled(questions: Sequence[Question], seed: int) -> list[Question]:
+    """All questions, in the order of a hash of seed, benchmark and key."""
 
     def position(question: Question) -> str:
         label = f"{seed}|{question.benchmark}|{question.key}"
         return hashlib.sha256(label.encode()).hexdigest()
 
-    return sorted(questions, key=position)[:limit]
+    return sorted(questions, key=position)

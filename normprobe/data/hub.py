@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from normprobe.data.bad_rows import Place
 from normprobe.data.benchmark import Benchmark
+from normprobe.data.tables import Rows
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset
 
 
-def load_hub_table(benchmark: Benchmark) -> tuple[pa.Table, dict[str, str | None]]:
+def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, str | None]]:
     """Load the rows of a published benchmark, images still encoded.
 
     Data sets move between organisations, so a benchmark may have several ids for the same rows;
     the one that answered is part of the provenance.
+
+    Args:
+        benchmark: what to load.
+        subset: a key of its ``subsets``.
 
     Returns:
         The table, memory-mapped from the cache, and its provenance: id, config, split, revision.
@@ -27,27 +32,37 @@ def load_hub_table(benchmark: Benchmark) -> tuple[pa.Table, dict[str, str | None
     """
     import datasets
 
-    source = benchmark.hub
     failures = []
-    for repo in source.repos:
+    for source in benchmark.subsets[subset]:
         try:
-            dataset = datasets.load_dataset(repo, source.config, split=source.split)
+            dataset = datasets.load_dataset(source.repo, source.config, split=source.split)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            failures.append(f"{repo}: {str(error).splitlines()[0][:160]}")
+            failures.append(f"{source.repo}: {str(error).splitlines()[0][:160]}")
             continue
         provenance = {
-            "hub": repo,
+            "hub": source.repo,
             "config": source.config,
             "split": source.split,
             "revision": _revision(dataset),
         }
-        # The arrow format leaves images encoded: one bad image must not stop the whole table.
-        return dataset.with_format("arrow")[:], provenance
+        return rows_of(dataset, source.repo), provenance
     raise NormprobeError(
         f"Data set {benchmark.name} could not be loaded ({'; '.join(failures)}).",
         "Offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "
         "published format).",
     )
+
+
+def rows_of(dataset: Dataset, source: str) -> Rows:
+    """The rows of a loaded data set.
+
+    Args:
+        dataset: of the ``datasets`` library.
+        source: names it in errors.
+    """
+    # The arrow format leaves images encoded: one bad image must not stop the whole table.
+    table = dataset.with_format("arrow")[:]
+    return Rows(table, source, [Place(source, row + 1) for row in range(table.num_rows)])
 
 
 def _revision(dataset: Dataset) -> str | None:

@@ -9,17 +9,22 @@ import base64
 import hashlib
 import io
 import warnings
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from normprobe.errors import NormprobeError
+from normprobe.data.bad_rows import BadRow, Place
 
-_REPLACE = "Replace the image with a complete PNG, JPEG or WebP file"
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
+"""What is decoded. Pillow reads more, some of it (EPS) by running another program."""
+
+_REPLACE = "Replace the image with a complete PNG, JPEG or WebP file."
 
 
-def decode_image(data: bytes, where: str) -> Image.Image:
+def decode_image(data: bytes, where: Place | str) -> Image.Image:
     """Decode every pixel of an image; of an animation, the first frame.
 
     Args:
@@ -30,73 +35,78 @@ def decode_image(data: bytes, where: str) -> Image.Image:
         An RGB image with EXIF rotation applied and transparency composited on white.
 
     Raises:
-        NormprobeError: not an image, cut short, empty, or larger than Pillow's limit on pixels.
+        BadRow: not an image, cut short, empty, or larger than Pillow's limit on pixels.
     """
     try:
         with warnings.catch_warnings():
-            # Pillow warns from its limit on and refuses from twice the limit on. Refuse at once:
-            # the limit is there because a file of a few kB can ask for gigabytes of memory.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as encoded:
+            # Damaged metadata make Pillow talk, and from its limit on pixels it only warns: that
+            # limit is checked below.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=_formats()) as encoded:
+                _refuse_bomb(encoded.size)
                 encoded.load()  # open() reads the header; only this notices a missing end
                 image = _to_rgb(ImageOps.exif_transpose(encoded))
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise NormprobeError(
-            f"{where}: {error}",
-            f"Scale the image below {Image.MAX_IMAGE_PIXELS} pixels, or leave it out.",
+    except Image.DecompressionBombError as error:
+        raise BadRow(
+            where, f"{error}", f"Scale the image below {Image.MAX_IMAGE_PIXELS} pixels."
         ) from error
     except UnidentifiedImageError as error:
-        raise NormprobeError(
-            f"{where}: expected an image, received {len(data)} bytes of no known image format.",
-            f"{_REPLACE}.",
+        raise BadRow(
+            where,
+            f"expected an image, received {len(data)} bytes of no known image format.",
+            _REPLACE,
         ) from error
+    except MemoryError:
+        raise  # of the machine, not of the image: nothing to leave out
     except Exception as error:
         # Each of Pillow's format plugins fails in its own way on damaged bytes (OSError,
         # SyntaxError, struct.error, zlib.error, ...); what they mean is the same.
-        raise NormprobeError(
-            f"{where}: the image cannot be decoded ({error}).", f"{_REPLACE}."
+        raise BadRow(
+            where, f"the image cannot be decoded ({str(error)[:200]}).", _REPLACE
         ) from error
     if 0 in image.size:
-        raise NormprobeError(f"{where}: the image has no pixels {image.size}.", f"{_REPLACE}.")
+        raise BadRow(where, f"the image has no pixels {image.size}.", _REPLACE)
     return image
 
 
-def decode_image_cell(cell: Any, where: str) -> Image.Image:
-    """Decode the image of a parquet row: a struct whose ``bytes`` hold the encoded file.
+def decode_image_cell(cell: Any, where: Place | str) -> Image.Image:
+    """Decode the image of a parquet row: the encoded file, or a struct with it as ``bytes``.
 
     The struct also has a ``path``. It is never opened: it names a file of whoever made the table.
 
     Raises:
-        NormprobeError: no bytes, or ``decode_image`` refuses them.
+        BadRow: no bytes, or ``decode_image`` refuses them.
     """
-    data = cell.get("bytes") if isinstance(cell, dict) else None
-    if not data:
-        raise NormprobeError(
-            f"{where}: expected the bytes of an image, received none.",
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    if not data or not isinstance(data, bytes):
+        raise BadRow(
+            where,
+            "expected the bytes of an image, received none.",
             "Embed the image bytes in the table, or remove the row.",
         )
     return decode_image(data, where)
 
 
-def decode_base64(text: str, where: str) -> bytes:
+def decode_base64(text: str, where: Place | str) -> bytes:
     """Decode base64, refusing characters outside its alphabet; line breaks are allowed.
 
     The lenient decoder of the standard library skips what it does not know, so that a ``data:``
     prefix or a cut-off cell turns into other bytes instead of an error.
 
     Raises:
-        NormprobeError: not base64.
+        BadRow: not base64.
     """
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError as error:  # binascii.Error is one
-        raise NormprobeError(
-            f"{where}: expected base64, received {text[:40]!r}... ({error}).",
+        raise BadRow(
+            where,
+            f"expected base64, received {text[:40]!a}... ({error}).",
             "Store the bare base64 of the image file, without a 'data:' prefix.",
         ) from error
 
 
-def read_image(path: str, root: Path, where: str) -> Image.Image:
+def read_image(path: str, root: Path, where: Place) -> Image.Image:
     """Read an image that a data file names, from inside ``root`` only.
 
     A data file from elsewhere must not make normprobe open any other file: absolute paths, ``..``
@@ -108,29 +118,50 @@ def read_image(path: str, root: Path, where: str) -> Image.Image:
         where: file, row and column of the name, for the error.
 
     Raises:
-        NormprobeError: outside of ``root``, missing, or ``decode_image`` refuses it.
+        BadRow: outside of ``root``, missing, no plain file, or ``decode_image`` refuses it.
     """
     try:
         resolved = (root / path).resolve()
-        inside = resolved.is_relative_to(root.resolve())
-        data = resolved.read_bytes() if inside else b""
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
-        raise NormprobeError(
-            f"{where}: the image file {path!r} cannot be read from {root} ({error}).",
+        if not resolved.is_relative_to(root.resolve()):
+            raise BadRow(
+                where,
+                f"the image path {path[:200]!a} leaves the folder {root}.",
+                f"Put the image itself (no link) into {root} and name it relative to that folder.",
+            )
+        if resolved.exists() and not resolved.is_file():  # reading a pipe may never end
+            raise OSError("it is no plain file")
+        data = resolved.read_bytes()
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL character in the name
+        raise BadRow(
+            where,
+            f"the image file {path[:200]!a} cannot be read from {root} ({str(error)[:200]}).",
             f"Put the image into {root}.",
         ) from error
-    if not inside:
-        raise NormprobeError(
-            f"{where}: the image path {path!r} leaves the folder {root}.",
-            f"Put the image itself (no link) into {root} and name it relative to that folder.",
-        )
-    return decode_image(data, f"{where} ({resolved.name})")
+    is_named = where.column is not None  # by a cell, not by its own place
+    return decode_image(data, replace(where, note=resolved.name) if is_named else where)
 
 
 def image_hash(image: Image.Image) -> str:
     """SHA-256 of the size and the RGB pixels: the same picture in another file format matches."""
     width, height = image.size
     return hashlib.sha256(f"{width}x{height}\n".encode() + image.tobytes()).hexdigest()
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of ``FORMATS`` that this Pillow was built with."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _refuse_bomb(size: tuple[int, int]) -> None:
+    """Refuse at Pillow's limit, where it only warns: a few kB can ask for gigabytes of memory."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and size[0] * size[1] > limit:
+        raise Image.DecompressionBombError(
+            f"Image size ({size[0] * size[1]} pixels) exceeds limit of {limit} pixels, "
+            "could be decompression bomb."
+        )
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -5,37 +5,29 @@ https://github.com/MMStar-Benchmark/MMStar
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+from normprobe.data.bad_rows import BadRows
 from normprobe.data.benchmark import Benchmark, HubSource, Question
+from normprobe.data.mmbench import TEMPLATE as WITH_OPTIONS
 from normprobe.data.question_table import read_question_table
-from normprobe.data.tables import read_parquet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from normprobe.data.tables import Rows
 
 #: The wording of lmms-eval, which ends without a full stop.
 TEMPLATE = "{question}\nAnswer with the option's letter from the given choices directly"
 
-# meta_info is not read. It tells MMStar from other parquet files with a question and an image,
-# whose options would be lost without a word.
-COLUMNS = ("index", "question", "image", "meta_info")
 
-
-def _read_file(path: Path) -> list[Question]:
-    return _read_table(read_parquet(path, COLUMNS), str(path))
-
-
-def _read_table(table: pa.Table, source: str) -> list[Question]:
-    return read_question_table("mmstar", table, source, key="index", template=TEMPLATE)
+def _read(rows: Rows, bad: BadRows) -> list[Question]:
+    return read_question_table(
+        "mmstar", rows, bad, template=MMSTAR.wording(rows.columns), key="index"
+    )
 
 
 MMSTAR = Benchmark(
     name="mmstar",
     template=TEMPLATE,
-    suffixes=(".parquet",),
-    hub=HubSource(("Lin-Chen/MMStar",), config=None, split="val"),
-    read_file=_read_file,
-    read_table=_read_table,
+    subsets={"val": (HubSource("Lin-Chen/MMStar", None, "val"),)},
+    # meta_info is not read. It tells MMStar from other tables with a question and an image, whose
+    # options would be lost without a word.
+    columns=("index", "question", "image", "meta_info"),
+    read=_read,
+    options_template=WITH_OPTIONS,  # the TSV of VLMEvalKit
 )

@@ -1,17 +1,21 @@
 """The file formats of the benchmarks to rows: TSV, JSON lines, parquet.
 
-Rows count from 1, and a header is not counted. Whatever makes rows unreliable (another encoding,
-merged lines, repeated keys) is refused when the file is opened; one bad cell is refused when its
-row is read.
+Rows count from 1, and a header is not counted. Whatever makes all rows unreliable (another
+encoding, merged lines) is refused when the file is opened. A row of its own fault (another width,
+no JSON, a key that stands elsewhere) goes to ``BadRows``; one bad cell is refused when its row is
+read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normprobe.data.bad_rows import BadRow, BadRows, Place
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -19,25 +23,63 @@ if TYPE_CHECKING:
 
 # The reader's block has to hold the longest row, here the whole file; Arrow counts it in 32 bits.
 _MAX_BLOCK = 2**31 - 1
+# Run lengths let a parquet file of a few kB claim more rows than memory holds. No benchmark comes
+# near.
+_MAX_ROWS = 10_000_000
+# A row that starts inside a cell: a number and a tab after a line break.
+_MERGED = r"\n\d+\t"
+_NAMES_SHOWN = 20
 
 
-def read_tsv(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Read a tab-separated file with a header; ``columns`` are read as text, digits included.
+@dataclass(frozen=True)
+class Rows:
+    """A table with the place of every row.
+
+    Attributes:
+        table: as the file or the hub has it.
+        source: names the table in errors.
+        places: one a row.
+    """
+
+    table: pa.Table
+    source: str
+    places: Sequence[Place]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.table.column_names)
+
+    def cell(self, row: int, column: str) -> Any:
+        """One cell, None where the table has no such column; ``row`` counts from 0."""
+        return self.table[column][row].as_py() if column in self.table.column_names else None
+
+
+def read_tsv(path: Path, bad: BadRows) -> Rows:
+    """Read a tab-separated file with a header; every cell is text, digits included.
 
     Arrow's reader rather than that of pandas or the standard library: it neither turns the text
     "None" or "NA" into a missing value nor limits the size of a cell, and it counts the cells of
     every row.
 
+    Args:
+        path: the file.
+        bad: takes rows of another width.
+
     Raises:
-        NormprobeError: unreadable, not UTF-8, no rows, a column is missing, a row of another width,
-            or lines merged by a stray double quote.
+        NormprobeError: unreadable, not UTF-8, no rows, or lines merged by a stray double quote.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv
 
-    if not _read_text(path).strip():
+    text = _read_text(path)
+    if not text.strip():
         raise _no_rows(path)
+    header = text.split("\n", 1)[0].rstrip("\r").split("\t")
 
     odd_rows = []
 
@@ -55,94 +97,138 @@ def read_tsv(path: Path, columns: Sequence[str]) -> pa.Table:
             parse_options=csv.ParseOptions(
                 delimiter="\t", newlines_in_values=True, invalid_row_handler=note_odd_row
             ),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+            convert_options=csv.ConvertOptions(
+                column_types={name.strip('"'): pa.string() for name in header}
+            ),
         )
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         if "Empty CSV" in str(error):
             raise _no_rows(path) from error
         raise NormprobeError(
-            f"{path}: not a tab-separated table ({str(error)[:200]}).",
+            f"{path}: not a tab-separated table ({_one_line(error)}).",
             "Save it as tab-separated UTF-8 text with a header line.",
         ) from error
-    if odd_rows:
-        row = odd_rows[0]
-        raise NormprobeError(
-            f"{path}, row {row.number - 1}: expected {row.expected_columns} columns, "
-            f"received {row.actual_columns}.",
-            "Look for a stray tab or double quote in that row.",
+    for row in odd_rows:
+        place = Place(str(path), row.number - 1)
+        if re.search(_MERGED, row.text):  # then it holds other rows, which would be lost unseen
+            raise _swallowed(place)
+        bad.refuse(
+            BadRow(
+                place,
+                f"expected {row.expected_columns} columns, received {row.actual_columns}.",
+                "Look for a stray tab or double quote in that row.",
+            )
         )
-    require_columns(table.column_names, columns, str(path))
+    if odd_rows and not table.num_rows:
+        raise NormprobeError(
+            f"{path}: none of its {len(odd_rows)} rows has as many columns as the header.",
+            "Save it as tab-separated UTF-8 text with a header line.",
+        )
     if not table.num_rows:
         raise _no_rows(path)
+    odd = {row.number - 1 for row in odd_rows}
+    numbers = (number for number in range(1, table.num_rows + len(odd) + 1) if number not in odd)
+    places = [Place(str(path), number) for number in numbers]
 
-    # A stray pair of double quotes merges the lines between without changing the width. Then the
-    # start of a row (a number and a tab) stands inside a cell.
-    for name in columns:
-        merged = pc.index(pc.match_substring_regex(table[name], r"\n\d+\t"), True).as_py()
-        if merged >= 0:
-            raise NormprobeError(
-                f"{path}, row {merged + 1}, column {name}: the cell swallows the next line.",
-                "Look for a stray double quote in that row.",
-            )
-    return table
+    # A stray pair of double quotes merges the lines between without changing the width.
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_string(column.type):
+            merged = pc.index(pc.match_substring_regex(column, _MERGED), True).as_py()
+            if merged >= 0:
+                raise _swallowed(places[merged].at(name))
+    return Rows(table, str(path), places)
 
 
-def read_parquet(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Read a parquet file.
+def read_parquet(paths: Sequence[Path]) -> Rows:
+    """Read a parquet file, or the shards of one table.
 
     Raises:
-        NormprobeError: unreadable, not parquet, no rows, or a column is missing.
+        NormprobeError: unreadable, not parquet, no rows, or shards that do not fit together.
     """
     import pyarrow as pa
     from pyarrow import parquet
 
+    tables, places = [], []
+    for path in paths:
+        try:
+            with parquet.ParquetFile(path, memory_map=True) as file:
+                claimed = file.metadata.num_rows
+                table = file.read() if claimed <= _MAX_ROWS else None
+        except (OSError, MemoryError, ValueError, pa.ArrowException) as error:
+            raise NormprobeError(
+                f"{path}: expected a parquet file ({_one_line(error)}).",
+                "Download the file again, and check that it is complete.",
+            ) from error
+        if table is None:
+            raise NormprobeError(
+                f"{path}: expected at most {_MAX_ROWS} rows, the file claims {claimed}.",
+                "Split the file.",
+            )
+        tables.append(table)
+        places += [Place(str(path), row + 1) for row in range(table.num_rows)]
     try:
-        table = parquet.read_table(path, memory_map=True)
-    except (OSError, pa.ArrowException) as error:
+        table = pa.concat_tables(tables)
+    except pa.ArrowException as error:
         raise NormprobeError(
-            f"{path}: expected a parquet file ({str(error)[:200]}).",
-            "Download the file again, and check that it is complete.",
+            f"{paths[0]}: its shards hold different columns ({_one_line(error)}).",
+            "Download the files again.",
         ) from error
-    require_columns(table.column_names, columns, str(path))
     if not table.num_rows:
-        raise _no_rows(path)
-    return table
+        raise _no_rows(paths[0])
+    return Rows(table, str(paths[0]), places)
 
 
-def read_json_lines(path: Path, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any]]]:
     """Read one JSON object a line; blank lines are skipped.
 
+    Args:
+        path: the file.
+        bad: takes lines that are no JSON object.
+
     Returns:
-        For each object, the place for errors ("FILE, line 3") and the object.
+        For each object, its place and the object.
 
     Raises:
-        NormprobeError: unreadable, not UTF-8, no lines, a line that is no JSON object, or a column
-            is missing in one.
+        NormprobeError: unreadable, not UTF-8, or no lines.
     """
     rows = []
     for number, line in enumerate(_read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
+        place = Place(str(path), number, unit="line")
         try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise NormprobeError(
-                f"{where}: not JSON ({error}).", "Write one JSON object on each line."
-            ) from error
-        if not isinstance(row, dict):
-            raise NormprobeError(
-                f"{where}: expected a JSON object, received {type(row).__name__}.",
-                "Write one JSON object on each line.",
-            )
-        require_columns(list(row), columns, where)
-        rows.append((where, row))
+            row = json.loads(line, object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:
+            fault = f"not JSON ({error})."
+        else:
+            if isinstance(row, dict):
+                rows.append((place, row))
+                continue
+            fault = f"expected a JSON object, received {type(row).__name__}."
+        bad.refuse(BadRow(place, fault, "Write one JSON object on each line."))
     if not rows:
         raise _no_rows(path)
     return rows
 
 
-def require_columns(received: Sequence[str], expected: Sequence[str], where: str) -> None:
+def read_lines(path: Path) -> list[tuple[Place, str]]:
+    """Read a text file; blank lines are skipped.
+
+    Raises:
+        NormprobeError: unreadable, not UTF-8, or no lines.
+    """
+    lines = enumerate(_read_text(path).split("\n"), start=1)
+    rows = [
+        (Place(str(path), number, unit="line"), line.strip())
+        for number, line in lines
+        if line.strip()
+    ]
+    if not rows:
+        raise _no_rows(path)
+    return rows
+
+
+def require_columns(received: Sequence[str], expected: Sequence[str], where: object) -> None:
     """Check that each expected column is there once.
 
     Raises:
@@ -151,52 +237,70 @@ def require_columns(received: Sequence[str], expected: Sequence[str], where: str
     missing = [name for name in expected if name not in received]
     if missing:
         raise NormprobeError(
-            f"{where}: missing columns {', '.join(missing)}; received {', '.join(received)}.",
+            f"{where}: missing columns {', '.join(missing)}; received {_names(received)}.",
             f"Use the published format, with the columns {', '.join(expected)}.",
         )
-    twice = [name for name in expected if received.count(name) > 1]
+    twice = [name for name in expected if list(received).count(name) > 1]
     if twice:
         raise NormprobeError(
             f"{where}: columns {', '.join(twice)} are there twice.", "Keep one of each."
         )
 
 
-def require_unique(keys: Iterable[tuple[str, str]], column: str) -> None:
-    """Check that no key repeats.
-
-    Args:
-        keys: for each row, its place for errors and its key.
-        column: the column of the keys, for errors.
-
-    Raises:
-        NormprobeError: names the first row that repeats a key, and the row before it.
-    """
-    first: dict[str, str] = {}
-    for where, key in keys:
-        if key in first:
-            raise NormprobeError(
-                f"{where}, column {column}: {key!r} stands already in {first[key]}.",
-                "Give every row its own key; remove rows that were pasted twice.",
-            )
-        first[key] = where
-
-
-def row_place(source: str, row: int) -> str:
-    """Name a row of a table for errors; ``row`` counts from 0, people count from 1."""
-    return f"{source}, row {row + 1}"
-
-
-def text_cell(value: Any, where: str) -> str:
+def text_cell(value: Any, where: Place | str) -> str:
     """Return a cell that must hold text.
 
     Raises:
-        NormprobeError: empty, or no text.
+        BadRow: empty, no text, or text that no encoding holds.
     """
     if not isinstance(value, str) or not value.strip():
-        raise NormprobeError(
-            f"{where}: expected text, received {value!r}.", "Fill the cell or remove its row."
+        raise BadRow(
+            where,
+            f"expected text, received {quoted(value)}.",
+            "Fill the cell or remove its row.",
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a character: "\\ud800"
+        raise BadRow(
+            where, f"{quoted(value)} is no valid Unicode.", "Correct the cell or remove its row."
+        ) from error
     return value
+
+
+def quoted(value: Any) -> str:
+    """A value from a file as one short printable line."""
+    return (
+        f"{value!a}"[:60]
+        if isinstance(value, str) and not value.isprintable()
+        else repr(value)[:60]
+    )
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; the standard library keeps the last of repeated names without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {quoted(twice)} is there twice")
+    return made
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = [name if name.isprintable() else repr(name) for name in names[:_NAMES_SHOWN]]
+    more = len(names) - len(shown)
+    return ", ".join(name[:60] for name in shown) + (f" and {more} more" if more else "")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _swallowed(place: Place) -> NormprobeError:
+    return NormprobeError(
+        f"{place}: the cell swallows the next line.", "Look for a stray double quote in that row."
+    )
 
 
 def _read_text(path: Path) -> str:
@@ -204,8 +308,10 @@ def _read_text(path: Path) -> str:
         # utf-8-sig: spreadsheet programs begin a UTF-8 file with a byte order mark.
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise NormprobeError(
-            f"{path}: expected UTF-8 text, received another encoding (byte {error.start}).",
+            f"{path}, line {line}: expected UTF-8 text, "
+            f"received another encoding (byte {error.start}).",
             f"Convert it: iconv -f ENCODING -t UTF-8 {path} > NEW_FILE",
         ) from error
     except OSError as error:

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from cli.conftest import assert_two_lines
 from transformers import AutoTokenizer, LlamaForCausalLM, LlavaForConditionalGeneration
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -76,10 +78,54 @@ def test_a_bare_language_model_gives_its_table_and_prompts(
     assert run("embeddings", language_model, "-o", tmp_path / "table").exit_code == 0
 
 
+@pytest.mark.parametrize("has_template", [True, False])
+def test_the_layers_of_a_language_model(
+    run: Run, language_model: Path, tmp_path: Path, has_template: bool
+) -> None:
+    prompts = ["Is there a red circle?", "What?", "How many squares are there in the picture?"]
+    (tmp_path / "mine.txt").write_text("\n".join(prompts))
+    if not has_template:
+        (language_model / "chat_template.jinja").unlink()
+    out = tmp_path / "out"
+    result = run(
+        *("layers", language_model, "--data", tmp_path / "mine.txt"),
+        *("-b", "2", "--dtype", "float32", "-o", out),
+    )
+    assert result.exit_code == 0, result.output
+
+    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    model = LlamaForCausalLM.from_pretrained(language_model, dtype=torch.float32)
+    norms: list[list[np.ndarray]] = []  # by prompt and layer; the last is after the final norm
+    for prompt in prompts:
+        message = [{"role": "user", "content": prompt}]
+        ids = (
+            tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )["input_ids"]
+            if has_template
+            else tokenizer(prompt, return_tensors="pt")["input_ids"]
+        )
+        is_text = ~np.isin(ids[0].numpy(), tokenizer.all_special_ids)
+        with torch.no_grad():
+            states = model(ids, output_hidden_states=True).hidden_states[:-1]
+        norms.append([np.linalg.norm(h[0].double().numpy(), axis=-1)[is_text] for h in states])
+    table = pd.read_csv(out / "layers.csv").set_index(["layer", "group"])
+    for layer in range(len(norms[0])):
+        expected = np.concatenate([of_prompt[layer] for of_prompt in norms])
+        found = table.loc[(layer, "text")]
+        assert found["tokens"] == len(expected)
+        assert found["norm_mean"] == pytest.approx(expected.mean(), rel=1e-5)
+        assert found["norm_std"] == pytest.approx(expected.std(), rel=1e-4)
+    assert VISUAL not in table.index.get_level_values("group")
+    assert pd.read_csv(out / "theory.csv").empty
+    assert {path.name for path in out.glob("plots/*.png")} == {"layers.png", "turning.png"}
+
+
 def test_what_a_bare_model_cannot_show_is_an_error(
     run: Run, encoder: Path, language_model: Path, tmp_path: Path
 ) -> None:
     assert_two_lines(run("layers", encoder), "vision encoder", "normprobe interface")
-    assert_two_lines(run("layers", language_model), "language model", "normprobe interface")
+    assert_two_lines(run("layers", language_model), "language model", "--data text")
+    assert_two_lines(run("interface", encoder, "--data", "text"), "vision encoder", "no images")
     assert_two_lines(run("embeddings", encoder, "-o", "out"), "no text embedding")
     assert not (tmp_path / "out").exists()

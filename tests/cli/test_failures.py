@@ -134,7 +134,7 @@ def test_a_language_model_has_no_use_for_images(run: Run, tmp_path: Path) -> Non
     from support.tiny_models import tiny_model
 
     tiny_model("llama").save_pretrained(tmp_path / "llama")
-    assert_two_lines(run("layers", "./llama"), "language model", "normprobe interface")
+    assert_two_lines(run("layers", "./llama"), "--data text", "normprobe interface")
 
 
 def test_a_model_of_videos_alone(run: Run, tmp_path: Path) -> None:

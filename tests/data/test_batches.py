@@ -4,6 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
+from normprobe.data.bad_rows import BadRows
 from normprobe.data.batches import (
     batches,
     build_inputs,
@@ -171,6 +172,24 @@ def test_image_that_the_processor_refuses_names_its_sample(tmp_path, samples, si
     line = Sample("pope/9", "What?", Image.new("RGB", (4000, 10)), None)
     with pytest.raises(NormprobeError, match=r"refuses pope/9 \(4000x10 px\): .*aspect ratio"):
         build_inputs(qwen, [samples[0], line][-size:])
+
+
+def test_samples_that_the_processor_refuses_can_be_left_out(tmp_path, samples):
+    config = {"image_processor_type": "Qwen2VLImageProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    qwen = load_processor(str(tmp_path))
+    line = Image.new("RGB", (4000, 10))
+    lines = [Sample(f"pope/{number}", "What?", line, None) for number in (7, 8, 9)]
+    bad = BadRows(skip=True)
+    parts = [part for part, _ in batches([*samples[:3], *lines], qwen, 2, bad=bad)]
+    assert [[sample.id for sample in part] for part in parts] == [
+        [samples[0].id, samples[1].id],
+        [samples[2].id],
+    ]
+    assert [row.sample for row in bad.skipped] == ["pope/7", "pope/8", "pope/9"]
+    assert all("aspect ratio" in row.reason for row in bad.skipped)
+    with pytest.raises(NormprobeError, match="refuses pope/7"):
+        list(batches([*samples[:3], *lines], qwen, 2))
 
 
 def test_prompt_with_the_image_token_is_refused(specimen_processor, photo):

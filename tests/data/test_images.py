@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from data.conftest import encode
+from normprobe.data.bad_rows import Place
 from normprobe.data.images import (
     decode_base64,
     decode_image,
@@ -17,7 +18,7 @@ from normprobe.data.images import (
 )
 from normprobe.errors import NormprobeError
 
-WHERE = "file.tsv, row 3, column image"
+WHERE = Place("file.tsv", 3, "image")
 
 
 def decoded_pixel(image: Image.Image, file_format: str = "PNG", **options) -> tuple[int, ...]:
@@ -191,3 +192,12 @@ def test_hash_knows_the_shape():
     wide, tall = Image.new("RGB", (6, 4)), Image.new("RGB", (4, 6))
     assert wide.tobytes() == tall.tobytes()
     assert image_hash(wide) != image_hash(tall)
+
+
+def test_a_machine_without_memory_is_no_bad_image(monkeypatch, red_png):
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", full)
+    with pytest.raises(MemoryError):
+        decode_image(red_png, WHERE)

@@ -4,7 +4,9 @@ import pytest
 from PIL import Image
 
 from data.conftest import encode, write_tsv
-from normprobe.data.mmbench import COLUMNS, MMBENCH
+from normprobe.data.bad_rows import BadRows
+from normprobe.data.local import read_file
+from normprobe.data.mmbench import COLUMNS
 from normprobe.errors import NormprobeError
 
 # Above the 64 characters up to which a cell is taken for a reference.
@@ -19,7 +21,8 @@ def mmbench_row(index, image=RED, question="What?", hint="", options=("a", "b", 
 
 
 def read(tmp_path, *rows):
-    return MMBENCH.read_file(write_tsv(tmp_path / "mmbench.tsv", [list(COLUMNS), *rows]))
+    path = write_tsv(tmp_path / "mmbench.tsv", [list(COLUMNS), *rows])
+    return read_file(path, BadRows()).questions
 
 
 def prompt_of(tmp_path, **cells):

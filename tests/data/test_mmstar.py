@@ -2,14 +2,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from normprobe.data.mmstar import MMSTAR
+from normprobe.data.bad_rows import BadRows
+from normprobe.data.local import read_file
 from normprobe.errors import NormprobeError
 
 
 def read(tmp_path, **columns):
-    path = tmp_path / "mmstar.parquet"
+    path = tmp_path / "val.parquet"
     parquet.write_table(pa.table(columns), path)
-    return MMSTAR.read_file(path)
+    return read_file(path, BadRows()).questions
 
 
 def test_question(tmp_path, red_png):
@@ -45,7 +46,7 @@ def test_bad_rows_are_refused_when_read(tmp_path, red_png):
 
 
 def test_parquet_of_another_benchmark_is_refused(tmp_path):
-    with pytest.raises(NormprobeError, match="missing columns meta_info"):
+    with pytest.raises(NormprobeError, match="missing columns question_id; received index"):
         read(tmp_path, index=[0], question=["Which?"], A=["cat"], image=["7"])
 
 

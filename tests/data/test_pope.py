@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from normprobe.data.pope import POPE
+from normprobe.data.bad_rows import BadRows
+from normprobe.data.local import read_file
 from normprobe.errors import NormprobeError
 
 GOOD = {"question_id": 1, "image": "red.png", "text": "Is there a cat?", "label": "no"}
@@ -16,7 +17,7 @@ def read(tmp_path, red_png):
     def read_rows(*rows):
         path = tmp_path / "pope.json"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return POPE.read_file(path)
+        return read_file(path, BadRows()).questions
 
     return read_rows
 
@@ -54,4 +55,4 @@ def test_file_without_images_folder_is_refused(tmp_path):
     path = tmp_path / "pope.jsonl"
     path.write_text(json.dumps(GOOD))
     with pytest.raises(NormprobeError, match=r"expected the pictures in .*images"):
-        POPE.read_file(path)
+        read_file(path, BadRows())

@@ -1,31 +1,44 @@
+import re
+
 import pytest
 
 from data.conftest import write_tsv
-from normprobe.data.tables import read_json_lines, read_parquet, read_tsv, text_cell
+from normprobe.data.bad_rows import BadRows
+from normprobe.data.tables import (
+    read_json_lines,
+    read_parquet,
+    read_tsv,
+    require_columns,
+    text_cell,
+)
 from normprobe.errors import NormprobeError
 
 HEADER = ["index", "question", "A"]
 
 
+def tsv(path, skip=False):
+    return read_tsv(path, BadRows(skip=skip))
+
+
 def test_tsv_cells_stay_text(tmp_path):
     rows = [["1", "None", "NA"], ["2", "null", ""], ["3", "007", "1.50"]]
-    table = read_tsv(write_tsv(tmp_path / "x.tsv", [HEADER, *rows]), HEADER)
+    table = tsv(write_tsv(tmp_path / "x.tsv", [HEADER, *rows])).table
     assert [list(row.values()) for row in table.to_pylist()] == rows
 
 
 def test_tsv_with_byte_order_mark(tmp_path):
     path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", "q", "a"]], encoding="utf-8-sig")
-    assert read_tsv(path, HEADER).column_names == HEADER
+    assert tsv(path).columns == HEADER
 
 
 def test_tsv_cell_beyond_the_limit_of_the_csv_module(tmp_path):
     path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", "q", "a" * 3_000_000]])
-    assert len(read_tsv(path, HEADER)["A"][0].as_py()) == 3_000_000
+    assert len(tsv(path).cell(0, "A")) == 3_000_000
 
 
 def test_tsv_quoted_cell_with_line_breaks(tmp_path):
     path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", '"two\nlines of ""text"""', "a"]])
-    assert read_tsv(path, HEADER)["question"].to_pylist() == ['two\nlines of "text"']
+    assert tsv(path).cell(0, "question") == 'two\nlines of "text"'
 
 
 @pytest.mark.parametrize(
@@ -35,40 +48,36 @@ def test_tsv_quoted_cell_with_line_breaks(tmp_path):
         (b"\n\n", "holds no rows"),
         (b"index\tquestion\tA\n", "holds no rows"),
         (b"index\tquestion\tA", "holds no rows"),
-        (b"index\tquestion\n1\tq\n", "missing columns A; received index, question"),
-        (b"index\tquestion\tA\tA\n1\tq\ta\tb\n", "columns A are there twice"),
         (b"index\tquestion\tA\n1\tq\ta\n2\tq\n", "row 2: expected 3 columns, received 2"),
         (b"index\tquestion\tA\n1\tq\ta\tz\n", "row 1: expected 3 columns, received 4"),
-        (
-            b'index\tquestion\tA\n1\tq\ta\n2\t"q\ta\n3\tq\ta\n',
-            "row 2: expected 3 columns, received",
-        ),
+        (b'index\tquestion\tA\n1\tq\ta\n2\t"q\ta\n3\tq\ta\n', "row 2: the cell swallows the next"),
         (
             b'index\tquestion\tA\n1\t"q\ta\n2\tq"\ta\n3\tq\ta\n',
             "row 1, column question: the cell swallows the next line",
         ),
-        ("index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "expected UTF-8"),
-        ("index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "expected UTF-8"),
+        ("index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "line 2: expected UTF-8"),
+        ("index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "line 1: expected UTF-8"),
     ],
 )
 def test_bad_tsv_is_refused(tmp_path, content, message):
     path = tmp_path / "bad.tsv"
     path.write_bytes(content)
     with pytest.raises(NormprobeError, match=message) as refusal:
-        read_tsv(path, HEADER)
+        tsv(path)
     assert str(path) in refusal.value.problem
     assert "\n" not in refusal.value.problem
 
 
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(NormprobeError, match="cannot be read"):
-        read_tsv(tmp_path / "none.tsv", HEADER)
+        tsv(tmp_path / "none.tsv")
 
 
 def test_json_lines(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('\ufeff{"a": 1}\n\n{"a": "\u2028"}\n', encoding="utf-8")
-    assert read_json_lines(path, ["a"]) == [
+    rows = [(str(place), row) for place, row in read_json_lines(path, BadRows())]
+    assert rows == [
         (f"{path}, line 1", {"a": 1}),
         (f"{path}, line 3", {"a": "\u2028"}),
     ]
@@ -80,7 +89,6 @@ def test_json_lines(tmp_path):
         (b"", "holds no rows"),
         (b'{"a": 1}\n[1, 2]\n', "line 2: expected a JSON object, received list"),
         (b'{"a": 1}\n{"a": \n', "line 2: not JSON"),
-        (b'{"a": 1}\n{"b": 1}\n', "line 2: missing columns a; received b"),
         ('{"a": "é"}'.encode("latin-1"), "expected UTF-8"),
         ('{"a": 1}'.encode("utf-16"), "expected UTF-8"),
     ],
@@ -89,7 +97,7 @@ def test_bad_json_lines_are_refused(tmp_path, content, message):
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
     with pytest.raises(NormprobeError, match=message) as refusal:
-        read_json_lines(path, ["a"])
+        read_json_lines(path, BadRows())
     assert str(path) in refusal.value.problem
 
 
@@ -98,10 +106,27 @@ def test_bad_parquet_is_refused(tmp_path, content):
     path = tmp_path / "bad.parquet"
     path.write_bytes(content)
     with pytest.raises(NormprobeError, match=r"bad\.parquet: expected a parquet file"):
-        read_parquet(path, ["a"])
+        read_parquet([path])
 
 
 @pytest.mark.parametrize("value", [None, "", " \n", 3])
 def test_text_cell_refuses_what_is_no_text(value):
     with pytest.raises(NormprobeError, match="row 1, column question: expected text"):
         text_cell(value, "x.tsv, row 1, column question")
+
+
+@pytest.mark.parametrize(
+    ("received", "message"),
+    [
+        (["index"], "x.tsv: missing columns A; received index"),
+        ([], "missing columns index, A; received "),
+        (["index", "A", "A"], "columns A are there twice"),
+        (["a\nb\x1b[2J"], r"received 'a\\nb\\x1b\[2J'"),
+        ([f"c{number}" for number in range(30)], r"c18, c19 and 10 more\.$"),
+    ],
+)
+def test_columns_that_are_missing_or_there_twice(received, message):
+    with pytest.raises(NormprobeError) as refusal:
+        require_columns(received, ["index", "A"], "x.tsv")
+    assert re.search(message, refusal.value.problem)
+    assert "\n" not in refusal.value.problem

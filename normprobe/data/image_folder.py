@@ -1,0 +1,44 @@
+"""A folder of images, each with the same neutral prompt."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normprobe.data.bad_rows import Place
+from normprobe.data.benchmark import Question, Source
+from normprobe.data.images import read_image
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+IMAGES = "images"
+PROMPT = "Describe the image."
+"""Says nothing about the picture, so that every image meets the same words."""
+
+SUFFIXES = {
+    *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
+    *(".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
+}
+
+
+def read_image_folder(folder: Path) -> Source | None:
+    """The images of a folder and the folders below it, by name; None where there are none."""
+    names = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.is_dir()
+    )
+    questions = []
+    for name in names:
+        # File systems allow names that are no text.
+        key = str(name.as_posix()).encode(errors="backslashreplace").decode()
+        place = Place(str(folder / key))
+        questions.append(Question(IMAGES, key, partial(_load, str(name), folder, place)))
+    where = {"path": str(folder.resolve())}
+    return Source(IMAGES, PROMPT, folder.name, where, questions) if questions else None
+
+
+def _load(name: str, folder: Path, place: Place) -> tuple[str, Image.Image]:
+    return PROMPT, read_image(name, folder, place)

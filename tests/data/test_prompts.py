@@ -1,0 +1,113 @@
+import json
+import os
+
+import pytest
+from PIL import Image
+
+from data.conftest import encode
+from normprobe.data.datasets import open_data
+from normprobe.errors import NormprobeError
+
+
+def test_bundled_prompts_are_text_alone():
+    data = open_data("text")
+    samples = list(data)
+    assert (data.name, data.has_images, len(samples)) == ("text", False, 40)
+    assert all(sample.image is None and sample.image_hash is None for sample in samples)
+    assert len({sample.prompt for sample in samples}) == len(set(data.ids)) == 40
+
+
+@pytest.mark.parametrize("spec", ["{}", "text:{}"])
+def test_a_text_file_holds_a_prompt_a_line(tmp_path, spec):
+    path = tmp_path / "mine.txt"
+    path.write_text("\ufeffWhy?\r\n\n  What is a café? \nWhy?\n", encoding="utf-8")
+    data = open_data(spec.format(path))
+    assert data.name == "mine"
+    assert [sample.prompt for sample in data] == ["Why?", "What is a café?", "Why?"]
+    assert data.ids[2] == f"{data.ids[0]}-2"
+    path.write_text("What is a café?\nWhy?\nWhy?\n", encoding="utf-8")
+    assert sorted(open_data(str(path)).ids) == sorted(data.ids)
+
+
+def test_text_that_is_not_there_or_empty(tmp_path):
+    with pytest.raises(NormprobeError, match="cannot be read"):
+        open_data(f"text:{tmp_path}/none.txt")
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(NormprobeError, match="holds no rows"):
+        open_data(f"text:{tmp_path}/empty.txt")
+
+
+@pytest.fixture
+def lines(tmp_path, red_png):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/red.png").write_bytes(red_png)
+
+    def write(*rows):
+        path = tmp_path / "mine.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return open_data(str(path))
+
+    return write
+
+
+def test_image_and_prompt(lines):
+    data = lines(
+        {"id": "a", "image": "photos/red.png", "prompt": "Is it {red}?"},
+        {"prompt": "And now?", "image": None},
+        {"prompt": "No image."},
+    )
+    first, second, third = data
+    assert (first.id, first.prompt, first.image.size) == ("prompts/a", "Is it {red}?", (6, 4))
+    assert second.image is third.image is None
+    assert data.has_images
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": 5}, "line 1, column prompt: expected text, received 5"),
+        ({"prompt": "x", "image": "none.png"}, "line 1, column image: the image file 'none.png'"),
+        ({"prompt": "x", "image": "../x.png"}, "line 1, column image: .* leaves the folder"),
+        ({"prompt": "x", "image": ["a.png"]}, "line 1, column image: expected text"),
+        ({"prompt": "x", "id": ""}, "line 1, column id: expected text"),
+        ({"text": "x"}, "missing columns question_id, image; received text"),
+        ({"caption": "x"}, "missing columns prompt, image; received caption"),
+    ],
+)
+def test_bad_lines_are_refused(lines, row, message):
+    with pytest.raises(NormprobeError, match=message):
+        list(lines(row))
+
+
+def test_a_folder_of_images(tmp_path, photo):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/b.JPG").write_bytes(encode(photo, "JPEG"))
+    (tmp_path / "a.png").write_bytes(encode(photo))
+    (tmp_path / "notes.txt").write_text("not a prompt")
+    data = open_data(str(tmp_path))
+    assert data.ids == ["images/a.png", "images/deep/b.JPG"]
+    assert {sample.prompt for sample in data} == {"Describe the image."}
+    assert data.provenance["sources"][0]["prompt"] == "Describe the image."
+
+
+def test_a_folder_of_images_stays_inside(tmp_path, photo):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (tmp_path / "out.png").write_bytes(encode(photo))
+    (folder / "link.png").symlink_to(tmp_path / "out.png")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "vector.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EOF\n")
+    data = open_data(str(folder), skip_bad=True)
+    assert list(data) == []
+    reasons = {row.sample: row.reason for row in data.bad.skipped}
+    assert "leaves the folder" in reasons["images/link.png"]
+    assert "no plain file" in reasons["images/pipe.png"]
+    assert "no known image format" in reasons["images/vector.png"]
+
+
+def test_formats_that_run_programs_are_not_read():
+    from normprobe.data.images import FORMATS
+
+    Image.init()
+    assert "EPS" in Image.OPEN
+    assert not {"EPS", "WMF", "FPX", "MIC"} & set(FORMATS)
