@@ -292,7 +292,7 @@ def _pair_block(seen: _OnHost, index: int) -> dict[str, Sequence[Any]]:
     return {
         "layer": [0, *seen.layers],
         **pairs,
-        "injected": [False, *injection.any(axis=-1).tolist()],
+        "injected": [False, *(injection != 0).any(axis=-1).tolist()],
     }
 
 

@@ -88,7 +88,7 @@ def reported(verbose: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        talk("interrupted: complete parts are kept, and run.json says partial")
+        talk("interrupted: what was measured is kept; --resume --output DIR goes on")
         raise typer.Exit(INTERRUPTED) from None
     except (NormprobeError, MemoryError, RuntimeError) as error:
         known = _known(error)
@@ -102,10 +102,17 @@ def reported(verbose: bool) -> Iterator[None]:
 def _known(error: BaseException) -> NormprobeError | None:
     if isinstance(error, NormprobeError):
         return error
-    if isinstance(error, MemoryError) or "out of memory" in str(error):
+    text = str(error)
+    first_line = (text.splitlines() or ["no room for the model"])[0]
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
         return NormprobeError(
-            "out of memory: " + (str(error).splitlines() or ["no room for the model"])[0],
-            "try a smaller --batch-size, --dtype bfloat16 or --device-map auto",
+            f"out of memory: {first_line}",
+            "try --batch-size auto or a smaller one, --dtype bfloat16 or --device-map auto",
+        )
+    if "DataLoader worker" in text:
+        return NormprobeError(
+            f"a process that reads images was ended from outside: {first_line}",
+            "free some memory; --resume goes on from what is measured",
         )
     return None
 

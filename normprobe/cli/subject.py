@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -70,6 +70,7 @@ def begin(
     Raises:
         NormprobeError: whatever of these fails; nothing is written before the run folder is due.
     """
+    from normprobe.cli.processes import join_processes
     from normprobe.data.datasets import open_data
     from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.overrides import OVERRIDES
@@ -92,11 +93,23 @@ def begin(
             "`normprobe embeddings` and `normprobe inspect` work without images",
         )
     samples = open_data(options["data"], limit=options["limit"], seed=options["seed"])
-    run = start_run(command, checkpoint, samples, options["output"], options["overwrite"], options)
-    loading = ("device", "dtype", "device_map", "attn_implementation")
+    processes = join_processes(options["device"], options["device_map"])
+    run = processes.shared(
+        lambda: start_run(
+            command,
+            checkpoint,
+            samples,
+            options["output"],
+            options["overwrite"],
+            options,
+            resume=options["resume"],
+        )
+    )
+    loading = ("dtype", "device_map", "attn_implementation")
     with run.discarded_on_failure():
         subject = load_subject(
             checkpoint,
+            device=processes.device,
             **{name: options[name] for name in loading},
             named=named_parts(options),
             samples=samples,
@@ -173,11 +186,25 @@ def start_run(
     output: Path | None,
     overwrite: bool,
     options: Mapping[str, object],
+    *,
+    resume: bool = False,
 ) -> "RunDir":
-    """Create the run folder before anything slow is done: a bad --output costs no time."""
+    """Create the run folder before anything slow is done: a bad --output costs no time.
+
+    With ``resume``, an unfinished run in it is gone on with.
+    """
+    from normprobe.cli.resuming import file_states, resumed
     from normprobe.report.provenance import provenance
     from normprobe.report.run_dir import RunDir, default_run_path
 
+    if resume and output is None:
+        raise NormprobeError(
+            "--resume needs the run folder to go on with", "pass --output DIR --resume"
+        )
+    if resume and overwrite:
+        raise NormprobeError(
+            "--resume goes on with a run and --overwrite deletes it", "pass one of them"
+        )
     path = output or _free(default_run_path(checkpoint.name, command, data.name if data else None))
     record = provenance(
         sys.argv,
@@ -186,11 +213,13 @@ def start_run(
         model=checkpoint.name,
         model_revision=checkpoint.revision,
         model_type=checkpoint.config.model_type,
+        model_files=file_states(checkpoint.source),
         data=data.name if data else None,
         data_provenance=data.provenance if data else None,
         sample_ids=data.ids if data else [],
     )
-    return RunDir.create(path, overwrite=overwrite, record=record)
+    found = resumed(path, record) if resume else None
+    return found or RunDir.create(path, overwrite=overwrite, record=record)
 
 
 def _free(path: Path) -> Path:
@@ -237,35 +266,6 @@ def verify_parts(
         console.talk(f"{row['part'].replace('_', ' ')}: {row['static']} {word}")
     if not table["agree"].all():
         run.add_warning("parts differ from a trace of the running model, see `verified`")
-
-
-def input_batches(
-    subject: Subject, data: "DataSet", batch_size: int, system: str | None, run: "RunDir"
-) -> "Iterator[tuple[Sequence[str], BatchFeature]]":
-    """Sample ids and model inputs, batch by batch. Image hashes go to the run's record."""
-    from normprobe.data.batches import batches
-
-    hashes: dict[str, str | None] = {}
-    model_type = subject.checkpoint.config.model_type
-    for samples, inputs in batches(
-        data, subject.processor, batch_size, system, model_type=model_type
-    ):
-        hashes.update((sample.id, sample.image_hash) for sample in samples)
-        yield [sample.id for sample in samples], inputs
-    run.note(image_hashes=hashes)
-
-
-def collect(
-    run: "RunDir", rows: "Iterator[pd.DataFrame]", data: "DataSet", batch_size: int, what: str
-) -> "pd.DataFrame":
-    """Write each batch of sample rows as it comes, and return them all."""
-    total = -(-len(data) // batch_size)
-    for batch in console.progress(rows, total=total, what=what):
-        run.append(batch)
-    collected = run.rows()
-    if collected.empty:
-        raise NormprobeError(f"{data.name} holds no samples", "pass another --data")
-    return collected
 
 
 def finish_run(

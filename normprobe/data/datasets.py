@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ class DataSet:
     def ids(self) -> list[str]:
         """Sample ids in the order of iteration."""
         return [question.id for question in self._questions]
+
+    def subset(self, ids: Collection[str]) -> DataSet:
+        """The questions with these ids, in the order of this data set."""
+        kept = set(ids)
+        questions = [question for question in self._questions if question.id in kept]
+        return DataSet(self.name, questions, self.provenance)
 
     def __len__(self) -> int:
         return len(self._questions)
