@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,6 +69,7 @@ def prefetched(
         batch_size=None,
         collate_fn=bytes,
         num_workers=workers,
+        worker_init_fn=_end_with_the_parent,
         multiprocessing_context="fork" if workers else None,
     )
     for packed in loader:
@@ -130,6 +133,12 @@ def about_length(processor: Any, sample: Sample) -> int:
         return tokens + int(count([sample.image.size[::-1]])["num_image_tokens"][0])
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return tokens
+
+
+def _end_with_the_parent(_: int) -> None:
+    """A killed run leaves no worker behind, which would wait forever to be read."""
+    set_death_signal = 1  # PR_SET_PDEATHSIG of Linux
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 def _workers(tasks: int) -> int:
