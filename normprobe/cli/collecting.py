@@ -92,7 +92,9 @@ def _measure_share(
         batches = measure(subject.model, subject.parts, inputs, subject.special_token_ids)
         try:
             with _Parts(run) as parts:
-                for rows in console.progress(batches, total=-(-len(left) // size), what=what):
+                total = -(-len(left) // size)
+                shown = run.writer == 0
+                for rows in console.progress(batches, total=total, what=what, shown=shown):
                     parts.add(rows.assign(image_hash=rows["sample_id"].map(hashes)))
                     done.update(rows["sample_id"])
             break
@@ -149,6 +151,20 @@ class _Parts:
         rows, self._rows = self._rows, []
         if rows:
             self._run.append(pd.concat(rows, ignore_index=True))
+
+
+def note_confidence(run: "RunDir", rows: "pd.DataFrame") -> None:
+    """Record what the intervals rest on, and say where that is little."""
+    from normprobe.analyses.confidence import image_units
+    from normprobe.probes.bootstrap import DRAWS, FEW_UNITS, LEVEL, SEED
+
+    units = int(image_units(rows).nunique())
+    run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
+    if units < FEW_UNITS:
+        few = f"{units} image{'' if units == 1 else 's'}"
+        warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
+        run.add_warning(warning)
+        console.talk(f"note: {warning}")
 
 
 def _collected(run: "RunDir", data: "DataSet") -> "pd.DataFrame":

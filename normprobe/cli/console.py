@@ -43,14 +43,18 @@ def stdout_console() -> "Console":
     return Console() if sys.stdout.isatty() else Console(width=80)
 
 
-def progress(rows: Iterable[T], *, total: int, what: str) -> Iterator[T]:
+def progress(rows: Iterable[T], *, total: int, what: str, shown: bool = True) -> Iterator[T]:
     """Pass rows on and show how far it is, on a terminal only."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     yield from track(
-        rows, description=what, total=total, console=console, disable=not console.is_terminal
+        rows,
+        description=what,
+        total=total,
+        console=console,
+        disable=not (shown and console.is_terminal),
     )
 
 

@@ -54,8 +54,9 @@ def measure(
     subject: "Subject", samples: "DataSet", run: "RunDir", system: str | None, mode: console.Mode
 ) -> None:
     """Run the model up to the decoder's door for each sample, fill the run folder, print."""
+    from normprobe.analyses.confidence import interface_intervals
     from normprobe.analyses.interface import interface_table, measure_interface, table_rows
-    from normprobe.cli.collecting import collect
+    from normprobe.cli.collecting import collect, note_confidence
     from normprobe.cli.subject import finish_run, note_subject
     from normprobe.report import tables, verdict
 
@@ -63,5 +64,7 @@ def measure(
     note_subject(run, subject)
     collected = collect(run, subject, samples, measure_interface, 1, system, "interface")
     table = interface_table(collected, table_rows(subject.parts, subject.vocabulary_ids))
+    note_confidence(run, collected)
+    table = interface_intervals(table, collected)
     finish_run(run, "interface", {"interface": table}, started)
     console.show(run.path, table, tables.interface_table, verdict.interface_verdict(table), mode)

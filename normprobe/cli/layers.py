@@ -57,15 +57,17 @@ def measure(
     mode: console.Mode,
 ) -> None:
     """Run the model over the samples, fill the run folder, print."""
+    from normprobe.analyses.confidence import layer_intervals
     from normprobe.analyses.layers import layers_table, measure_layers
     from normprobe.analyses.theory import theory_table
-    from normprobe.cli.collecting import collect
+    from normprobe.cli.collecting import collect, note_confidence
     from normprobe.cli.subject import finish_run, note_subject
     from normprobe.report import tables, verdict
 
     started = time.perf_counter()
     note_subject(run, subject)
     collected = collect(run, subject, samples, measure_layers, batch_size, system, "layers")
-    table = layers_table(collected)
+    note_confidence(run, collected)
+    table = layer_intervals(layers_table(collected), collected)
     finish_run(run, "layers", {"layers": table, "theory": theory_table(collected)}, started)
     console.show(run.path, table, tables.layers_table, verdict.layers_verdict(table), mode)
