@@ -23,7 +23,7 @@ from normprobe.schema import (
 TABLES = ("interface",)
 
 _LINE = 0.155  # inches that a bar or a stage's name takes
-_FRAME = 0.75  # inches for title and axis
+_FRAME = 0.9  # inches for title, axis and its label of two lines
 
 
 def figure(title: str, interface: pd.DataFrame) -> Figure:
@@ -61,7 +61,7 @@ def figure(title: str, interface: pd.DataFrame) -> Figure:
         axes.axvline(
             prompt.iloc[0], color=GROUP_LOOKS[TEXT].color, linestyle=":", linewidth=0.8, zorder=0
         )
-        label += "; dotted line and (n x): against the text of the prompts"
+        label += "\ndotted line and (n x): against the text of the prompts"
     axes.set_xlabel(label)
     if len(rows):
         axes.set_xlim(*_range(rows))
