@@ -229,8 +229,8 @@ def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> 
     lines.append(
         f"\nMedians of {rounds} interleaved runs on {torch.get_num_threads()} CPU thread, torch "
         f"{torch.__version__}; ratios and differences are against the bare forward. End to end, "
-        f"from JPEG to rows on disk, 8 layers: {whole:.2f} samples a second, {whole / ready:.2f} of "
-        f"the bare forward on ready inputs ({ready:.2f})."
+        f"from JPEG to rows on disk, 8 layers: {whole:.2f} samples a second, "
+        f"{whole / ready:.2f} of the bare forward on ready inputs ({ready:.2f})."
     )
     return "\n".join(lines) + "\n"
 

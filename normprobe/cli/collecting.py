@@ -104,8 +104,7 @@ def _measure_share(
         size //= 2
         del inputs, batches
         clear_device_cache(garbage_collection=True)
-    if run.writer == 0:
-        run.note(batch_size=size)
+    run.note(batch_size=size)
 
 
 def _inputs(

@@ -38,7 +38,10 @@ def layers(
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5)."""
+    """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5).
+
+    Several GPUs share the samples: torchrun --nproc-per-node 8 -m normprobe layers MODEL
+    """
     chosen = dict(locals())
     with console.reported(verbose):
         from normprobe.cli.subject import begin

@@ -170,13 +170,14 @@ class RunDir:
         self._write_file(f"{name}.json", json_bytes(value))
 
     def note(self, **facts: object) -> None:
-        """Add facts to ``run.json``.
+        """Add facts to ``run.json``; only the main process writes the file.
 
         Raises:
             NormprobeError: the file cannot be written.
         """
         self.record.update(facts)
-        write_by_rename(self.path / RECORD, json_bytes(self.record))
+        if self.writer == 0:
+            write_by_rename(self.path / RECORD, json_bytes(self.record))
 
     def add_warning(self, text: str) -> None:
         """Keep a warning in ``run.json``, once however often it is given."""
