@@ -7,6 +7,7 @@ Deviations are population deviations (divided by n): they describe the tokens th
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,16 +89,17 @@ def _histograms(
     values: NDArray[np.floating[Any]], counted: NDArray[np.bool_]
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]]]:
     """``histogram_of`` each row of ``values`` where ``counted``, both ``[rows, tokens]``."""
-    rows = np.broadcast_to(np.arange(len(values))[:, None], values.shape)[counted]
+    rows, _ = np.nonzero(counted)
     values = values[counted]
     positive = values > 0
     logs = np.log(values, where=positive, out=np.zeros_like(values))
     bins = np.where(positive, np.ceil(logs / _LOG_GROWTH).astype(np.int64) - 1, ZERO_BIN)
     table, numbers = _count_bins(rows, bins, None, len(counted))
     row, place = np.nonzero(table)
-    ends = np.searchsorted(row, np.arange(1, len(counted)))
-    counts = table[row, place].astype(np.int64)
-    return np.split(numbers[place].astype(np.int32), ends), np.split(counts, ends)
+    occurring, counts = numbers[place].astype(np.int32), table[row, place].astype(np.int64)
+    ends = np.searchsorted(row, np.arange(len(counted) + 1)).tolist()
+    slices = [slice(start, end) for start, end in pairwise(ends)]
+    return [occurring[part] for part in slices], [counts[part] for part in slices]
 
 
 def _count_bins(
