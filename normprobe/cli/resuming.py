@@ -21,6 +21,7 @@ _FACTS = (
     "model_files",
     "data",
     "data_provenance",
+    "data_files",
     "sample_ids",
 )
 
@@ -51,12 +52,11 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunDir | None:
     return run
 
 
-def file_states(source: str) -> dict[str, list[int]]:
-    """Size and time of change of each file of a local checkpoint; nothing for a hub id."""
-    folder = Path(source)
-    if not folder.is_dir():
-        return {}
-    states = {file.name: file.stat() for file in sorted(folder.iterdir()) if file.is_file()}
+def file_states(*sources: str) -> dict[str, list[int]]:
+    """Size and time of change of local files, and of the files in folders; nothing of a hub id."""
+    paths = [Path(source) for source in sources]
+    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
+    states = {file.name: file.stat() for file in sorted(files) if file.is_file()}
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 
 

@@ -206,6 +206,7 @@ def start_run(
             "--resume goes on with a run and --overwrite deletes it", "pass one of them"
         )
     path = output or _free(default_run_path(checkpoint.name, command, data.name if data else None))
+    sources = data.provenance.get("sources", []) if data else []
     record = provenance(
         sys.argv,
         options,
@@ -216,6 +217,7 @@ def start_run(
         model_files=file_states(checkpoint.source),
         data=data.name if data else None,
         data_provenance=data.provenance if data else None,
+        data_files=file_states(*(source["path"] for source in sources if "path" in source)),
         sample_ids=data.ids if data else [],
     )
     found = resumed(path, record) if resume else None

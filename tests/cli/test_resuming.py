@@ -16,6 +16,7 @@ from cli.conftest import assert_same_tables, assert_two_lines
 from typer.testing import Result
 
 from normprobe.cli import collecting
+from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.datasets import DataSet
 from normprobe.data.sample import Sample
 from normprobe.specimen import SPECIMEN_DIR
@@ -185,6 +186,15 @@ def test_another_command_model_or_data_is_refused(finished: Path, run: Run) -> N
     weights = finished.parent / "model/model.safetensors"
     os.utime(weights, (1, 1))
     assert_two_lines(run("interface", "./model", *options), "model files")
+
+
+def test_data_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
+    table = shutil.copy(bundled_data_dir() / "mmbench_dev_en_sample.tsv", tmp_path / "own.tsv")
+    command = ["interface", "--data", "own.tsv", "-n", "1", "-o", "out"]
+    assert run(*command).exit_code == 0
+    assert run(*command, "--resume").exit_code == 0
+    os.utime(table, (1, 1))
+    assert_two_lines(run(*command, "--resume"), "data files", "expected", "received")
 
 
 def test_a_finished_run_stays_as_it_is(finished: Path, run: Run) -> None:
