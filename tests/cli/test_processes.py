@@ -40,6 +40,15 @@ def test_two_processes_give_the_table_of_one(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_more_processes_than_samples(run: Run, tmp_path: Path) -> None:
+    layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "1"]
+    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    assert done.returncode == 0, done.stderr
+    assert run(*layers, "-o", "one").exit_code == 0
+    assert_same_tables(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.slow
 def test_a_failure_of_the_main_process_ends_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("mine")
