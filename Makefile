@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-all readme types models loading-cost check
+.PHONY: demo test test-all readme cost types models loading-cost check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -16,6 +16,9 @@ test-all: $(READY)  ## the slow tests too
 
 readme: $(READY)  ## refresh the table and the figure in the README
 	$(BIN)/python .ci/readme.py
+
+cost: $(READY)  ## refresh the table of what probing costs in the README
+	$(BIN)/python .ci/probe_cost.py
 
 types: $(READY)  ## which checks pass for every model type, as a table
 	$(BIN)/python .ci/types_table.py

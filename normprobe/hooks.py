@@ -20,6 +20,9 @@ from normprobe.errors import NormprobeError
 #: What models raise on inputs that they cannot take.
 _REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
 
+#: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
+_NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
+
 SeeState = Callable[[Tensor], None]
 
 
@@ -149,7 +152,7 @@ def run_until(
         except _Reached:
             return
         except _REFUSALS as error:
-            if "out of memory" in str(error):
+            if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
                 raise
             reason = " ".join(str(error).split())[:200]
             raise NormprobeError(

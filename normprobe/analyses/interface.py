@@ -41,6 +41,12 @@ from normprobe.schema import (
     TOKEN_GROUPS,
 )
 
+#: What the ratios divide by: the norm of the first of these groups that the stage has.
+REFERENCES = {
+    "ratio_to_table": (EFFECTIVE_EMBEDDING, (NONZERO_ROWS, PROMPT_ROWS)),
+    "ratio_to_prompt": (DECODER_INPUT, (TEXT,)),
+}
+
 _SCALE = "embedding_scale"  # sample row column: decoder input / table row, NaN if no scalar
 
 
@@ -216,10 +222,9 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         )
         merged = pd.concat([merged, _effective_rows(rows, merged)], ignore_index=True)
     merged["rms_mean"] = merged["norm_mean"] / np.sqrt(merged["hidden_size"])
-    merged["ratio_to_table"] = merged["norm_mean"] / _mean_norm(
-        merged, EFFECTIVE_EMBEDDING, (NONZERO_ROWS, PROMPT_ROWS)
-    )
-    merged["ratio_to_prompt"] = merged["norm_mean"] / _mean_norm(merged, DECODER_INPUT, (TEXT,))
+    for column, (stage, groups) in REFERENCES.items():
+        reference = merged.loc[reference_rows(merged, stage, groups), "norm_mean"]
+        merged[column] = merged["norm_mean"] / (reference.iloc[0] if len(reference) else np.nan)
     order = {stage: place for place, stage in enumerate(STAGES)}
     return merged.sort_values("stage", key=lambda c: c.map(order), kind="stable").reset_index(
         drop=True
@@ -239,6 +244,6 @@ def _effective_rows(rows: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
     return effective.assign(stage=EFFECTIVE_EMBEDDING)
 
 
-def _mean_norm(merged: pd.DataFrame, stage: str, groups: tuple[str, ...]) -> float:
-    chosen = merged[(merged["stage"] == stage) & merged["group"].isin(groups)]
-    return float(chosen["norm_mean"].iloc[0]) if len(chosen) else float("nan")
+def reference_rows(table: pd.DataFrame, stage: str, groups: tuple[str, ...]) -> "pd.Series[bool]":
+    """Which rows of interface.csv a ratio may divide by; the first of them is taken."""
+    return (table["stage"] == stage) & table["group"].isin(groups)

@@ -5,7 +5,9 @@ outlives its layer, and the numbers reach the host once, when the forward has en
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.model.overrides import CROSS_ATTENTION
 from normprobe.model.parts import Parts, find_parts
-from normprobe.probes.sample_statistics import merge, statistics_of
+from normprobe.probes.sample_statistics import merge, statistics_by_layer
 from normprobe.probes.token_metrics import (
     POOLED_GROUPS,
     cross_modal_cosine,
@@ -207,52 +209,105 @@ class _LayerReader:
         self.metrics[number] = metrics
         self.pooled[number] = pooled_metrics(x, h, perpendicular, self.masks.to(h.device))
 
-    def on_host(self) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
-        """Layer by layer its metrics, injection last, and pooled metrics, after one copy of all."""
-        layers = sorted(self.metrics)
-        kept = [
-            part[layer] for layer in layers for part in (self.metrics, self.injection, self.pooled)
-        ]
+    def on_host(self) -> "_OnHost":
+        """Everything that was kept, after one copy to the host."""
+        layers = sorted(self.injection)[1:]
+        entry = [self.metrics[0], self.pooled[0]]
+        later = [[part[n] for n in layers] for part in (self.metrics, self.injection, self.pooled)]
+        kept = [*entry, *chain.from_iterable(later)]
         flat = torch.cat([part.flatten().to(kept[0].device) for part in kept]).cpu().numpy()
-        ends = np.cumsum([part.numel() for part in kept])
-        pieces = (
-            piece.reshape(part.shape)
-            for piece, part in zip(np.split(flat, ends[:-1]), kept, strict=True)
+        pieces = np.split(flat, np.cumsum([sum(map(Tensor.numel, p)) for p in (entry, *later)]))
+        batch, positions = self.groups.shape
+        norms, cosine = np.split(pieces[0], [batch * positions])
+        metrics, injection = (p.reshape(len(layers), -1, batch, positions) for p in pieces[1:3])
+        return _OnHost(
+            groups=self.groups.cpu().numpy(),
+            layers=layers,
+            norms=norms.reshape(1, 1, batch, positions),
+            cross_modal_cosine=cosine,
+            metrics=np.concatenate([metrics, injection], axis=1),
+            pooled=pieces[3].reshape(len(layers), batch, -1),
         )
-        for layer in layers:
-            metrics, injection, pooled = next(pieces), next(pieces), next(pieces)
-            yield layer, np.concatenate([metrics, injection[None]]) if layer else metrics, pooled
+
+
+@dataclass(frozen=True)
+class _OnHost:
+    """What a forward leaves behind."""
+
+    groups: NDArray[np.int8]  # [batch, seq]
+    layers: list[int]  # from 1 on
+    norms: NDArray[np.float32]  # [1, 1, batch, seq], layer 0
+    cross_modal_cosine: NDArray[np.float32]  # [batch], layer 0
+    metrics: NDArray[np.float32]  # [layers, token metrics and injection, batch, seq]
+    pooled: NDArray[np.float32]  # [layers, batch, pooled groups and pair metrics]
 
 
 def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
-    groups = reader.groups.cpu().numpy()
-    masks = {name: groups == code for code, name in enumerate(TOKEN_GROUPS)}
+    """One block of rows, layer 0 to the last, for each sample and group."""
+    seen = reader.on_host()
+    masks = {name: seen.groups == code for code, name in enumerate(TOKEN_GROUPS)}
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
-    dtype = str(reader.dtype).removeprefix("torch.")
-    rows: list[dict[str, Any]] = []
-    for layer, metrics, pooled in reader.on_host():
-        names = (*TOKEN_METRICS, INJECTION)[: len(metrics)]
-        for index, sample_id in enumerate(sample_ids):
-            common = {
-                "sample_id": sample_id,
-                "layer": layer,
-                "hidden_size": reader.hidden_size,
-                "dtype": dtype,
-            }
-            for group, mask in masks.items():
-                if mask[index].any():
-                    row = statistics_of(metrics[:, index, mask[index]], names)
-                    if layer:
-                        row[POOLED_METRIC] = float(pooled[index, POOLED_GROUPS.index(group)])
-                    rows.append({**common, "group": group, **row})
-            if masks[VISUAL][index].any() and masks[TEXT][index].any():
-                pair_names = PAIR_METRICS[: 1 if layer == 0 else None]
-                values = map(float, pooled[index, -len(pair_names) :])
-                pair = dict(zip(pair_names, values, strict=True))
-                injection = metrics[-1, index, groups[index] != PADDING]
-                pair["injected"] = layer > 0 and bool(injection.any())
-                rows.append({**common, "group": PAIR, **pair})
-    return pd.DataFrame(rows)
+    common = {"hidden_size": reader.hidden_size, "dtype": str(reader.dtype).removeprefix("torch.")}
+    blocks: list[dict[str, Sequence[Any]]] = []
+    for index, sample_id in enumerate(sample_ids):
+        for group, mask in masks.items():
+            if mask[index].any():
+                named = {"sample_id": sample_id, **common, "group": group}
+                blocks.extend(
+                    {**_repeated(named, len(block["layer"])), **block}
+                    for block in _group_blocks(seen, index, group, mask[index])
+                )
+        if masks[VISUAL][index].any() and masks[TEXT][index].any():
+            pair = _pair_block(seen, index)
+            named = {"sample_id": sample_id, **common, "group": PAIR}
+            blocks.append({**_repeated(named, len(pair["layer"])), **pair})
+    return _stacked(blocks)
+
+
+def _group_blocks(
+    seen: _OnHost, index: int, group: str, mask: NDArray[np.bool_]
+) -> list[dict[str, Sequence[Any]]]:
+    """Statistics of one group of a sample: layer 0, which has norms alone, and the rest."""
+    pooled = seen.pooled[:, index, POOLED_GROUPS.index(group)]
+    return [
+        {"layer": [0], **statistics_by_layer(seen.norms[:, :, index, mask], TOKEN_METRICS[:1])},
+        {
+            "layer": seen.layers,
+            **statistics_by_layer(seen.metrics[:, :, index, mask], (*TOKEN_METRICS, INJECTION)),
+            POOLED_METRIC: pooled.tolist(),
+        },
+    ]
+
+
+def _pair_block(seen: _OnHost, index: int) -> dict[str, Sequence[Any]]:
+    """Quantities of a sample's (visual, text) pairs, layer by layer."""
+    columns = seen.pooled[:, index, -len(PAIR_METRICS) :].T.tolist()
+    # Layer 0 has a cosine but turns nothing.
+    first = [float(seen.cross_modal_cosine[index]), np.nan, np.nan]
+    pairs = {
+        name: [at_entry, *column]
+        for name, at_entry, column in zip(PAIR_METRICS, first, columns, strict=True)
+    }
+    injection = seen.metrics[:, -1, index, seen.groups[index] != PADDING]
+    return {
+        "layer": [0, *seen.layers],
+        **pairs,
+        "injected": [False, *(injection != 0).any(axis=-1).tolist()],
+    }
+
+
+def _repeated(named: Mapping[str, Any], rows: int) -> dict[str, Sequence[Any]]:
+    return {name: [value] * rows for name, value in named.items()}
+
+
+def _stacked(blocks: Sequence[Mapping[str, Sequence[Any]]]) -> pd.DataFrame:
+    """Blocks of columns below each other; what a block lacks is NaN."""
+    sizes = [len(block["layer"]) for block in blocks]
+    columns: dict[str, list[Any]] = {name: [] for block in blocks for name in block}
+    for name in columns:
+        for block, size in zip(blocks, sizes, strict=True):
+            columns[name].extend(block.get(name, [np.nan] * size))
+    return pd.DataFrame(columns)
 
 
 def _attended_rows(

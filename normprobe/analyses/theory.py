@@ -31,52 +31,53 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
 
         Samples without visual or without text tokens have no say; no rows where there are none.
     """
-    paired = rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])
-    if not paired.any():
+    rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
+    if rows.empty:
         return pd.DataFrame(columns=["layer", "samples"])
-    samples = rows[paired].groupby("sample_id", sort=False)
-    table = pd.concat([_of_sample(sample) for _, sample in samples])
-    layers = table.groupby("layer")
-    merged = pd.DataFrame({"samples": layers.size()})
-    for name in table.columns:
-        merged[f"{name}_mean"] = layers[name].mean()
-        merged[f"{name}_std"] = layers[name].std(ddof=0)
+    columns = _by_sample(rows)
+    measured = columns["cross_modal_cosine"]
+    merged = pd.DataFrame({"samples": len(measured)}, index=measured.columns)
+    for name, of_samples in columns.items():
+        merged[f"{name}_mean"] = of_samples.mean()
+        merged[f"{name}_std"] = of_samples.std(ddof=0)
     return merged.reset_index()
 
 
-def _of_sample(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer of one sample."""
-    own = rows.set_index(["group", "layer"]).sort_index()
-    pairs, visual, text = own.loc[PAIR], own.loc[VISUAL], own.loc[TEXT]
-    cosines = visual["cosine_mean"], text["cosine_mean"]
+def _by_sample(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Each quantity as ``[samples, layers]``."""
+
+    def wide(group: str, column: str) -> pd.DataFrame:
+        of_group = rows[rows["group"] == group]
+        return of_group.pivot(index="sample_id", columns="layer", values=column)
+
+    measured = wide(PAIR, "cross_modal_cosine")
+    initial = measured[0]
+    cosines = wide(VISUAL, "cosine_mean"), wide(TEXT, "cosine_mean")
     retention = cosines[0] * cosines[1]
-
-    initial = pairs["cross_modal_cosine"].loc[0]
     # Layer 0 turns nothing; between layers an injection of visual features ends the prediction.
-    followed = ~pairs["injected"].astype(bool).cummax()
-    predicted = (initial * retention.fillna(1.0).cumprod()).where(followed)
-    balanced = initial * _balanced_retention(*cosines).cumprod(skipna=False)
-    lag = np.arccos(predicted) - np.arccos(balanced) if initial > 0 else np.nan
-    return pd.DataFrame(
-        {
-            "cross_modal_cosine": pairs["cross_modal_cosine"],
-            "retention": retention,
-            "predicted_cross_modal_cosine": predicted,
-            "lag_angle": lag,
-            "update_norm_ratio": visual["update_norm_mean"] / text["update_norm_mean"],
-            "update_angle_visual": visual["update_angle_mean"],
-            "update_angle_text": text["update_angle_mean"],
-            **{name: pairs[name] for name in PAIR_METRICS[1:]},
-        }
-    )
+    followed = ~wide(PAIR, "injected").astype(bool).cummax(axis=1)
+    predicted = retention.fillna(1.0).cumprod(axis=1).mul(initial, axis=0).where(followed)
+    balanced = _balanced_retention(*cosines).cumprod(axis=1, skipna=False).mul(initial, axis=0)
+    lag = predicted.apply(np.arccos) - balanced.apply(np.arccos)
+    return {
+        "cross_modal_cosine": measured,
+        "retention": retention,
+        "predicted_cross_modal_cosine": predicted,
+        "lag_angle": lag.where(initial > 0, axis=0),
+        "update_norm_ratio": wide(VISUAL, "update_norm_mean") / wide(TEXT, "update_norm_mean"),
+        "update_angle_visual": wide(VISUAL, "update_angle_mean"),
+        "update_angle_text": wide(TEXT, "update_angle_mean"),
+        **{name: wide(PAIR, name) for name in PAIR_METRICS[1:]},
+    }
 
 
-def _balanced_retention(visual: "pd.Series[float]", text: "pd.Series[float]") -> "pd.Series[float]":
+def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFrame:
     """Retention if both modalities turned by the geometric mean of their tangents (Lemma 1).
 
     With t = tan(a) tan(b), both turn by atan(sqrt(t)), and cos(atan(sqrt(t)))^2 = 1 / (1 + t).
     NaN where a mean cosine is not positive: the tangent has no such angle. 1 at layer 0.
     """
     tangents = [(1 - c.clip(upper=1.0) ** 2) ** 0.5 / c.where(c > 0) for c in (visual, text)]
-    balanced: pd.Series[float] = 1 / (1 + tangents[0] * tangents[1])
-    return balanced.mask(visual.index == 0, 1.0)
+    balanced = 1 / (1 + tangents[0] * tangents[1])
+    balanced[0] = 1.0
+    return balanced

@@ -43,14 +43,18 @@ def stdout_console() -> "Console":
     return Console() if sys.stdout.isatty() else Console(width=80)
 
 
-def progress(rows: Iterable[T], *, total: int, what: str) -> Iterator[T]:
+def progress(rows: Iterable[T], *, total: int, what: str, shown: bool = True) -> Iterator[T]:
     """Pass rows on and show how far it is, on a terminal only."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     yield from track(
-        rows, description=what, total=total, console=console, disable=not console.is_terminal
+        rows,
+        description=what,
+        total=total,
+        console=console,
+        disable=not (shown and console.is_terminal),
     )
 
 
@@ -88,7 +92,7 @@ def reported(verbose: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        talk("interrupted: complete parts are kept, and run.json says partial")
+        talk("interrupted: what was measured is kept; --resume --output DIR goes on")
         raise typer.Exit(INTERRUPTED) from None
     except (NormprobeError, MemoryError, RuntimeError) as error:
         known = _known(error)
@@ -102,10 +106,17 @@ def reported(verbose: bool) -> Iterator[None]:
 def _known(error: BaseException) -> NormprobeError | None:
     if isinstance(error, NormprobeError):
         return error
-    if isinstance(error, MemoryError) or "out of memory" in str(error):
+    text = str(error)
+    first_line = (text.splitlines() or ["no room for the model"])[0]
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
         return NormprobeError(
-            "out of memory: " + (str(error).splitlines() or ["no room for the model"])[0],
-            "try a smaller --batch-size, --dtype bfloat16 or --device-map auto",
+            f"out of memory: {first_line}",
+            "try --batch-size auto or a smaller one, --dtype bfloat16 or --device-map auto",
+        )
+    if "DataLoader worker" in text:
+        return NormprobeError(
+            f"a process that reads images was ended from outside: {first_line}",
+            "free some memory; --resume goes on from what is measured",
         )
     return None
 

@@ -34,6 +34,7 @@ def interface(
     verify: opt.Verify = False,
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
+    resume: opt.Resume = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -55,19 +56,17 @@ def measure(
     subject: "Subject", samples: "DataSet", run: "RunDir", system: str | None, mode: console.Mode
 ) -> None:
     """Run the model up to the decoder's door for each sample, fill the run folder, print."""
+    from normprobe.analyses.confidence import interface_intervals
     from normprobe.analyses.interface import interface_table, measure_interface, table_rows
-    from normprobe.cli.subject import collect, finish_run, input_batches, note_subject
+    from normprobe.cli.collecting import collect, note_confidence
+    from normprobe.cli.subject import finish_run, note_subject
     from normprobe.report import tables, verdict
 
     started = time.perf_counter()
     note_subject(run, subject)
-    rows = measure_interface(
-        subject.model,
-        subject.parts,
-        input_batches(subject, samples, 1, system, run),
-        subject.special_token_ids,
-    )
-    collected = collect(run, rows, samples, 1, "interface")
+    collected = collect(run, subject, samples, measure_interface, 1, system, "interface")
     table = interface_table(collected, table_rows(subject.parts, subject.vocabulary_ids))
+    note_confidence(run, collected)
+    table = interface_intervals(table, collected)
     finish_run(run, "interface", {"interface": table}, started)
     console.show(run.path, table, tables.interface_table, verdict.interface_verdict(table), mode)

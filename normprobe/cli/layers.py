@@ -1,7 +1,7 @@
 """``normprobe layers``."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from normprobe.cli import console
 from normprobe.cli import options as opt
@@ -34,6 +34,7 @@ def layers(
     verify: opt.Verify = False,
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
+    resume: opt.Resume = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -41,6 +42,7 @@ def layers(
     """Norms, cosines and angles of every decoder layer, by token group (Figures 2-5).
 
     MODEL may be a vision-language model or, with --data text, a bare language model.
+    Several GPUs share the samples: torchrun --nproc-per-node 8 -m normprobe layers MODEL
     """
     chosen = dict(locals())
     with console.reported(verbose):
@@ -55,25 +57,22 @@ def measure(
     subject: "Subject",
     samples: "DataSet",
     run: "RunDir",
-    batch_size: int,
+    batch_size: 'int | Literal["auto"]',
     system: str | None,
     mode: console.Mode,
 ) -> None:
     """Run the model over the samples, fill the run folder, print."""
+    from normprobe.analyses.confidence import layer_intervals
     from normprobe.analyses.layers import layers_table, measure_layers
     from normprobe.analyses.theory import theory_table
-    from normprobe.cli.subject import collect, finish_run, input_batches, note_subject
+    from normprobe.cli.collecting import collect, note_confidence
+    from normprobe.cli.subject import finish_run, note_subject
     from normprobe.report import tables, verdict
 
     started = time.perf_counter()
     note_subject(run, subject)
-    rows = measure_layers(
-        subject.model,
-        subject.parts,
-        input_batches(subject, samples, batch_size, system, run),
-        subject.special_token_ids,
-    )
-    collected = collect(run, rows, samples, batch_size, "layers")
-    table = layers_table(collected)
+    collected = collect(run, subject, samples, measure_layers, batch_size, system, "layers")
+    note_confidence(run, collected)
+    table = layer_intervals(layers_table(collected), collected)
     finish_run(run, "layers", {"layers": table, "theory": theory_table(collected)}, started)
     console.show(run.path, table, tables.layers_table, verdict.layers_verdict(table), mode)

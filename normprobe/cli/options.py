@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -52,7 +52,27 @@ Verify = Annotated[
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Samples a forward.")]
+
+
+def _batch_size(value: str | int) -> int | Literal["auto"]:
+    text = str(value)  # typer hands over the default as it is
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"expected auto or a number from 1 on, received {text!r}")
+    return int(text)
+
+
+BatchSize = Annotated[
+    Any,
+    typer.Option(
+        "--batch-size",
+        "-b",
+        parser=_batch_size,
+        metavar="N",
+        help="Samples a forward; auto: as many as fit, fewer when memory runs out.",
+    ),
+]
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
 ]
@@ -69,6 +89,9 @@ Output = Annotated[
     typer.Option("--output", "-o", help="Run folder. Default: below runs/.", metavar="DIR"),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run folder that exists.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --output, if there is one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")]
 Verbose = Annotated[

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -72,6 +72,7 @@ def begin(
     Raises:
         NormprobeError: whatever of these fails; nothing is written before the run folder is due.
     """
+    from normprobe.cli.processes import join_processes
     from normprobe.data.datasets import open_data
     from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.overrides import OVERRIDES
@@ -100,12 +101,24 @@ def begin(
         skip_bad=options["skip_bad"],
     )
     require_fitting_data(command, checkpoint, samples, options)
-    run = start_run(command, checkpoint, samples, options["output"], options["overwrite"], options)
-    loading = ("device", "dtype", "device_map", "attn_implementation", "range_reads", "quiet")
+    processes = join_processes(options["device"], options["device_map"])
+    run = processes.shared(
+        lambda: start_run(
+            command,
+            checkpoint,
+            samples,
+            options["output"],
+            options["overwrite"],
+            options,
+            resume=options["resume"],
+        )
+    )
+    loading = ("dtype", "device_map", "attn_implementation", "range_reads", "quiet")
     with run.discarded_on_failure():
         subject = load_subject(
             EVERYTHING if options["verify"] else command,  # a trace runs the whole model
             checkpoint,
+            device=processes.device,
             **{name: options[name] for name in loading if name in options},
             named=named_parts(options),
             samples=samples,
@@ -233,12 +246,27 @@ def start_run(
     output: Path | None,
     overwrite: bool,
     options: Mapping[str, object],
+    *,
+    resume: bool = False,
 ) -> "RunDir":
-    """Create the run folder before anything slow is done: a bad --output costs no time."""
+    """Create the run folder before anything slow is done: a bad --output costs no time.
+
+    With ``resume``, an unfinished run in it is gone on with.
+    """
+    from normprobe.cli.resuming import file_states, resumed
     from normprobe.report.provenance import provenance
     from normprobe.report.run_dir import RunDir, default_run_path
 
+    if resume and output is None:
+        raise NormprobeError(
+            "--resume needs the run folder to go on with", "pass --output DIR --resume"
+        )
+    if resume and overwrite:
+        raise NormprobeError(
+            "--resume goes on with a run and --overwrite deletes it", "pass one of them"
+        )
     path = output or _free(default_run_path(checkpoint.name, command, data.name if data else None))
+    sources = data.provenance.get("sources", []) if data else []
     record = provenance(
         sys.argv,
         options,
@@ -246,11 +274,14 @@ def start_run(
         model=checkpoint.name,
         model_revision=checkpoint.revision,
         model_type=checkpoint.config.model_type,
+        model_files=file_states(checkpoint.source),
         data=data.name if data else None,
         data_provenance=data.provenance if data else None,
+        data_files=file_states(*(source["path"] for source in sources if "path" in source)),
         sample_ids=data.ids if data else [],
     )
-    return RunDir.create(path, overwrite=overwrite, record=record)
+    found = resumed(path, record) if resume else None
+    return found or RunDir.create(path, overwrite=overwrite, record=record)
 
 
 def _free(path: Path) -> Path:
@@ -307,56 +338,6 @@ def verify_parts(
         console.talk(f"{row['part'].replace('_', ' ')}: {row['static']} {word}")
     if not table["agree"].all():
         run.add_warning("parts differ from a trace of the running model, see `verified`")
-
-
-def input_batches(
-    subject: Subject, data: "DataSet", batch_size: int, system: str | None, run: "RunDir"
-) -> "Iterator[tuple[Sequence[str], BatchFeature]]":
-    """Sample ids and model inputs, batch by batch.
-
-    Image hashes go to the run's record, what was left out to ``skipped.csv``.
-    """
-    from normprobe.data.batches import batches
-
-    hashes: dict[str, str | None] = {}
-    model_type = subject.checkpoint.config.model_type
-    for samples, inputs in batches(
-        data, subject.processor, batch_size, system, model_type=model_type, bad=data.bad
-    ):
-        hashes.update((sample.id, sample.image_hash) for sample in samples)
-        yield [sample.id for sample in samples], inputs
-    run.note(image_hashes=hashes)
-    note_skipped(run, data)
-
-
-def note_skipped(run: "RunDir", data: "DataSet") -> None:
-    """List what was left out, and say how much that is."""
-    from dataclasses import asdict
-
-    import pandas as pd
-
-    if skipped := data.bad.skipped:
-        table = pd.DataFrame([asdict(row) for row in skipped])
-        table["row"] = table["row"].astype("Int64")  # no row at all is an empty field, not 3.0
-        run.write_table("skipped", table)
-        run.note(skipped=len(skipped))
-        rows = "1 bad row" if len(skipped) == 1 else f"{len(skipped)} bad rows"
-        console.talk(f"warning: {rows} left out, listed in skipped.csv")
-
-
-def collect(
-    run: "RunDir", rows: "Iterator[pd.DataFrame]", data: "DataSet", batch_size: int, what: str
-) -> "pd.DataFrame":
-    """Write each batch of sample rows as it comes, and return them all."""
-    total = -(-len(data) // batch_size)
-    for batch in console.progress(rows, total=total, what=what):
-        run.append(batch)
-    collected = run.rows()
-    if collected.empty:
-        reasons = [row.reason for row in data.bad.skipped]
-        left_out = f" that can be used; {len(reasons)} left out: {reasons[0]}" if reasons else ""
-        raise NormprobeError(f"{data.name} holds no samples{left_out}", "pass another --data")
-    return collected
 
 
 def finish_run(

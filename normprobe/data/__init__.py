@@ -15,5 +15,6 @@
 ``draw``, ``paper``: which questions ``--limit`` keeps, and which are the paper's
 ``datasets``    ``open_data``: all of the above behind one name
 ``chat``        the text a model reads, through its chat template
+``prefetch``    batches made by workers while the model runs
 ``batches``     the processor, its inputs and the group of every token
 """

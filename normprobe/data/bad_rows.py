@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from normprobe.errors import NormprobeError
@@ -75,12 +76,12 @@ class BadRows:
 
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
-        self._skipped: dict[tuple[str | None, str], SkippedRow] = {}
+        self._skipped: dict[SkippedRow, None] = {}  # in the order of finding
 
     @property
     def skipped(self) -> list[SkippedRow]:
         """What was left out so far, each once however often the data were read."""
-        return list(self._skipped.values())
+        return list(self._skipped)
 
     def refuse(self, error: BadRow | RefusedSample, sample: str | None = None) -> None:
         """Raise the error, or note it and return: the caller goes on with the next row.
@@ -96,4 +97,9 @@ class BadRows:
             row = SkippedRow(place.file, place.row, place.column, sample, reason)
         else:
             row = SkippedRow(None, None, None, sample, error.problem)
-        self._skipped.setdefault((sample, str(error)), row)
+        self.add([row])
+
+    def add(self, rows: Iterable[SkippedRow]) -> None:
+        """Note what another process left out."""
+        for row in rows:
+            self._skipped.setdefault(row)

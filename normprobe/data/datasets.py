@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,17 @@ class DataSet:
     def has_images(self) -> bool:
         """False where every question is known to be text alone."""
         return any(question.has_image for question in self._questions)
+
+    def subset(self, ids: Collection[str], bad: BadRows | None = None) -> DataSet:
+        """The questions with these ids, in the order of this data set.
+
+        Args:
+            ids: of samples.
+            bad: where its bad rows go; ``None``: to those of this data set.
+        """
+        kept = set(ids)
+        questions = [question for question in self._questions if question.id in kept]
+        return DataSet(self.name, questions, self.provenance, bad or self.bad)
 
     def __len__(self) -> int:
         return len(self._questions)

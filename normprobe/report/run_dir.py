@@ -5,7 +5,7 @@
 - ``append``, ``write_table``, ``write_json``, ``note``, ``add_warning``, ``finish``: filling it
 - ``rows``, ``read_table``, ``read_record``: reading it back
 
-Every file appears by rename. One process writes to a folder at a time.
+Every file appears by rename. Several processes may append parts; one writes everything else.
 """
 
 import contextlib
@@ -42,11 +42,14 @@ class RunDir:
     Attributes:
         path: the folder.
         record: the content of ``run.json``; change it through ``note`` so that the file follows.
+        writer: 0 for the process that writes everything; others only append parts, each with a
+            number of its own.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+    def __init__(self, path: Path, record: dict[str, Any], writer: int = 0) -> None:
         self.path = path
         self.record = record
+        self.writer = writer
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool, record: dict[str, Any]) -> "RunDir":
@@ -76,8 +79,12 @@ class RunDir:
         return run
 
     @classmethod
-    def open(cls, path: Path) -> "RunDir":
+    def open(cls, path: Path, writer: int = 0) -> "RunDir":
         """Open a run folder that is there, to read it or to go on with it.
+
+        Args:
+            path: the folder.
+            writer: the number of the process.
 
         Raises:
             NormprobeError: ``path`` is no run folder.
@@ -88,14 +95,16 @@ class RunDir:
                 f"{path} is not a run folder: expected a {RECORD} written by normprobe",
                 "give the folder that an earlier normprobe command printed",
             )
-        return cls(path, record)
+        return cls(path, record, writer)
 
     @contextlib.contextmanager
     def discarded_on_failure(self) -> Iterator[None]:
-        """Take the folder back when the block fails: nothing was measured yet."""
+        """Take the folder back when the block fails and nothing was measured yet."""
         try:
             yield
         except BaseException:
+            if self.writer > 0 or self.sample_ids():
+                raise
             _delete_run(self.path)
             with contextlib.suppress(OSError):  # holds foreign files
                 self.path.rmdir()
@@ -109,12 +118,33 @@ class RunDir:
         """
         if rows.empty:
             return
+        self.reopen()
+        table = pyarrow.Table.from_pandas(rows, preserve_index=False)
+        prefix = f"part-{self.writer}-" if self.writer else "part-"
+        parts = [part.stem.removeprefix(prefix) for part in self._parts()]
+        number = max((int(part) for part in parts if part.isdigit()), default=-1) + 1
+        self._write_parquet(f"samples/{prefix}{number:05d}.parquet", table)
+
+    def reopen(self) -> None:
+        """Make a complete run ready for more parts.
+
+        Raises:
+            NormprobeError: the folder cannot be written.
+        """
         if self.record["status"] == COMPLETE:
             self.note(status=PARTIAL)
         self._unmerge()
-        table = pyarrow.Table.from_pandas(rows, preserve_index=False)
-        numbers = [int(part.stem.removeprefix("part-")) for part in self._parts()]
-        self._write_parquet(f"samples/part-{max(numbers, default=-1) + 1:05d}.parquet", table)
+
+    def sample_ids(self) -> set[str]:
+        """The samples whose rows are there."""
+        return {
+            sample_id
+            for file in self._row_files()
+            for sample_id in pyarrow.parquet.read_table(file, columns=["sample_id"])
+            .column("sample_id")
+            .unique()
+            .to_pylist()
+        }
 
     def rows(self) -> pd.DataFrame:
         """All per-sample rows in the order they were appended; empty where there are none."""
@@ -140,13 +170,14 @@ class RunDir:
         self._write_file(f"{name}.json", json_bytes(value))
 
     def note(self, **facts: object) -> None:
-        """Add facts to ``run.json``.
+        """Add facts to ``run.json``; only the main process writes the file.
 
         Raises:
             NormprobeError: the file cannot be written.
         """
         self.record.update(facts)
-        write_by_rename(self.path / RECORD, json_bytes(self.record))
+        if self.writer == 0:
+            write_by_rename(self.path / RECORD, json_bytes(self.record))
 
     def add_warning(self, text: str) -> None:
         """Keep a warning in ``run.json``, once however often it is given."""
@@ -175,10 +206,13 @@ class RunDir:
     def _parts(self) -> list[Path]:
         return sorted(self.path.glob(_PARTS))
 
-    def _arrow_rows(self) -> pyarrow.Table | None:
+    def _row_files(self) -> list[Path]:
         # The merged file holds every row: parts beside it are left from an interrupted merge.
         merged = self.path / _MERGED
-        files = [merged] if merged.exists() else self._parts()
+        return [merged] if merged.exists() else self._parts()
+
+    def _arrow_rows(self) -> pyarrow.Table | None:
+        files = self._row_files()
         if not files:
             return None
         # Permissive: a column that is empty in one part takes its type from the others.

@@ -6,10 +6,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
 from normprobe.cli.app import app
+from normprobe.schema import QUANTILES
 
 
 @pytest.fixture
@@ -50,3 +53,21 @@ def assert_two_lines(result: Result, *words: str) -> None:
     assert lines[0].startswith("error: ")
     for word in words:
         assert word in result.stderr, result.stderr
+
+
+def assert_same_tables(found: Path, expected: Path, *names: str) -> None:
+    """Equal tables: 1e-5 and 1e-6 of the column's scale, quantiles within 2 %."""
+    for name in names or ("layers", "theory"):
+        a, b = (pd.read_csv(folder / f"{name}.csv") for folder in (found, expected))
+        assert list(a.columns) == list(b.columns)
+        assert len(a) == len(b)
+        for column in a:
+            if not pd.api.types.is_numeric_dtype(b[column]):
+                assert a[column].tolist() == b[column].tolist(), column
+                continue
+            is_quantile = column.rpartition("_")[2] in QUANTILES
+            scale = np.nanmax(np.abs(b[column]), initial=0.0)
+            np.testing.assert_allclose(
+                a[column], b[column], rtol=0.02 if is_quantile else 1e-5, atol=1e-6 * scale,
+                err_msg=f"{name}.csv {column}",
+            )  # fmt: skip

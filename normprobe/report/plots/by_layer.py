@@ -21,6 +21,7 @@ from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
 #: Back to front. ``non_visual`` is the sum of two of these and stays in the CSV.
 GROUPS = (STRUCTURAL, SPECIAL, TEXT, VISUAL)
 BAND = ("q05", "q95")
+INTERVAL = ("ci_low", "ci_high")
 _HEIGHT = 2.7  # inches
 
 
@@ -44,7 +45,9 @@ def two_panels(
 
 
 def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
-    """Draw means over tokens as lines, and the 5-95 % band where the table has quantiles.
+    """Draw means over tokens as lines, with their intervals, and the 5-95 % band of the tokens.
+
+    Each band is drawn where the table has it.
 
     Args:
         axes: where to draw.
@@ -66,6 +69,9 @@ def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
         if has_band(layers, metric):
             low, high = (rows[f"{metric}_{end}"] for end in BAND)
             axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.15, linewidth=0)
+        if has_interval(layers, metric):
+            low, high = (rows[f"{metric}_mean_{end}"] for end in INTERVAL)
+            axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.4, linewidth=0)
 
 
 def use_log_if_wide(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
@@ -82,6 +88,8 @@ def drawn_values(layers: pd.DataFrame, metric: str) -> NDArray[np.float64]:
     columns = [f"{metric}_mean"]
     if has_band(layers, metric):
         columns += [f"{metric}_{end}" for end in BAND]
+    if has_interval(layers, metric):
+        columns += [f"{metric}_mean_{end}" for end in INTERVAL]
     groups = [rows[columns].to_numpy(float).ravel() for _, rows in _groups(layers, metric)]
     values: NDArray[np.float64] = np.concatenate([np.empty(0), *groups])
     finite: NDArray[np.float64] = values[np.isfinite(values)]
@@ -93,13 +101,22 @@ def has_band(layers: pd.DataFrame, metric: str) -> bool:
     return all(f"{metric}_{end}" in layers for end in BAND)
 
 
-def add_legend(figure: Figure, axes: Axes, *extra: Line2D) -> None:
-    """One legend below the panels: the groups, what line and band are, then ``extra``."""
+def has_interval(layers: pd.DataFrame, metric: str) -> bool:
+    """Whether the table has a confidence interval of a mean."""
+    columns = [f"{metric}_mean_{end}" for end in INTERVAL]
+    return all(column in layers and layers[column].notna().any() for column in columns)
+
+
+def add_legend(figure: Figure, axes: Axes, layers: pd.DataFrame, *extra: Line2D) -> None:
+    """One legend below the panels: the groups, what line and bands are, then ``extra``."""
     lines = {str(line.get_label()): line for line in axes.get_lines()}
     handles: list[Line2D | Patch] = [lines[group] for group in reversed(GROUPS) if group in lines]
     if not handles:
         return
-    handles += [Patch(color="0.8", label="5-95 % of tokens"), *extra]
+    handles.append(Patch(color="0.8", label="5-95 % of tokens"))
+    if has_interval(layers, "norm"):
+        handles.append(Patch(color="0.55", label="95 % CI of the mean"))
+    handles += extra
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 

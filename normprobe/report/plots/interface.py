@@ -23,7 +23,7 @@ from normprobe.schema import (
 TABLES = ("interface",)
 
 _LINE = 0.155  # inches that a bar or a stage's name takes
-_FRAME = 0.75  # inches for title and axis
+_FRAME = 0.9  # inches for title, axis and its label of two lines
 
 
 def figure(title: str, interface: pd.DataFrame) -> Figure:
@@ -52,13 +52,16 @@ def figure(title: str, interface: pd.DataFrame) -> Figure:
     axes.set_yticks(list(names), labels=list(names.values()))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(lines) - 0.4, -0.7)
-    label = "L2 norm (mean; whiskers: 5-95 % of tokens or rows)"
+    label = "L2 norm (mean; whiskers: 5-95 % of tokens or rows"
+    if "norm_mean_ci_low" in rows and rows["norm_mean_ci_low"].notna().any():
+        label += "; thick: 95 % CI of the mean"
+    label += ")"
     prompt = rows[(rows["stage"] == DECODER_INPUT) & (rows["group"] == TEXT)]["norm_mean"]
     if len(prompt):
         axes.axvline(
             prompt.iloc[0], color=GROUP_LOOKS[TEXT].color, linestyle=":", linewidth=0.8, zorder=0
         )
-        label += "; dotted line and (n x): against the text of the prompts"
+        label += "\ndotted line and (n x): against the text of the prompts"
     axes.set_xlabel(label)
     if len(rows):
         axes.set_xlim(*_range(rows))
@@ -88,6 +91,9 @@ def _draw_bar(axes: Axes, y: int, row: "pd.Series[Any]") -> None:
     low, high = float(row["norm_q05"]), float(row["norm_q95"])
     if low <= high:  # both known
         axes.plot([low, high], [y, y], color="0.15", linewidth=0.9, marker="|", markersize=4)
+    ends = [float(row.get(f"norm_mean_{end}", np.nan)) for end in ("ci_low", "ci_high")]
+    if ends[0] < ends[1]:
+        axes.plot(ends, [y, y], color="0.15", linewidth=3.5, solid_capstyle="butt")
     ratio = float(row["ratio_to_prompt"])
     text = significant(mean)
     if group == VISUAL and ratio > 0:

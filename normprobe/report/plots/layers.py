@@ -25,5 +25,5 @@ def figure(title: str, layers: pd.DataFrame) -> Figure:
     cosine.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
     for line in cosine.get_lines():
         line.set_clip_on(False)
-    add_legend(drawing, norm)
+    add_legend(drawing, norm, layers)
     return drawing

@@ -42,5 +42,5 @@ def figure(title: str, layers: pd.DataFrame) -> Figure:
             Line2D([], [], linestyle="none", marker="o", color="0.4", markerfacecolor="white")
         ]
         hollow[0].set_label("below resolution")
-    add_legend(drawing, angle, *hollow)
+    add_legend(drawing, angle, layers, *hollow)
     return drawing

@@ -46,3 +46,18 @@ def test_rows_without_a_norm_get_no_bar():
     axes = figure("t", table).axes[0]
     assert len(axes.patches) == len(table) - 2
     assert np.isfinite(axes.get_xlim()).all()
+
+
+def test_intervals_of_the_means_are_thick():
+    table = TABLE.assign(
+        norm_mean_ci_low=TABLE["norm_mean"] * 0.9, norm_mean_ci_high=TABLE["norm_mean"] * 1.1
+    )
+    table.loc[table["group"].str.endswith("rows"), ["norm_mean_ci_low", "norm_mean_ci_high"]] = (
+        np.nan
+    )
+    axes = figure("t", table).axes[0]
+    thick = {tuple(line.get_xdata()) for line in axes.get_lines() if line.get_linewidth() > 3}
+    held = table.dropna(subset="norm_mean_ci_low")
+    assert thick == set(zip(held["norm_mean_ci_low"], held["norm_mean_ci_high"], strict=True))
+    assert "95 % CI" in axes.get_xlabel()
+    assert "95 % CI" not in figure("t", TABLE).axes[0].get_xlabel()

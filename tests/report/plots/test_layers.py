@@ -119,3 +119,26 @@ def test_groups_differ_in_colour_marker_and_line():
     looks_drawn = [GROUP_LOOKS[group] for group in ("visual", "text", "special", "structural")]
     for looks in zip(*looks_drawn, strict=True):
         assert len(set(looks)) == 4
+
+
+def test_intervals_of_the_means_are_bands_of_their_own():
+    table = TABLE.assign(
+        norm_mean_ci_low=TABLE["norm_mean"] * 0.95, norm_mean_ci_high=TABLE["norm_mean"] * 1.05
+    )
+    figure = layers_figure.figure("t", table)
+    norm, cosine = panels(figure)
+    bands = [band for band in norm.collections if isinstance(band, PolyCollection)]
+    assert len(bands) == 8
+    rows = table[table["group"] == "visual"]
+    ys = bands[-1].get_paths()[0].vertices[:, 1]
+    assert ys.min() == rows["norm_mean_ci_low"].min()
+    assert ys.max() == rows["norm_mean_ci_high"].max()
+    assert len(cosine.collections) == 4  # of the tokens: the table has no other interval
+    assert "95 % CI of the mean" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_intervals_of_a_single_image_are_not_drawn():
+    table = TABLE.assign(norm_mean_ci_low=np.nan, norm_mean_ci_high=np.nan)
+    figure = layers_figure.figure("t", table)
+    assert len(figure.axes[0].collections) == 4
+    assert len(figure.legends[0].get_texts()) == 5

@@ -1,0 +1,255 @@
+"""What probing costs: interleaved runs of a bare forward and of ways to look inside it.
+
+One LLaVA-shaped random model (hidden size 1024, 256 visual tokens, float32) at 8 and 32 layers.
+Each round runs every way once, so that a busy machine slows all of them; ratios are of medians.
+Run by `make cost`, which writes the table into the README. nnsight has a row where it is installed.
+"""
+
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+from transformers import AutoModelForImageTextToText, LlavaConfig
+
+from normprobe.analyses.layers import layer_rows, measure_layers
+from normprobe.analyses.token_rows import groups_of
+from normprobe.data.batches import build_inputs, load_processor, special_token_ids
+from normprobe.data.datasets import DataSet, open_data
+from normprobe.data.prefetch import prefetched
+from normprobe.model.parts import find_parts
+from normprobe.report.run_dir import RunDir
+from normprobe.specimen import SPECIMEN_DIR
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(?<=<!-- cost -->\n).*?(?=<!-- /cost -->)", re.DOTALL)
+WIDTH, PATCH, PIXELS = 1024, 14, 224
+Way = Callable[[], object]
+
+
+def build_model(layers: int) -> Any:
+    """LLaVA's shape; random weights cost what trained ones cost."""
+    config = LlavaConfig(
+        text_config={
+            "model_type": "llama",
+            "vocab_size": 512,
+            "hidden_size": WIDTH,
+            "intermediate_size": 2752,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 16,
+        },
+        vision_config={
+            "model_type": "clip_vision_model",
+            "hidden_size": 256,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "image_size": PIXELS,
+            "patch_size": PATCH,
+        },
+        image_token_index=3,
+    )
+    torch.manual_seed(0)
+    return AutoModelForImageTextToText.from_config(config).eval()
+
+
+def build_processor() -> Any:
+    """The specimen's, for pictures of 224 pixels."""
+    processor = load_processor(str(SPECIMEN_DIR))
+    processor.image_processor.size = {"shortest_edge": PIXELS}
+    processor.image_processor.crop_size = {"height": PIXELS, "width": PIXELS}
+    processor.patch_size = PATCH
+    return processor
+
+
+# --- ways to look inside a forward --------------------------------------------------------------
+
+
+def bare(model: Any, inputs: Any) -> object:
+    with torch.no_grad():
+        return model(**inputs, use_cache=False)
+
+
+def output_hidden_states(model: Any, inputs: Any) -> object:
+    with torch.no_grad():
+        return model(**inputs, use_cache=False, output_hidden_states=True)
+
+
+def kept_by_hooks(model: Any, inputs: Any) -> object:
+    """What a TraceDict does: the output of every layer stays until the forward has ended."""
+    kept: list[Any] = []
+    with hooked(find_layers(model), lambda _, __, output: kept.append(output)), torch.no_grad():
+        model(**inputs, use_cache=False)
+    return kept
+
+
+def nnsight_trace(model: Any, inputs: Any) -> object:
+    from nnsight import NNsight
+
+    wrapped = NNsight(model)
+    with torch.no_grad(), wrapped.trace(**inputs, use_cache=False):
+        kept = list().save()
+        for layer in wrapped.model.language_model.layers:
+            kept.append(layer.output)
+    return kept
+
+
+def find_layers(model: Any) -> list[nn.Module]:
+    parts = find_parts(model)
+    assert parts.decoder_layers is not None
+    return list(parts.decoder_layers.module.children())
+
+
+@contextmanager
+def hooked(modules: list[nn.Module], hook: Any) -> Iterator[None]:
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def ways(model: Any, inputs: Any, special: list[int]) -> dict[str, Way]:
+    parts = find_parts(model)
+    groups = groups_of(model, parts, inputs, special)
+    found: dict[str, Way] = {
+        "bare forward": partial(bare, model, inputs),
+        "normprobe": partial(layer_rows, model, parts, inputs, groups, ["one"]),
+        "`output_hidden_states`": partial(output_hidden_states, model, inputs),
+        "hooks that keep each output": partial(kept_by_hooks, model, inputs),
+    }
+    try:
+        import nnsight  # noqa: F401
+    except ImportError:
+        return found
+    return found | {"nnsight": partial(nnsight_trace, model, inputs)}
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def seconds_of(way: Way) -> tuple[float, float]:
+    """CPU and wall time."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    way()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def peak_mib(way: Way) -> float:
+    """Most memory that tensors made by the forward hold at once."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        kept = way()
+    del kept
+    events = [
+        event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most / 2**20
+
+
+def compare(layers: int, rounds: int) -> dict[str, tuple[float, float, float]]:
+    """CPU seconds, wall seconds and peak MiB of each way."""
+    model, processor = build_model(layers), build_processor()
+    (sample,) = open_data("sample", limit=1)
+    inputs = build_inputs(processor, [sample])
+    chosen = ways(model, inputs, special_token_ids(processor))
+    memory = {name: peak_mib(way) for name, way in chosen.items()}  # and the warm-up
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
+    for _ in range(rounds):
+        for name, way in chosen.items():
+            times[name].append(seconds_of(way))
+    medians = {
+        name: [statistics.median(kind) for kind in zip(*taken, strict=True)]
+        for name, taken in times.items()
+    }
+    return {name: (cpu, wall, memory[name]) for name, (cpu, wall) in medians.items()}
+
+
+def end_to_end(samples: int, rounds: int) -> tuple[float, float]:
+    """Samples a second: bare forwards on ready inputs; from JPEG to rows on disk."""
+    model, processor = build_model(8), build_processor()
+    data, parts, special = (
+        open_data("sample", limit=samples),
+        find_parts(model),
+        special_token_ids(processor),
+    )
+    ready = [build_inputs(processor, [sample]) for sample in data]
+    bare(model, ready[0])
+    rates: dict[str, list[float]] = {"ready": [], "whole": []}
+    for _ in range(rounds):
+        for name, work in (
+            ("ready", lambda: [bare(model, inputs) for inputs in ready]),
+            ("whole", lambda: measure_all(model, parts, data, processor, special)),
+        ):
+            rates[name].append(samples / seconds_of(work)[1])
+    return statistics.median(rates["ready"]), statistics.median(rates["whole"])
+
+
+def measure_all(model: Any, parts: Any, data: DataSet, processor: Any, special: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDir.create(Path(folder) / "run", overwrite=False, record={})
+        batches = (
+            (list(batch.image_hashes), batch.inputs) for batch in prefetched(data, processor, 1)
+        )
+        for rows in measure_layers(model, parts, batches, special):
+            run.append(rows)
+
+
+def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> str:
+    depths = list(costs)
+    heads = [f"{kind}, {n} layers" for kind in ("CPU", "wall", "peak") for n in depths]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for name in ["bare forward", "normprobe", *list(costs[depths[0]])[2:]]:
+        cells = [f"{costs[n][name][kind]:.2f} s" for kind in (0, 1) for n in depths]
+        cells += [f"{costs[n][name][2]:.0f} MiB" for n in depths]
+        if name != "bare forward":
+            base = {n: costs[n]["bare forward"] for n in depths}
+            ratios = [costs[n][name][kind] / base[n][kind] for kind in (0, 1) for n in depths]
+            cells = [f"x {ratio:.2f}" for ratio in ratios]
+            cells += [f"{costs[n][name][2] - base[n][2]:+.1f} MiB" for n in depths]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    if "nnsight" not in costs[depths[0]]:
+        lines.append("| nnsight | " + " | ".join(["not installed"] * len(heads)) + " |")
+    lines.append("| on a GPU | " + " | ".join(["not measured"] * len(heads)) + " |")
+    ready, whole = rates
+    lines.append(
+        f"\nMedians of {rounds} interleaved runs on {torch.get_num_threads()} CPU thread, torch "
+        f"{torch.__version__}; ratios and differences are against the bare forward. End to end, "
+        f"from JPEG to rows on disk, 8 layers: {whole:.2f} samples a second, "
+        f"{whole / ready:.2f} of the bare forward on ready inputs ({ready:.2f})."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="Runs of each way.")] = 9,
+    samples: Annotated[int, typer.Option(help="Samples of the end-to-end runs.")] = 16,
+    readme: Annotated[bool, typer.Option(help="Write into the README.")] = True,
+) -> None:
+    # Threads that wait for each other on a busy machine burn CPU time.
+    torch.set_num_threads(1)
+    costs = {layers: compare(layers, rounds) for layers in (8, 32)}
+    table = markdown(costs, end_to_end(samples, max(1, rounds // 3)), rounds)
+    typer.echo(table)
+    if readme:
+        file = ROOT / "README.md"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(BLOCK.sub(lambda _: table, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

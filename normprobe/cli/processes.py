@@ -1,0 +1,77 @@
+"""The processes of one run, as ``torchrun`` and ``accelerate launch`` start them.
+
+Each measures its share of the samples and adds parts to the same run folder. The main process
+alone creates the folder, merges the parts, and writes and prints the tables.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    from normprobe.report.run_dir import RunDir
+
+# The others may wait for a process whose samples are longer, or that went down to batches of one.
+_PATIENCE = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run, seen from one of them."""
+
+    state: Any  # accelerate's PartialState
+    device: str  # what --device means for this one
+
+    def shared(self, start: "Callable[[], RunDir]") -> "RunDir":
+        """Let the main process start a run, and open it in the others.
+
+        Raises:
+            NormprobeError: what ``start`` raises, in the main process. The others end silently.
+        """
+        from accelerate.utils import broadcast_object_list
+
+        from normprobe.report.run_dir import RunDir
+
+        if self.state.num_processes == 1:
+            return start()
+        failure, run = None, None
+        if self.state.is_main_process:
+            try:
+                run = start()
+            except NormprobeError as error:
+                failure = error
+        (path,) = broadcast_object_list([run and run.path.resolve()])
+        if failure is not None:
+            raise failure
+        if path is None:
+            raise typer.Exit(1)
+        return run or RunDir.open(path, writer=self.state.process_index)
+
+
+def join_processes(device: str, device_map: str | None) -> Processes:
+    """Meet the other processes of the run; on its own, a process is the main one.
+
+    Args:
+        device: ``--device``; ``auto`` gives each process a GPU of its own.
+        device_map: ``--device-map``.
+
+    Raises:
+        NormprobeError: options that several processes cannot follow.
+    """
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device == "cpu", timeout=_PATIENCE)
+    if state.num_processes == 1:
+        return Processes(state, device)
+    if device_map is not None or device not in ("auto", "cpu"):
+        option = f"--device-map {device_map}" if device_map is not None else f"--device {device}"
+        raise NormprobeError(
+            f"{state.num_processes} processes cannot all use {option}",
+            "start one process, or leave it out: each process takes a GPU of its own",
+        )
+    return Processes(state, str(state.device))

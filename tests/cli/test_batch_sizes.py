@@ -1,0 +1,95 @@
+"""The same table however the samples are put together."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from cli.conftest import assert_same_tables, assert_two_lines
+from typer.testing import Result
+
+from normprobe.analyses import layers
+from normprobe.data.bundle import bundled_data_dir
+
+Run = Callable[..., Result]
+LAYERS = ("layers", "--dtype", "float32", "-n", "12")
+
+
+@pytest.fixture
+def one_by_one(run: Run, tmp_path: Path) -> Path:
+    assert run(*LAYERS, "-b", "1", "-o", "one").exit_code == 0
+    return tmp_path / "one"
+
+
+@pytest.mark.parametrize("size", ["4", "auto"])
+def test_batches_change_no_number(size: str, run: Run, one_by_one: Path) -> None:
+    assert run(*LAYERS, "-b", size, "-o", "out").exit_code == 0
+    assert_same_tables(Path("out"), one_by_one)
+
+
+def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str) -> list[int]:
+    """A device with room for ``most`` samples a forward; returns the sizes that were tried."""
+    real, tried = layers.layer_rows, []
+
+    def layer_rows(
+        model: object, parts: object, inputs: object, groups: object, *more: Any
+    ) -> pd.DataFrame:
+        ids = more[0]
+        tried.append(len(ids))
+        # The first batch fits, a later one does not.
+        if len(ids) > most and len(tried) > 1:
+            raise torch.OutOfMemoryError(message)
+        return real(model, parts, inputs, groups, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layers, "layer_rows", layer_rows)
+    return tried
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 GiB.",
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.",
+    ],
+)
+def test_auto_becomes_smaller_without_losing_a_sample(
+    message: str, run: Run, one_by_one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = out_of_memory_above(0, monkeypatch, message)
+    result = run(*LAYERS, "-b", "auto", "-o", "none")
+    assert_two_lines(result, "out of memory", "--batch-size")
+    assert max(tried) == 8
+    assert tried[-1] == 1
+    monkeypatch.undo()
+    monkeypatch.chdir(one_by_one.parent)
+    tried = out_of_memory_above(2, monkeypatch, message)
+    result = run(*LAYERS, "-b", "auto", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("out/run.json").read_text())["batch_size"] == 2
+    rows = pd.read_parquet("out/samples")
+    assert rows["sample_id"].nunique() == 12
+    assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
+    assert_same_tables(Path("out"), one_by_one)
+
+
+def test_a_given_batch_size_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    out_of_memory_above(0, monkeypatch, "CUDA out of memory. Tried to allocate 20.00 GiB.")
+    assert_two_lines(run(*LAYERS, "-b", "4", "-o", "out"), "out of memory", "--batch-size auto")
+
+
+def test_the_order_of_the_rows_changes_nothing(run: Run, tmp_path: Path) -> None:
+    table = (bundled_data_dir() / "mmbench_dev_en_sample.tsv").read_text(encoding="utf-8")
+    header, *rows = table.splitlines(keepends=True)
+    for name, order in (("as_is", rows), ("shuffled", [*rows[::2], *reversed(rows[1::2])])):
+        (tmp_path / f"{name}.tsv").write_text(header + "".join(order), encoding="utf-8")
+        options = ["-b", "4", "--data", f"{name}.tsv", "-o", name]
+        assert run("layers", "--dtype", "float32", "-n", "9", *options).exit_code == 0
+    assert_same_tables(tmp_path / "shuffled", tmp_path / "as_is")
+
+
+def test_a_batch_size_is_a_number_or_auto(run: Run) -> None:
+    for wrong in ("0", "-1", "many", "1.5"):
+        assert run("layers", "--batch-size", wrong).exit_code == 2

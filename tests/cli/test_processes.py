@@ -1,0 +1,58 @@
+"""Two processes on one machine, as ``torchrun`` starts them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_same_tables
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+
+def torchrun(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*launcher, "-m", "normprobe", *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_two_processes_give_the_table_of_one(run: Run, tmp_path: Path) -> None:
+    layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "7"]
+    assert run(*layers, "-o", "one").exit_code == 0
+    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{(tmp_path / 'two').resolve()}\n" or done.stdout == "two\n"
+    assert_same_tables(tmp_path / "two", tmp_path / "one")
+    assert json.loads((tmp_path / "two/run.json").read_text())["status"] == "complete"
+    rows = pd.read_parquet(tmp_path / "two/samples")
+    assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
+
+
+@pytest.mark.slow
+def test_more_processes_than_samples(run: Run, tmp_path: Path) -> None:
+    layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "1"]
+    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    assert done.returncode == 0, done.stderr
+    assert run(*layers, "-o", "one").exit_code == 0
+    assert_same_tables(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_a_failure_of_the_main_process_ends_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.txt").write_text("mine")
+    done = torchrun(tmp_path, "layers", "-n", "2", "--device", "cpu", "-o", "out")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.count("error: out exists") == 1

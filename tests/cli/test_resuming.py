@@ -1,0 +1,227 @@
+"""Whatever ends a run, what was measured stays, and --resume ends with the same table."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_same_tables, assert_two_lines
+from typer.testing import Result
+
+from normprobe.cli import collecting
+from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.datasets import DataSet
+from normprobe.data.sample import Sample
+from normprobe.specimen import SPECIMEN_DIR
+
+Run = Callable[..., Result]
+Spawn = Callable[..., "subprocess.Popen[str]"]
+
+#: In float32: bfloat16 arithmetic depends on the other samples of a batch.
+LAYERS = ("layers", "--dtype", "float32")
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("samples/part-*.parquet"))
+
+
+def straight(run: Run, *options: str) -> Path:
+    assert run(*LAYERS, *options, "-o", "straight").exit_code == 0
+    return Path("straight")
+
+
+def kill_after_a_part(process: "subprocess.Popen[str]", folder: Path, seconds: float) -> None:
+    deadline = time.monotonic() + 60
+    while not parts(folder) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(seconds)
+    process.kill()
+    process.communicate(timeout=30)
+
+
+def test_a_killed_run_goes_on(run: Run, spawn: Spawn, tmp_path: Path) -> None:
+    kill_after_a_part(spawn(*LAYERS, "-o", "out"), tmp_path / "out", 0.0)
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["status"] == "partial"
+    kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])
+    assert 0 < kept["sample_id"].nunique() < len(record["sample_ids"])
+    result = run(*LAYERS, "-o", "out", "--resume")
+    assert result.exit_code == 0, result.output
+    assert_same_tables(tmp_path / "out", straight(run))
+    ended = json.loads((tmp_path / "out/run.json").read_text())
+    assert ended["status"] == "complete"
+    assert list(ended["image_hashes"]) == record["sample_ids"]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_many_points_goes_on(run: Run, spawn: Spawn, tmp_path: Path) -> None:
+    points = random.Random(0)
+    for _ in range(8):
+        seconds = points.uniform(0.0, 0.6)
+        size = points.choice(["1", "3", "auto"])
+        process = spawn(*LAYERS, "-b", size, "-o", "out", "--resume")
+        kill_after_a_part(process, tmp_path / "out", seconds)
+    assert run(*LAYERS, "-o", "out", "--resume").exit_code == 0
+    assert_same_tables(tmp_path / "out", straight(run))
+
+
+def test_samples_that_are_there_are_not_measured_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_after(monkeypatch, 3, KeyboardInterrupt())
+    assert run(*LAYERS, "-n", "5", "-o", "out").exit_code == 130
+    assert len(parts(tmp_path / "out")) > 0
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    measured: list[str] = []
+    real = collecting._inputs
+
+    def watched(*arguments: object) -> Iterator[object]:
+        for ids, inputs in real(*arguments):  # type: ignore[arg-type]
+            measured.extend(ids)
+            yield ids, inputs
+
+    monkeypatch.setattr(collecting, "_inputs", watched)
+    assert run(*LAYERS, "-n", "5", "-o", "out", "--resume").exit_code == 0
+    assert len(measured) == 2
+    rows = pd.read_parquet(tmp_path / "out/samples")
+    assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
+    assert_same_tables(tmp_path / "out", straight(run, "-n", "5"))
+
+
+def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseException) -> None:
+    """The model's forward fails once some batches are measured."""
+    from normprobe.analyses import layers
+
+    real, calls = layers.layer_rows, iter(range(100))
+
+    def layer_rows(*arguments: object) -> pd.DataFrame:
+        if next(calls) == samples:
+            raise error
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layers, "layer_rows", layer_rows)
+
+
+def test_a_worker_that_is_killed_loses_nothing_on_disk(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, real = os.getpid(), DataSet.__iter__
+
+    def killed_at_the_third(data: DataSet) -> Iterator[Sample]:
+        for sample in real(data):
+            if sample.id == third and os.getpid() != here:
+                time.sleep(1.0)  # the samples before it are measured by then
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield sample
+
+    from normprobe.data.datasets import open_data
+
+    third = open_data("sample", limit=4).ids[2]
+    monkeypatch.setattr(DataSet, "__iter__", killed_at_the_third)
+    assert_two_lines(run(*LAYERS, "-n", "4", "-o", "out"), "ended from outside", "--resume")
+    kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])
+    assert kept["sample_id"].nunique() == 2
+    monkeypatch.setattr(DataSet, "__iter__", real)
+    assert run(*LAYERS, "-n", "4", "-o", "out", "--resume").exit_code == 0
+    assert_same_tables(tmp_path / "out", straight(run, "-n", "4"))
+
+
+def test_a_bad_image_in_a_worker_is_told_in_two_lines(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    shutil.copy("/dev/null", tmp_path / "images/b.jpg")
+    from PIL import Image
+
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "images/a.jpg")
+    lines = [
+        {"question_id": n, "image": name, "text": "Is it?", "label": "yes"}
+        for n, name in enumerate(["a.jpg", "b.jpg", "a.jpg"])
+    ]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert_two_lines(run(*LAYERS, "--data", "some.jsonl", "-o", "out"), "b.jpg")
+    assert len(parts(tmp_path / "out")) == 1
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(run: Run, tmp_path: Path) -> Path:
+    shutil.copytree(SPECIMEN_DIR, tmp_path / "model")
+    assert run("interface", "./model", "-n", "2", "-o", "out").exit_code == 0
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dtype", "float32"], ["--dtype", "auto", "float32"]),
+        (["--system", "Be brief."], ["--system", "None", "Be brief."]),
+        (["-n", "3"], ["--limit", "2", "3"]),
+        (["--seed", "7"], ["--seed", "42", "7"]),
+    ],
+)
+def test_another_run_is_not_gone_on_with(
+    options: list[str], words: list[str], finished: Path, run: Run
+) -> None:
+    before = {file: file.read_bytes() for file in finished.rglob("*.*")}
+    again = ["interface", "./model", "-o", "out", "--resume"]
+    options = options if "-n" in options else ["-n", "2", *options]
+    assert_two_lines(run(*again, *options), "expected", "received", *words)
+    assert {file: file.read_bytes() for file in finished.rglob("*.*")} == before
+
+
+def test_another_command_model_or_data_is_refused(finished: Path, run: Run) -> None:
+    options = ["-n", "2", "-o", "out", "--resume"]
+    assert_two_lines(run("interface", *options), "--model", "./model", "specimen")
+    assert_two_lines(run("layers", "./model", *options), "command", "interface", "layers")
+    weights = finished.parent / "model/model.safetensors"
+    os.utime(weights, (1, 1))
+    assert_two_lines(run("interface", "./model", *options), "model files")
+
+
+def test_data_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
+    table = shutil.copy(bundled_data_dir() / "mmbench_dev_en_sample.tsv", tmp_path / "own.tsv")
+    command = ["interface", "--data", "own.tsv", "-n", "1", "-o", "out"]
+    assert run(*command).exit_code == 0
+    assert run(*command, "--resume").exit_code == 0
+    os.utime(table, (1, 1))
+    assert_two_lines(run(*command, "--resume"), "data files", "expected", "received")
+
+
+def test_a_finished_run_stays_as_it_is(finished: Path, run: Run) -> None:
+    before = (finished / "interface.csv").read_bytes()
+    assert run("interface", "./model", "-n", "2", "-o", "out", "--resume").exit_code == 0
+    assert (finished / "interface.csv").read_bytes() == before
+
+
+def test_a_model_that_fails_to_load_costs_no_rows(
+    finished: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normprobe.cli import subject
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(subject, "load_subject", fail)
+    options = ["-n", "2", "-o", "out", "--resume"]
+    assert_two_lines(run("interface", "./model", *options), "out of memory")
+    assert not pd.read_parquet(finished / "samples").empty
+
+
+def test_resuming_needs_a_folder_and_no_overwrite(run: Run) -> None:
+    assert_two_lines(run("layers", "--resume"), "--output")
+    assert_two_lines(run("layers", "--resume", "--overwrite", "-o", "out"), "pass one of them")
+
+
+def test_resuming_nothing_begins(run: Run, tmp_path: Path) -> None:
+    assert run("interface", "-n", "1", "-o", "out", "--resume").exit_code == 0
+    assert (tmp_path / "out/interface.csv").is_file()

@@ -1,0 +1,82 @@
+"""Batches from worker processes: the same inputs as made here, in a fixed order, little padding."""
+
+import pytest
+import torch
+from PIL import Image
+
+from normprobe.data.batches import build_inputs
+from normprobe.data.benchmark import Question
+from normprobe.data.datasets import DataSet, open_data
+from normprobe.data.prefetch import about_length, prefetched
+from normprobe.errors import NormprobeError
+
+
+def made(lengths, fail_at=None):
+    """Questions of so many words."""
+
+    def load(number, words):
+        if number == fail_at:
+            raise NormprobeError(f"row {number} is bad", "mend it")
+        return "word " * words, Image.new("RGB", (40, 30), (number, 0, 0))
+
+    return DataSet(
+        "made",
+        [
+            Question("made", str(number), lambda number=number, words=words: load(number, words))
+            for number, words in enumerate(lengths)
+        ],
+        {},
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_inputs_are_those_that_are_made_here(specimen_processor, batch_size):
+    data = open_data("sample", limit=7)
+    seen = []
+    for batch in prefetched(data, specimen_processor, batch_size):
+        ids = list(batch.image_hashes)
+        samples = {sample.id: sample for sample in data}
+        expected = build_inputs(specimen_processor, [samples[sample_id] for sample_id in ids])
+        assert set(batch.inputs) == set(expected)
+        assert all(torch.equal(batch.inputs[name], expected[name]) for name in expected)
+        for sample_id, image_hash in batch.image_hashes.items():
+            assert samples[sample_id].image_hash == image_hash
+        seen += ids
+    assert sorted(seen) == sorted(data.ids)
+    assert batch_size > 1 or seen == data.ids
+
+
+def test_the_order_is_always_the_same(specimen_processor):
+    orders = [
+        [list(batch.image_hashes) for batch in prefetched(made([9, 1] * 20), specimen_processor, 4)]
+        for _ in range(2)
+    ]
+    assert orders[0] == orders[1]
+
+
+def test_samples_of_about_the_same_length_go_together(specimen_processor):
+    data = made([200, 1] * 16)
+    padded = [
+        int((batch.inputs["attention_mask"] == 0).sum())
+        for batch in prefetched(data, specimen_processor, 4)
+    ]
+    assert sum(padded) == 0
+    in_order = build_inputs(specimen_processor, list(data)[:4])
+    assert int((in_order["attention_mask"] == 0).sum()) > 100
+
+
+def test_the_error_of_a_worker_arrives_whole(specimen_processor):
+    batches = prefetched(made([1] * 6, fail_at=3), specimen_processor, 1)
+    for number in range(3):
+        assert list(next(batches).image_hashes) == [f"made/{number}"]
+    with pytest.raises(NormprobeError) as caught:
+        next(batches)
+    assert (caught.value.problem, caught.value.remedy) == ("row 3 is bad", "mend it")
+
+
+def test_image_tokens_count_where_the_processor_tells_them(specimen_processor):
+    (short, long) = made([1, 30])
+    words = len(specimen_processor.tokenizer("word " * 30)["input_ids"])
+    assert about_length(specimen_processor, long) > about_length(specimen_processor, short)
+    assert about_length(specimen_processor, long) >= words
+    assert about_length(specimen_processor.tokenizer, long) == words
