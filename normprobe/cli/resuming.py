@@ -10,7 +10,7 @@ from normprobe.report.run_dir import RunDir
 #: Options that change how a run is done or shown, not what it measures.
 _FREE = {
     "output", "overwrite", "resume", "verify", "batch_size", "device", "device_map",
-    "json", "quiet", "verbose",
+    "range_reads", "json", "quiet", "verbose",
 }  # fmt: skip
 
 _FACTS = (

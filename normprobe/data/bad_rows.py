@@ -51,6 +51,10 @@ class BadRow(NormprobeError):
         super().__init__(f"{where}: {self.fault}", remedy)
         self.place = where if isinstance(where, Place) else Place(where)
 
+    def __reduce__(self) -> tuple[type[BadRow], tuple[Place, str, str]]:
+        """Comes out of a worker process as it is."""
+        return BadRow, (self.place, self.fault, self.remedy)
+
 
 class RefusedSample(NormprobeError):
     """A sample that the model's processor does not take; it may take the others."""

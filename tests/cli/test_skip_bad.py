@@ -74,7 +74,7 @@ def test_nothing_left_to_measure(run: Run, lines: Path) -> None:
 
 
 def assert_two_lines_after_warning(result: Result) -> None:
-    warning, problem, remedy = result.stderr.strip().splitlines()
+    _, warning, problem, remedy = result.stderr.strip().splitlines()
     assert warning.startswith("warning: 1 bad row left out")
     assert problem.startswith("error: mine holds no samples that can be used; 1 left out: ")
     assert "--data" in remedy
