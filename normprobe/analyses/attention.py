@@ -119,9 +119,9 @@ def measure_attention(
         run_until(model, inputs, leaving=decoder_layers[-1])
     if not reader.maps:
         raise NormprobeError(
-            f"the attention of {type(model).__name__} to visual tokens cannot be watched: no "
-            "decoder layer calls the AttentionInterface of transformers or returns its weights",
-            "try --attn-implementation eager",
+            f"the attention of {type(model).__name__} to visual tokens cannot be watched: inside its "
+            "decoder layers nothing calls transformers' AttentionInterface or returns weights",
+            "try --attn-implementation eager; attention between the layers is not supported",
         )
 
     boxes, places = _places(model, parts, build, image, visual)
@@ -210,7 +210,6 @@ def _groups(
     groups = groups_of(model, parts, inputs, special)
     constants = constant_rows(model, parts, inputs, groups)
     entered = run_to_decoder(model, parts, inputs)
-    entered = entered if entered.dim() == 3 else entered[0]  # several residual streams
     return place_groups(groups, entered, parts, constants)[0].cpu()
 
 
@@ -233,8 +232,11 @@ def _queries(
         placeholders = [getattr(config, field, None) for field in IMAGE_TOKEN_FIELDS]
         marks = torch.tensor([i for i in placeholders if isinstance(i, int)], dtype=torch.long)
         visual = torch.isin(prompt, marks).nonzero().flatten()
-    is_text = groups == TOKEN_GROUPS.index(TEXT)
-    text = is_text.nonzero().flatten()
+    elif not len(visual):
+        raise NormprobeError(
+            "the prompt holds no visual tokens", "use a model that reads images, and its processor"
+        )
+    text = (groups == TOKEN_GROUPS.index(TEXT)).nonzero().flatten()
     after = text[text > visual.max()] if len(visual) else text
     text = after if len(after) else text  # no text after the image: a bidirectional stack
     if not len(text):
@@ -248,9 +250,7 @@ def _queries(
     return queries
 
 
-def _rows_of_word(
-    word: str, text: Tensor, prompt: Tensor, before: int, decode: Decode
-) -> Tensor:
+def _rows_of_word(word: str, text: Tensor, prompt: Tensor, before: int, decode: Decode) -> Tensor:
     """Rows of the text tokens that spell a word, wherever it stands alone in the prompt."""
     ids = prompt[text - before].tolist()
     # What each token adds to the text: alone, a token may lose its space or half a character.

@@ -119,16 +119,14 @@ def _is_square(mask: Any) -> bool:
 def _weights_in(output: Any, least_rows: int) -> Tensor | None:
     """The attention weights ``[1, heads, queries, keys]`` among a module's outputs, if any."""
     for item in output if isinstance(output, tuple) else ():
-        if (
-            isinstance(item, Tensor)
-            and item.dim() == 4
-            and len(item) == 1
-            and item.is_floating_point()
-            and item.shape[2] >= least_rows
-            and bool((item[0, :, least_rows - 1] >= 0).all())
-            and bool((item[0, :, least_rows - 1].float().sum(-1) < 1.02).all())
-        ):
-            return item
+        if not isinstance(item, Tensor) or item.dim() != 4 or not item.is_floating_point():
+            continue
+        if len(item) == 1 and item.shape[2] >= least_rows:
+            row = item[0, :, least_rows - 1].float()
+            # Sinks take a part of the 1. A position bias is no weight: zero, or negative somewhere.
+            total = row.sum(-1)
+            if bool((row >= 0).all() and (total > 0).all() and (total < 1.02).all()):
+                return item
     return None
 
 

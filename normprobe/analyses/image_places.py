@@ -85,6 +85,8 @@ def _pixel_coordinates(build: Build, size: tuple[int, int]) -> tuple[Array, Arra
         raise PlacesUnknown("the processor cuts images of one size differently")
     span = at_white - at_black
     span[np.abs(span) < 1e-3] = np.nan
+    if np.isnan(span).all():
+        raise PlacesUnknown("what the processor returns does not depend on the image")
     return (at_x - at_black) / span, (at_y - at_black) / span
 
 
@@ -111,9 +113,7 @@ def _over_tiles(across: Array, down: Array, tokens: int) -> Array:
     """Each tile of the input is a grid of tokens in reading order."""
     height, width = across.shape[-2:]
     tiles = [
-        (x, y)
-        for x, y in zip(_tiles(across), _tiles(down), strict=True)
-        if np.isfinite(x).any()
+        (x, y) for x, y in zip(_tiles(across), _tiles(down), strict=True) if np.isfinite(x).any()
     ]
     rows, columns = _grid(tokens / len(tiles), height / width)
     boxes = []
