@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from transformers import BatchFeature
 
 from normprobe.analyses.attention_calls import watching_attention
 from normprobe.analyses.image_places import Array, Build, PlacesUnknown, image_places
@@ -109,7 +110,7 @@ def measure_attention(
     _check_layers(layers, len(decoder_layers))
     _check_box(box, image.size)
 
-    inputs = inputs_for(model, build(image))
+    inputs = inputs_for(model, BatchFeature(dict(build(image))))
     groups = _groups(model, parts, inputs, special_token_ids)
     queries = _queries(model, parts, inputs, groups, decode, words)
     rows = torch.unique(torch.cat(list(queries.values())))
@@ -119,8 +120,8 @@ def measure_attention(
         run_until(model, inputs, leaving=decoder_layers[-1])
     if not reader.maps:
         raise NormprobeError(
-            f"the attention of {type(model).__name__} to visual tokens cannot be watched: inside its "
-            "decoder layers nothing calls transformers' AttentionInterface or returns weights",
+            f"the attention of {type(model).__name__} to visual tokens cannot be watched: inside "
+            "its decoder layers nothing calls the AttentionInterface or returns weights",
             "try --attn-implementation eager; attention between the layers is not supported",
         )
 
@@ -193,7 +194,11 @@ class _Reader:
             by_token = self.maps[layer][place].double() / (heads * members.sum())
             # Of empty tiles, which a mask hides from all text, none is counted.
             visible = len(by_token) if self._visual is not None else int((by_token > 0).sum())
-            columns = {"heads": heads, "tokens": int(members.sum()), "visual_tokens": visible}
+            columns: dict[str, float] = {
+                "heads": heads,
+                "tokens": int(members.sum()),
+                "visual_tokens": visible,
+            }
             for name, values in zip(_NUMBERS, numbers[..., members].double().numpy(), strict=True):
                 scaled = values / np.log(visible) if name == "entropy" else values
                 known = scaled[np.isfinite(scaled)]
@@ -267,7 +272,8 @@ def _rows_of_word(word: str, text: Tensor, prompt: Tensor, before: int, decode: 
     ]
     if not word.strip() or not any(chosen):
         raise NormprobeError(
-            f"--word: {word!r} is not in the text after the image: {' '.join(spoken.split())[:200]}",
+            f"--word: {word!r} is not in the text after the image: "
+            f"{' '.join(spoken.split())[:200]}",
             "pass a whole word or phrase of the prompt",
         )
     return text[torch.tensor(chosen)]

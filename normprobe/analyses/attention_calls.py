@@ -50,7 +50,7 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
         for number, layer in enumerate(layers.module.children(), start=1)
         for name, module in layer.named_modules()
     }
-    chunks = list(zip(count(0, _ROWS_AT_ONCE), rows.split(_ROWS_AT_ONCE), strict=False))
+    chunks = list(zip(count(0, _ROWS_AT_ONCE), torch.split(rows, _ROWS_AT_ONCE), strict=False))
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def attend(
@@ -67,7 +67,7 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
                 causal = options.get("is_causal")
                 if causal is None:
                     causal = getattr(module, "is_causal", True)
-                # Flash attention takes a mask of padding alone, [batch, keys]: here nothing is padded.
+                # Flash attention takes a mask of padding, [batch, keys]: nothing is padded here.
                 mask = attention_mask if _is_square(attention_mask) else None
                 bias = options.get("position_bias")
                 for start, chunk in chunks:

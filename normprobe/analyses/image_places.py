@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
+from transformers import BatchFeature
 
 from normprobe.analyses.inputs import inputs_for
 from normprobe.analyses.token_rows import pixel_tensors, run_to_decoder
-from normprobe.errors import NormprobeError
 from normprobe.model.parts import Parts
 
 Array = NDArray[np.float64]
@@ -217,12 +217,14 @@ def _tested(
     shape = (-(-height // cell_height), -(-width // cell_width))
     random = np.random.default_rng(0)
     changes = [
-        np.kron(random.random(shape) < 0.5, np.ones((cell_height, cell_width)))[:height, :width]
+        np.kron(1.0 * (random.random(shape) < 0.5), np.ones((cell_height, cell_width)))[
+            :height, :width
+        ]
         for _ in range(_CHANGES)
     ]
 
     def rows_of(picture: NDArray[np.uint8]) -> torch.Tensor:
-        inputs = inputs_for(model, build(Image.fromarray(picture)))
+        inputs = inputs_for(model, BatchFeature(dict(build(Image.fromarray(picture)))))
         entered = run_to_decoder(model, parts, inputs)[0]
         if len(entered) != len(visual):
             raise PlacesUnknown("the number of visual tokens depends on more than the image's size")
@@ -279,7 +281,7 @@ def _covered(change: Array, boxes: Array) -> Array:
 
 
 def _correlation(covered: Array, reacted: Array) -> float:
-    """Over tokens and changes, what all tokens of a change and all changes of a token share gone."""
+    """Over tokens and changes, without what a token or a change has in common throughout."""
     known = np.isfinite(covered).all(0) & np.isfinite(reacted).all(0)
     centred = []
     for values in (covered[:, known], reacted[:, known]):

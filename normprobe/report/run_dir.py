@@ -2,7 +2,8 @@
 
 - ``default_run_path``: where a run goes when ``--output`` is absent
 - ``RunDir.create`` / ``RunDir.open``: a fresh folder / one that is there
-- ``append``, ``write_table``, ``write_json``, ``write_image``, ``note``, ``add_warning``, ``finish``: filling it
+- ``append``, ``write_table``, ``write_json``, ``write_image``, ``note``, ``add_warning``,
+  ``finish``: filling it
 - ``rows``, ``read_table``, ``read_image``, ``read_record``: reading it back
 
 Every file appears by rename. One process writes to a folder at a time.
