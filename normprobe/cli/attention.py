@@ -130,7 +130,7 @@ def measure(
         layers=layers or _spread(subject),
         box=box,
     )
-    run.note(image_hashes={sample.id: sample.image_hash}, places=measured.places)
+    run.note(data=sample.id, image_hashes={sample.id: sample.image_hash}, places=measured.places)
     written = {"attention": measured.table}
     if measured.heatmaps is not None:
         written["heatmaps"] = measured.heatmaps

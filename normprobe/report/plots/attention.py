@@ -3,6 +3,7 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from normprobe.report.plots.glyphs import drawable
 from normprobe.report.plots.style import (
@@ -26,6 +27,8 @@ _LOOKS = (
     ("#56B4E9", "P", "-."),
 )
 
+_BAND = Patch(color=_LOOKS[0][0], alpha=0.15, linewidth=0, label="std over heads and tokens")
+
 
 def figure(title: str, attention: pd.DataFrame) -> Figure:
     """Share of attention on visual tokens, entropy over them, and signal-to-noise if there is any.
@@ -39,7 +42,7 @@ def figure(title: str, attention: pd.DataFrame) -> Figure:
     panels = list(drawing.subplots(1, 3 if with_target else 2))
     share, entropy = panels[:2]
     share.set_title("(a) attention on visual tokens", loc="left")
-    entropy.set_title("(b) entropy over visual tokens", loc="left")
+    entropy.set_title("(b) entropy over them (1: even)", loc="left")
     _draw(share, attention, "share_mean", band="share_std")
     even = attention[attention["query"] == attention["query"].iloc[0]]
     share.plot(
@@ -48,10 +51,9 @@ def figure(title: str, attention: pd.DataFrame) -> Figure:
     share.set_ylim(0, 1)
     _draw(entropy, attention, "entropy_mean", band="entropy_std")
     entropy.set_ylim(0, 1)
-    entropy.set_ylabel("1: even")
     if with_target:
         target = panels[2]
-        target.set_title("(c) target region / rest", loc="left")
+        target.set_title("(c) target region / rest (1: even)", loc="left")
         _draw(target, attention, "signal_to_noise")
         values = attention["signal_to_noise"].dropna()
         if asks_for_log(values):
@@ -62,10 +64,8 @@ def figure(title: str, attention: pd.DataFrame) -> Figure:
     for axes in panels:
         mark_layers(axes, int(attention["layer"].max()))
         axes.set_xlim(left=0.6)
-    handles, labels = share.get_legend_handles_labels()
-    drawing.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(handles), len(_LOOKS) + 1)
-    )
+    handles = [*share.get_legend_handles_labels()[0], _BAND]
+    drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
     return drawing
 
 

@@ -4,8 +4,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 
 from normprobe.report.plots.glyphs import drawable
 from normprobe.report.plots.style import DOUBLE_WIDTH, new_figure
@@ -16,6 +19,7 @@ OPTIONAL = True  # there is no table where the places of visual tokens are unkno
 
 _COLUMNS = 4
 _CANVAS = 448  # pixels of the longer side of a map
+_SHADE = 0.6  # how much of a colour's brightness the image takes
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
 
 
@@ -27,44 +31,42 @@ def figure(title: str, heatmaps: pd.DataFrame, image: NDArray[Any]) -> Figure:
         heatmaps: ``heatmaps.csv``.
         image: ``[height, width, 3]``.
     """
-    panels = list(heatmaps.groupby(["query", "layer"], sort=False))
-    layers = heatmaps["layer"].nunique()
+    layers, queries = heatmaps["layer"].nunique(), list(heatmaps["query"].unique())
     columns = min(layers, _COLUMNS)
-    lines = heatmaps["query"].nunique() * -(-layers // columns)
+    lines = -(-layers // columns)  # of panels a query
     height, width = image.shape[:2]
-    panel = (DOUBLE_WIDTH - 1.0) / _COLUMNS
+    across = (DOUBLE_WIDTH - 0.9) / _COLUMNS
     drawing = new_figure(
-        DOUBLE_WIDTH, 0.6 + lines * (0.2 + panel * min(height / width, 2.0)), title
+        DOUBLE_WIDTH, 0.4 + len(queries) * lines * (0.25 + across * height / width), title
     )
-    grid = drawing.subplots(lines, columns, squeeze=False)
+    grid = drawing.subplots(len(queries) * lines, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    maps = [attention_map(rows, width, height) for _, rows in panels]
-    top = max(float(np.nanpercentile(np.concatenate([m.ravel() for m in maps]), _MOST)), 1.0)
-    gray = image[..., :3].mean(-1)
-    order = {query: place for place, query in enumerate(heatmaps["query"].unique())}
-    drawn = None
-    counts = dict.fromkeys(order, 0)
-    for ((query, layer), _), values in zip(panels, maps, strict=True):
-        line, column = divmod(counts[query], columns)
-        counts[query] += 1
-        axes = grid[order[query] * -(-layers // columns) + line, column]
-        axes.imshow(gray, cmap="gray", extent=(0, 1, 1, 0), aspect=height / width)
-        drawn = axes.imshow(
-            values,
-            cmap="inferno",
-            vmin=0,
-            vmax=top,
-            alpha=0.65,
-            extent=(0, 1, 1, 0),
-            aspect=height / width,
-            interpolation="nearest",
-        )
+    maps = {
+        key: attention_map(rows, width, height)
+        for key, rows in heatmaps.groupby(["query", "layer"])
+    }
+    values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
+    scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "inferno")
+    for (query, layer), drawn in maps.items():
+        place = int(np.searchsorted(np.unique(heatmaps["layer"]), layer))
+        axes = grid[queries.index(query) * lines + place // columns, place % columns]
+        axes.imshow(_overlay(scale, drawn, image), interpolation="nearest")
         axes.set_title(f"{_short(str(query))}, layer {layer}")
-    if drawn is not None:
-        bar = drawing.colorbar(drawn, ax=grid, shrink=0.8, extend="max", aspect=30)
-        bar.set_label("attention per area (1: even)")
+    bar = drawing.colorbar(scale, ax=grid, shrink=0.8, extend="max", aspect=30)
+    bar.set_label("attention per area (1: even)")
     return drawing
+
+
+def _overlay(
+    scale: ScalarMappable, drawn: NDArray[np.float64], image: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The colour tells the attention, its shade the image. Grey alone: no token looks there."""
+    size = drawn.shape[1], drawn.shape[0]
+    grey = np.asarray(Image.fromarray(image).convert("L").resize(size)) / 255
+    colour = np.where(np.isfinite(drawn)[..., None], scale.to_rgba(drawn)[..., :3], 0.8)
+    shaded: NDArray[np.float64] = colour * (1 - _SHADE + _SHADE * grey[..., None])
+    return shaded
 
 
 def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.float64]:
