@@ -76,6 +76,11 @@ def setting(model_type):
 
 
 @cache
+def places_of(model_type):
+    return setting(model_type).places(photograph())
+
+
+@cache
 def specimen():
     checkpoint = open_checkpoint("specimen")
     model = load_model(checkpoint, device="cpu", dtype="float32")
@@ -111,7 +116,7 @@ def assert_contains(box, x, y):
 def test_a_bright_square_moves_the_token_of_its_place(model_type):
     columns, rows = GRIDS[model_type]
     case = setting(model_type)
-    visual, boxes, agreement = case.places(photograph())
+    visual, boxes, agreement = places_of(model_type)
     assert len(boxes) == visual.sum() == columns * rows
     assert 0.3 < agreement <= 1
     for box in boxes[(boxes[:, 3] - boxes[:, 1]) > 0.1]:  # not padding
@@ -121,7 +126,7 @@ def test_a_bright_square_moves_the_token_of_its_place(model_type):
 
 @pytest.mark.parametrize("model_type", GRIDS)
 def test_places_tile_the_image(model_type):
-    _, boxes, _ = setting(model_type).places(photograph())
+    _, boxes, _ = places_of(model_type)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     assert areas.sum() == pytest.approx(1, abs=0.03)
     for x, y in np.random.default_rng(0).random((20, 2)) * 0.96 + 0.02:

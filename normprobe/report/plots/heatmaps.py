@@ -19,7 +19,7 @@ OPTIONAL = True  # there is no table where the places of visual tokens are unkno
 
 _COLUMNS = 4
 _CANVAS = 448  # pixels of the longer side of a map
-_SHADE = 0.6  # how much of a colour's brightness the image takes
+_SHADE = 0.5  # how much of a colour's brightness the image takes
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
 
 
@@ -31,9 +31,9 @@ def figure(title: str, heatmaps: pd.DataFrame, image: NDArray[Any]) -> Figure:
         heatmaps: ``heatmaps.csv``.
         image: ``[height, width, 3]``.
     """
-    layers, queries = heatmaps["layer"].nunique(), list(heatmaps["query"].unique())
-    columns = min(layers, _COLUMNS)
-    lines = -(-layers // columns)  # of panels a query
+    shown, queries = sorted(heatmaps["layer"].unique()), list(heatmaps["query"].unique())
+    columns = min(len(shown), _COLUMNS)
+    lines = -(-len(shown) // columns)  # of panels a query
     height, width = image.shape[:2]
     across = (DOUBLE_WIDTH - 0.9) / _COLUMNS
     drawing = new_figure(
@@ -42,14 +42,15 @@ def figure(title: str, heatmaps: pd.DataFrame, image: NDArray[Any]) -> Figure:
     grid = drawing.subplots(len(queries) * lines, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
+        axes.set(xticks=[], yticks=[])
     maps = {
         key: attention_map(rows, width, height)
         for key, rows in heatmaps.groupby(["query", "layer"])
     }
     values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
-    scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "inferno")
+    scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "viridis")
     for (query, layer), drawn in maps.items():
-        place = int(np.searchsorted(np.unique(heatmaps["layer"]), layer))
+        place = shown.index(layer)
         axes = grid[queries.index(query) * lines + place // columns, place % columns]
         axes.imshow(_overlay(scale, drawn, image), interpolation="nearest")
         axes.set_title(f"{_short(str(query))}, layer {layer}")
@@ -73,7 +74,7 @@ def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.flo
     """Attention per area on a canvas with the image's proportions, NaN where no token looks.
 
     Every token spreads its weight over its place; views of one place at several scales add up.
-    Divided by the total: 1 is what each place would draw if attention were even over the image.
+    1 is what each place would draw if attention were even over all places that tokens look at.
 
     Args:
         rows: of ``heatmaps.csv``, one layer and query.
@@ -85,14 +86,15 @@ def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.flo
     canvas, seen = np.zeros(shape), np.zeros(shape, dtype=bool)
     total = float(rows["attention"].sum()) or 1.0
     edges = rows[["left", "top", "right", "bottom"]].to_numpy() * (*shape[::-1], *shape[::-1])
-    weights = rows["attention"].to_numpy() / total * canvas.size
+    weights = rows["attention"].to_numpy() / total
     for (left, top, right, bottom), weight in zip(edges.round().astype(int), weights, strict=True):
         area = (right - left) * (bottom - top)
         if area > 0:
             canvas[top:bottom, left:right] += weight / area
             seen[top:bottom, left:right] = True
     canvas[~seen] = np.nan
-    return canvas
+    even: float = seen.sum()
+    return canvas * even
 
 
 def _short(query: str) -> str:
