@@ -2,8 +2,8 @@
 
 1. What the processor makes of an image whose grey values are coordinates tells from where in the
    image each input pixel comes: resizing, cropping, padding, tiles, thumbnails, patch order.
-2. The visual tokens are laid over these pixels as a grid in reading order: of each tile, or of
-   consecutive patches that are merged to one token.
+2. The visual tokens are laid over these pixels as a grid in reading order: of each tile, of
+   squares of patches, or of a thumbnail and then lines that end in newlines.
 3. The model has the last word. Random patches of the image are changed, and each token must react
    to changes in its own place, more than the same map would explain when moved by one cell,
    mirrored or transposed.
@@ -65,8 +65,12 @@ def image_places(
     if tokens < 4:
         raise PlacesUnknown(f"{tokens} visual tokens are too few to tell places apart")
     across, down = _pixel_coordinates(build, image.size)
-    lay = _over_patches if _is_list_of_patches(across, tokens) else _over_tiles
-    boxes = lay(across, down, tokens)
+    if _is_list_of_patches(across, tokens):
+        boxes = _over_patches(across, down, tokens)
+    elif (lines := _lines_after_thumbnail(visual)) is not None:
+        boxes = _over_thumbnail_and_lines(across, down, *lines)
+    else:
+        boxes = _over_tiles(across, down, tokens)
     return boxes, _tested(model, parts, build, image, visual, boxes)
 
 
@@ -111,20 +115,41 @@ def _is_list_of_patches(pixels: Array, tokens: int) -> bool:
 
 def _over_tiles(across: Array, down: Array, tokens: int) -> Array:
     """Each tile of the input is a grid of tokens in reading order."""
-    height, width = across.shape[-2:]
-    tiles = [
-        (x, y) for x, y in zip(_tiles(across), _tiles(down), strict=True) if np.isfinite(x).any()
+    pairs = zip(_tiles(across), _tiles(down), strict=True)
+    tiles = [(x, y) for x, y in pairs if np.isfinite(x).any()]
+    return np.concatenate([_cells(x, y, tokens / len(tiles)) for x, y in tiles])
+
+
+def _lines_after_thumbnail(visual: Array) -> tuple[int, int, int] | None:
+    """Tokens of a thumbnail, then rows and columns of a grid with a newline after each row."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], visual, [0]]).astype(int)))
+    first, *others = edges[1::2] - edges[::2]
+    if not others or set(others) != {others[-1]} or first <= others[-1]:
+        return None
+    return int(first - others[-1]), len(others) + 1, int(others[-1])
+
+
+def _over_thumbnail_and_lines(
+    across: Array, down: Array, tokens: int, rows: int, columns: int
+) -> Array:
+    """The tiles joined to one picture, cut to the image's shape (LLaVA-NeXT)."""
+    thumbnail = _cells(next(_tiles(across)), next(_tiles(down)), tokens)
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    left, top = column / columns, row / rows
+    lines = np.stack([left, top, left + 1 / columns, top + 1 / rows], axis=1)
+    return np.concatenate([thumbnail, lines])
+
+
+def _cells(x: Array, y: Array, tokens: float) -> Array:
+    """The places of one tile's tokens, ``[tokens, 4]``."""
+    rows, columns = _grid(tokens, x.shape[0] / x.shape[1])
+    lefts, rights = _edges(x, axis=1, cells=columns)
+    tops, bottoms = _edges(y, axis=0, cells=rows)
+    boxes = [
+        (left, top, right, bottom)
+        for top, bottom in zip(tops, bottoms, strict=True)
+        for left, right in zip(lefts, rights, strict=True)
     ]
-    rows, columns = _grid(tokens / len(tiles), height / width)
-    boxes = []
-    for x, y in tiles:
-        lefts, rights = _edges(x, axis=1, cells=columns)
-        tops, bottoms = _edges(y, axis=0, cells=rows)
-        boxes += [
-            (left, top, right, bottom)
-            for top, bottom in zip(tops, bottoms, strict=True)
-            for left, right in zip(lefts, rights, strict=True)
-        ]
     return np.array(boxes).clip(0.0, 1.0)
 
 
