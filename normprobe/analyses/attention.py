@@ -98,8 +98,8 @@ def measure_attention(
         ``signal_to_noise`` is a visual token's mean attention inside the box over that outside.
 
     Raises:
-        NormprobeError: a layer, word or box that is not there, a prompt without text after its
-            image, or attention that cannot be watched.
+        NormprobeError: a layer, word or box that is not there, a box with no visual token inside
+            or outside, a prompt without text after its image, or attention that cannot be watched.
     """
     if parts.decoder_layers is None:
         raise NormprobeError(
@@ -200,8 +200,9 @@ class _Reader:
                 "visual_tokens": visible,
             }
             for name, values in zip(_NUMBERS, numbers[..., members].double().numpy(), strict=True):
-                scaled = values / np.log(visible) if name == "entropy" else values
-                known = scaled[np.isfinite(scaled)]
+                if name == "entropy":  # of a single token it says nothing
+                    values = values / (np.log(visible) or np.nan)
+                known = values[np.isfinite(values)]
                 columns[f"{name}_mean"] = known.mean() if known.size else np.nan
                 if name != "even_share":
                     columns[f"{name}_std"] = known.std() if known.size else np.nan
@@ -296,8 +297,21 @@ def _share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Tensor:
     width = np.minimum(boxes[:, 2], right) - np.maximum(boxes[:, 0], left)
     height = np.minimum(boxes[:, 3], bottom) - np.maximum(boxes[:, 1], top)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    covered = width.clip(0) * height.clip(0) / np.where(areas > 0, areas, np.inf)
-    return torch.from_numpy(covered.clip(0, 1))
+    covered = (width.clip(0) * height.clip(0) / np.where(areas > 0, areas, np.inf)).clip(0, 1)
+    if not 0 < covered.sum() < len(covered):
+        lies = "where no visual token looks" if covered.sum() == 0 else "around all visual tokens"
+        raise NormprobeError(
+            f"--box: {','.join(f'{edge:g}' for edge in box)} lies {lies}; they show "
+            f"{_region(boxes, size)} of the image",
+            "choose a region that holds some of them",
+        )
+    return torch.from_numpy(covered)
+
+
+def _region(boxes: Array, size: tuple[int, int]) -> str:
+    """What all places together enclose, in pixels."""
+    edges = [*boxes[:, :2].min(0), *boxes[:, 2:].max(0)]
+    return ",".join(f"{edge * pixels:.0f}" for edge, pixels in zip(edges, 2 * size, strict=True))
 
 
 def _heatmap(layer: int, query: str, boxes: Array, by_token: Tensor) -> pd.DataFrame:

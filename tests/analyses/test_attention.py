@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import transformers
@@ -11,13 +12,25 @@ from support.expected_parts import PARTS
 from support.hooks import hooks_of
 from support.reference import token_groups
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
-from support.tiny_models import TINY, VLM_TYPES, tiny_model, unit_gain_
+from support.tiny_models import (
+    ALL_TYPES,
+    EVERY,
+    NEEDS,
+    TINY,
+    VLM_TYPES,
+    WITHOUT_IMAGES,
+    tiny_model,
+    unit_gain_,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from normprobe import NormprobeError, find_parts
 from normprobe.analyses import attention_calls
 from normprobe.analyses.attention import ALL_TEXT, measure_attention
 from normprobe.schema import TEXT, VISUAL
+
+#: Attention beside the layers; features added to all text; fails when run eagerly.
+REFUSED = ("idefics", "udop", "unlimited_ocr")
 
 IMAGE = Image.new("RGB", (16, 16))
 
@@ -273,6 +286,22 @@ def test_what_is_not_there_is_refused(options, message):
     model = tiny_model("llava")
     with pytest.raises(NormprobeError, match=message):
         measure(model, tiny_inputs(model), **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", sorted(ALL_TYPES))
+def test_rows_beside_the_kernel_equal_the_eager_weights(model_type):
+    """Every type of transformers that attends inside its decoder layers."""
+    if model_type in (*WITHOUT_IMAGES, *REFUSED) or model_type not in EVERY:
+        pytest.skip("no text attends to an image inside its decoder layers")
+    if model_type in NEEDS:
+        pytest.importorskip(NEEDS[model_type])
+    model = tiny_model(model_type)
+    inputs = tiny_inputs(model)
+    table = measure(model, inputs).table
+    model.set_attn_implementation("eager")
+    assert (table["heads"] > 0).any()
+    pd.testing.assert_frame_equal(measure(model, inputs).table, table, rtol=1e-3, atol=1e-5)
 
 
 def test_attention_between_the_layers_is_refused():

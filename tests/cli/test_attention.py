@@ -74,6 +74,11 @@ def test_without_places_the_numbers_remain(run: Run, tmp_path: Path) -> None:
     [
         (("--box", "1,2,3"), ["four numbers", "'1,2,3'"]),
         (("--box", "0,0,900,10"), ["900", "448 x 299 pixels", "--box 0,0,224,149"]),
+        (
+            ("--box", "0,0,60,299"),
+            ["lies where no visual token looks", "show 71,0,373,299"],
+        ),  # 95 wide, cut at 15
+        (("--box", "0,0,448,299"), ["lies around all visual tokens"]),
         (("--word", "dog"), ["'dog'", "Is there a spoon on the plate?"]),
         (("--layer", "7"), ["expected 1 to 6, received 7"]),
         (("--image", "missing.jpg"), ["missing.jpg cannot be read"]),
