@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import demo, embeddings, inspect, interface, layers, models
+from normprobe.cli import attention, demo, embeddings, inspect, interface, layers, models
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "interface": interface.interface,
     "layers": layers.layers,
     "embeddings": embeddings.embeddings,
+    "attention": attention.attention,
     "inspect": inspect.inspect,
     "models": models.models,
     "demo": demo.demo,

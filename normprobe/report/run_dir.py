@@ -2,8 +2,9 @@
 
 - ``default_run_path``: where a run goes when ``--output`` is absent
 - ``RunDir.create`` / ``RunDir.open``: a fresh folder / one that is there
-- ``append``, ``write_table``, ``write_json``, ``note``, ``add_warning``, ``finish``: filling it
-- ``rows``, ``read_table``, ``read_record``: reading it back
+- ``append``, ``write_table``, ``write_json``, ``write_image``, ``note``, ``add_warning``,
+  ``finish``: filling it
+- ``rows``, ``read_table``, ``read_image``, ``read_record``: reading it back
 
 Every file appears by rename. Several processes may append parts; one writes everything else.
 """
@@ -18,9 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow
 import pyarrow.parquet
+from numpy.typing import NDArray
+from PIL import Image
 
 from normprobe.errors import NormprobeError
 from normprobe.report.atomic import temporary_name, write_by_rename, write_failures
@@ -33,6 +37,7 @@ COMPLETE = "complete"
 _PARTS = "samples/part-*.parquet"
 _MERGED = "samples/samples.parquet"
 _MACHINE_NAMED = (_PARTS, _MERGED, "plots/*.png", "plots/*.pdf")
+_LARGEST_IMAGE = 1024  # pixels of the longer side
 _LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
 
 
@@ -169,6 +174,18 @@ class RunDir:
         """
         self._write_file(f"{name}.json", json_bytes(value))
 
+    def write_image(self, name: str, image: Image.Image) -> None:
+        """Write ``<name>.png``, no larger than figures need it.
+
+        Raises:
+            NormprobeError: the file cannot be written.
+        """
+        small = image.copy()
+        small.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
+        buffer = io.BytesIO()
+        small.save(buffer, format="PNG")
+        self._write_file(f"{name}.png", buffer.getvalue())
+
     def note(self, **facts: object) -> None:
         """Add facts to ``run.json``; only the main process writes the file.
 
@@ -298,6 +315,22 @@ def read_table(path: Path, name: str) -> pd.DataFrame:
     if "token" in table:
         table["token"] = table["token"].fillna("")
     return table
+
+
+def read_image(path: Path, name: str) -> NDArray[np.uint8]:
+    """Read ``<name>.png`` of a run folder, ``[height, width, 3]``.
+
+    Raises:
+        NormprobeError: the file is absent or is no image.
+    """
+    file = path / f"{name}.png"
+    try:
+        with Image.open(file) as image:
+            return np.asarray(image.convert("RGB"))
+    except OSError as error:
+        raise NormprobeError(
+            f"cannot read {file}: {error.strerror or error}", "run the command again"
+        ) from error
 
 
 def _quoting(table: pd.DataFrame) -> Literal[0, 2]:

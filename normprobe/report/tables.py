@@ -20,6 +20,7 @@ from normprobe.report.significant import MISSING, count, significant
 from normprobe.schema import ROW_SCOPES, STAGES, TEXT, TOKEN_GROUPS, VISUAL
 
 __all__ = [
+    "attention_table",
     "embeddings_table",
     "inspect_table",
     "interface_table",
@@ -147,6 +148,36 @@ def embeddings_table(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Co
     _notes(console, "d: hidden size. std: over rows.")
     for name, rows in tokens.groupby("table", sort=False):
         _ends_table(f"{name} table", rows, console)
+
+
+def attention_table(attention: pd.DataFrame, console: Console) -> None:
+    """Print ``attention.csv``: how much, how widely and how well text attends to the image.
+
+    Args:
+        attention: the table.
+        console: where to print.
+    """
+    columns = ("share_mean", "share_std", "even_share_mean", "entropy_mean", "signal_to_noise")
+    headers = ("share", "std", "even", "entropy", "signal/noise")
+    for query, rows in attention.groupby("query", sort=False):
+        tokens = int(rows["tokens"].iloc[0])
+        table = _table(f"Attention to the image from {query} ({tokens} tokens)")
+        for header in ("layer", *headers):
+            _column(table, header)
+        shown = _selection([int(layer) for layer in rows["layer"]])
+        for _, row in rows[rows["layer"].isin(shown)].iterrows():
+            cells = (Text(significant(float(row[column]))) for column in columns)
+            table.add_row(Text(str(row["layer"])), *cells)
+        _print(table, console)
+    target = attention["signal_to_noise"].notna().any()
+    _notes(
+        console,
+        "share: of a token's attention, what falls on visual tokens; mean and std over",
+        "heads and tokens. even: the share if spread evenly over all visible tokens.",
+        "entropy: over the visual tokens, 1: even, 0: on one token.",
+        "signal/noise: attention to a visual token inside the box / outside." if target else "",
+        "" if attention["heads"].gt(0).all() else "- a layer without softmax attention to them.",
+    )
 
 
 def inspect_table(parts: pd.DataFrame, facts: Mapping[str, object], console: Console) -> None:

@@ -200,3 +200,42 @@ def histogram(*names):
             counts, _ = np.histogram([0.61, 0.7, 0.72, 4.02, 3.1], bins=edges)
             frames.append(frames[-1].assign(special=True, count=counts))
     return pd.concat(frames, ignore_index=True)
+
+
+def attention(layers=7, queries=("all text", "red cup"), target=True):
+    """``attention.csv``; layer 2 has no softmax attention."""
+    rows = []
+    for layer in range(1, layers + 1):
+        for place, query in enumerate(queries):
+            row = {
+                "layer": layer,
+                "query": query,
+                "heads": 8,
+                "tokens": 12,
+                "visual_tokens": 24,
+                "share_mean": 0.6 / (layer + place),
+                "share_std": 0.05,
+                "even_share_mean": 0.9,
+                "entropy_mean": 0.8 - 0.01 * layer,
+                "entropy_std": 0.1,
+                "signal_to_noise": 1.5 + layer / 3 if target else np.nan,
+            }
+            if layer == 2:
+                row |= {name: np.nan for name in list(row)[4:]} | {"heads": 0}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def heatmaps(layers=(2, 4, 7), queries=("all text", "red cup"), rows=4, columns=6):
+    """``heatmaps.csv``, without the left and right sixth of the image."""
+    tables = []
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    for layer in layers:
+        for query in queries:
+            places = pd.DataFrame({"layer": layer, "query": query, "left": 1 / 6 + column / 9})
+            places["top"] = row / rows
+            places["right"] = places["left"] + 1 / 9
+            places["bottom"] = places["top"] + 1 / rows
+            places["attention"] = (1 + (row * column + layer) % 5) / 300
+            tables.append(places)
+    return pd.concat(tables, ignore_index=True)

@@ -6,7 +6,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from normprobe.report.tables import embeddings_table, interface_table, layers_table, to_json
+from normprobe.report.tables import (
+    attention_table,
+    embeddings_table,
+    interface_table,
+    layers_table,
+    to_json,
+)
 from report import made_tables
 
 
@@ -34,6 +40,8 @@ ALL_TABLES = {
     "layers": (layers_table, LAYERS),
     "80 layers": (layers_table, made_tables.layers(80)),
     "layers, extreme": (layers_table, extreme(LAYERS.assign(angle_below_resolution=True))),
+    "attention": (attention_table, made_tables.attention(80)),
+    "attention, extreme": (attention_table, extreme(made_tables.attention())),
     "embeddings": (embeddings_table, made_tables.embeddings(), made_tables.tokens()),
     "visual table": (
         embeddings_table,
@@ -108,6 +116,18 @@ def test_flags_and_missing_rows_are_told():
     assert "* below what the stored numbers resolve." in text
     assert "Left out as non-finite: 10 at layer 3." in text
     assert "below what" not in printed(layers_table, LAYERS)
+
+
+def test_attention_tells_layers_without_it_and_regions_without_a_box():
+    text = printed(attention_table, made_tables.attention())
+    assert "from red cup (12 tokens)" in text
+    assert [line.split()[1:] for line in text.splitlines() if line.startswith("    2 ")] == [
+        5 * ["-"],
+        5 * ["-"],
+    ]
+    assert "- a layer without softmax attention" in text
+    assert "inside the box / outside" in text
+    assert "inside the box" not in printed(attention_table, made_tables.attention(target=False))
 
 
 def test_json_is_strict_and_exact():

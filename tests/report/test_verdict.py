@@ -2,7 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.report.verdict import embeddings_verdict, interface_verdict, layers_verdict
+from normprobe.report.verdict import (
+    attention_verdict,
+    embeddings_verdict,
+    interface_verdict,
+    layers_verdict,
+)
 from report import made_tables
 
 FLAT = [np.nan, 0.1, 0.1, 0.1]
@@ -130,3 +135,21 @@ def test_embeddings():
         "Non-zero text embedding rows have a mean L2 norm of 0.8604; the loudest has 4.7 x that."
     )
     assert embeddings_verdict(both.iloc[:0]) == ""
+
+
+def test_attention():
+    assert attention_verdict(made_tables.attention(layers=4)) == (
+        "Text gives 32% of its attention to visual tokens (spread evenly: 90%), most in layer 1 "
+        "(60%). Over them it is most focused in layer 4 (entropy 0.76 of 1). A token inside the "
+        "box draws 2.4 x the attention of one outside, at best 2.8 x in layer 4."
+    )
+
+
+def test_attention_to_an_image_outside_of_the_sequence_has_no_share_to_tell():
+    table = made_tables.attention(layers=1, target=False).assign(
+        even_share_mean=1.0, share_mean=1.0
+    )
+    assert attention_verdict(table) == (
+        "Text gives 100% of its attention to visual tokens. Over them it is most focused in "
+        "layer 1 (entropy 0.79 of 1)."
+    )

@@ -2,7 +2,8 @@
 
 A figure is one module here. It names the ``TABLES`` it reads and has
 ``figure(title, *tables) -> Figure``. A new one is a file and a line in ``FIGURES``; matplotlib is
-imported when something is drawn.
+imported when something is drawn. A module may also name ``IMAGES``, which follow the tables, and
+be ``OPTIONAL``: not drawn where its first table was not written.
 """
 
 from importlib import import_module
@@ -19,6 +20,7 @@ FIGURES = {
     "interface": ("interface",),
     "layers": ("layers", "turning"),
     "embeddings": ("embeddings",),
+    "attention": ("attention", "heatmaps"),
 }
 
 
@@ -54,16 +56,22 @@ def build(command: str, run_path: Path) -> dict[str, "Figure"]:
         )
     from normprobe.report.plots.style import look
     from normprobe.report.plots.title import title
-    from normprobe.report.run_dir import read_table
+    from normprobe.report.run_dir import read_image, read_table
 
     figures = {}
     with look():
         for name in FIGURES[command]:
             module = import_module(f"{__name__}.{name}")
+            if (
+                getattr(module, "OPTIONAL", False)
+                and not (run_path / f"{module.TABLES[0]}.csv").exists()
+            ):
+                continue
             tables = [read_table(run_path, table) for table in module.TABLES]
+            images = [read_image(run_path, image) for image in getattr(module, "IMAGES", ())]
             if tables[0].empty:
                 raise NormprobeError(
                     f"{module.TABLES[0]}.csv in {run_path} holds no rows", "run the command again"
                 )
-            figures[name] = module.figure(title(run_path, tables[0]), *tables)
+            figures[name] = module.figure(title(run_path, tables[0]), *tables, *images)
     return figures

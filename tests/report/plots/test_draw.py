@@ -8,6 +8,7 @@ import matplotlib
 import pytest
 from matplotlib.image import imread
 from matplotlib.text import Text
+from PIL import Image
 
 from normprobe.errors import NormprobeError
 from normprobe.report.plots import FIGURES, build, draw
@@ -22,12 +23,18 @@ TABLES = {
         "tokens": made_tables.tokens("text", "visual"),
         "histogram": made_tables.histogram("text", "visual"),
     },
+    "attention": {
+        "attention": made_tables.attention(),
+        "heatmaps": made_tables.heatmaps(),
+    },
 }
 
 
 def write(folder, tables):
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False, quoting=2)
+    if "heatmaps" in tables:
+        Image.linear_gradient("L").convert("RGB").save(folder / "image.png")
 
 
 @pytest.mark.parametrize("command", FIGURES)
@@ -78,7 +85,7 @@ def test_texts_stay_apart_and_inside(tmp_path, command):
                 (text.get_text(), Text.get_window_extent(text))
                 for axes in figure.axes
                 for text in shown_texts(axes)
-                if text.get_text()
+                if text.get_text() and text.get_visible()
             ]
         for place, (name, box) in enumerate(boxes):
             assert figure.bbox.padded(1).contains(*box.min), name

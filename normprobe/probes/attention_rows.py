@@ -1,0 +1,111 @@
+"""Rows of an attention matrix, and what they say about visual keys. Pure functions of tensors.
+
+Only the asked query rows are formed, in float32, never the matrix ``[heads, queries, keys]``.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class VisualAttention(NamedTuple):
+    """How some query rows of one layer attend to visual keys.
+
+    Attributes:
+        share: ``[heads, rows]``, sum of the weights on visual keys.
+        even_share: ``[heads, rows]``, that sum if the row spread evenly over the keys it may see.
+        entropy: ``[heads, rows]``, nats, of the weights on visual keys renormalised to sum 1; NaN
+            where a row gives them nothing.
+        by_key: ``[rows, visual keys]``, weights averaged over heads.
+    """
+
+    share: Tensor
+    even_share: Tensor
+    entropy: Tensor
+    by_key: Tensor
+
+
+def attention_rows(
+    query: Tensor,
+    key: Tensor,
+    rows: Tensor,
+    *,
+    scaling: float | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+) -> Tensor:
+    """Rows of softmax(q k^T scaling + bias + mask) of one sample, as SDPA defines them.
+
+    Args:
+        query: ``[heads, queries, width]``.
+        key: ``[key heads, keys, width]``; each key head serves heads / key heads in a row (GQA).
+        rows: ``[rows]`` query positions.
+        scaling: of the scores; None: 1 / sqrt(width).
+        mask: ``[1 or heads, queries, keys]``, bool (True: may attend) or added to the scores.
+        bias: ``[1 or heads, queries, keys]``, added to the scores.
+        causal: a query sees no later key.
+
+    Returns:
+        ``[heads, rows, keys]`` float32. A row that may attend to nothing is NaN.
+    """
+    key = key.repeat_interleave(len(query) // len(key), dim=0)
+    scores = query[:, rows].float() @ key.float().transpose(1, 2)
+    scores *= query.shape[-1] ** -0.5 if scaling is None else scaling
+    for added in (bias, mask):
+        if added is None:
+            continue
+        chosen = added[:, rows, : scores.shape[-1]]
+        if chosen.dtype == torch.bool:
+            scores = scores.masked_fill(~chosen, -torch.inf)
+        else:
+            scores = scores + chosen.float()
+    if causal:
+        later = torch.arange(scores.shape[-1], device=rows.device) > rows.unsqueeze(-1)
+        scores = scores.masked_fill(later, -torch.inf)
+    return scores.softmax(dim=-1)
+
+
+def visual_attention(weights: Tensor, visual: Tensor) -> VisualAttention:
+    """Reduce attention rows to what they give to visual keys.
+
+    Args:
+        weights: ``[heads, rows, keys]``, of ``attention_rows`` or of a model that returns them.
+        visual: ``[keys]`` bool.
+
+    Returns:
+        The reduced rows, float32.
+    """
+    weights = weights.float()
+    on_visual = weights[..., visual]
+    share = on_visual.sum(-1)
+    seen = (weights > 0).sum(-1)  # a masked key has weight zero
+    renormalised = on_visual / share.unsqueeze(-1)
+    return VisualAttention(
+        share=share,
+        even_share=(on_visual > 0).sum(-1) / seen,
+        entropy=torch.special.entr(renormalised).sum(-1),
+        by_key=on_visual.mean(dim=0),
+    )
+
+
+def signal_to_noise(by_key: Tensor, inside: Tensor) -> float:
+    """Attention that a visual token draws inside a region, over what one outside draws.
+
+    Eq. 21 of the paper sets the attention of relevant visual tokens (signal) against that of
+    irrelevant ones (noise). Here, relevance is to lie in the region.
+
+    Args:
+        by_key: ``[visual keys]`` attention weights.
+        inside: ``[visual keys]`` share of each token's place that lies in the region, 0 to 1.
+
+    Returns:
+        Weighted mean inside / weighted mean outside: 1 for even attention. NaN where the region
+        holds no token, or every one.
+    """
+    by_key, inside = by_key.double(), inside.double()
+    outside = 1.0 - inside
+    signal = (by_key * inside).sum() / inside.sum()
+    noise = (by_key * outside).sum() / outside.sum()
+    return float(signal / noise)

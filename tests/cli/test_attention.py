@@ -1,0 +1,100 @@
+"""``normprobe attention`` on the specimen, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_two_lines
+from PIL import Image
+from support.processors import make_checkpoint
+from typer.testing import Result
+
+from normprobe.data.bundle import bundled_data_dir
+
+Run = Callable[..., Result]
+
+PHOTOGRAPH = bundled_data_dir() / "images" / "coffee.jpg"
+QUESTION = ("--image", PHOTOGRAPH, "--prompt", "Is there a spoon on the plate?")
+
+
+def test_files_and_words(run: Run, tmp_path: Path) -> None:
+    result = run("attention", *QUESTION, "--word", "spoon", "--box", "90,150,330,290", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    for word in ("Attention to the image from spoon", "Text gives", "A token inside the box"):
+        assert word in " ".join(result.stdout.split())
+    assert "Run folder: out" in result.stderr
+    files = {str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.*")}
+    assert files == {
+        *("attention.csv", "heatmaps.csv", "image.png", "run.json"),
+        *(f"plots/{name}.{kind}" for name in ("attention", "heatmaps") for kind in ("pdf", "png")),
+    }
+    table = pd.read_csv(tmp_path / "out/attention.csv")
+    assert table["layer"].tolist() == [n for n in range(1, 7) for _ in range(2)]
+    assert table["query"].unique().tolist() == ["all text", "spoon"]
+    assert table.notna().all(axis=None)
+    heatmaps = pd.read_csv(tmp_path / "out/heatmaps.csv")
+    assert heatmaps.groupby(["query", "layer"]).size().tolist() == 8 * [64]
+    assert heatmaps["layer"].unique().tolist() == [2, 3, 4, 6]
+    shares = table.set_index(["layer", "query"])["share_mean"]
+    for key, attention in heatmaps.groupby(["layer", "query"])["attention"].sum().items():
+        assert attention == pytest.approx(shares[key])
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["status"] == "complete"
+    assert record["places"] > 0.5
+    assert record["options"]["prompt"] == QUESTION[-1]
+    assert list(record["image_hashes"]) == [PHOTOGRAPH.name]
+
+
+def test_chosen_layers_and_json(run: Run, tmp_path: Path) -> None:
+    result = run("attention", *QUESTION, "--layer", "5", "--layer", "1", "--json", "-o", "out")
+    assert [row["layer"] for row in json.loads(result.stdout)] == [1, 2, 3, 4, 5, 6]
+    assert set(pd.read_csv(tmp_path / "out/heatmaps.csv")["layer"]) == {1, 5}
+
+
+def test_without_places_the_numbers_remain(run: Run, tmp_path: Path) -> None:
+    """The queries of a Q-Former stand for no place."""
+    folder = make_checkpoint("blip-2", tmp_path / "model")
+    result = run("attention", folder, *QUESTION, "--box", "0,0,40,40", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert "warning: no heat maps: visual tokens do not react" in result.stderr
+    assert "no signal-to-noise of --box either" in result.stderr
+    assert not (tmp_path / "out/heatmaps.csv").exists()
+    assert not (tmp_path / "out/plots/heatmaps.png").exists()
+    table = pd.read_csv(tmp_path / "out/attention.csv")
+    assert table["share_mean"].between(0, 1).all()
+    assert table["signal_to_noise"].isna().all()
+    assert "no heat maps" in json.loads((tmp_path / "out/run.json").read_text())["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--box", "1,2,3"), ["four numbers", "'1,2,3'"]),
+        (("--box", "0,0,900,10"), ["900", "448 x 299 pixels", "--box 0,0,224,149"]),
+        (
+            ("--box", "0,0,60,299"),
+            ["lies where no visual token looks", "show 71,0,373,299"],
+        ),  # 95 wide, cut at 15
+        (("--box", "0,0,448,299"), ["lies around all visual tokens"]),
+        (("--word", "dog"), ["'dog'", "Is there a spoon on the plate?"]),
+        (("--layer", "7"), ["expected 1 to 6, received 7"]),
+        (("--image", "missing.jpg"), ["missing.jpg cannot be read"]),
+    ],
+)
+def test_refusals(arguments: tuple[str, ...], words: list[str], run: Run, tmp_path: Path) -> None:
+    assert_two_lines(run("attention", *QUESTION, *arguments, "-o", "out"), *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_picture_and_what_reads_none(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("no picture")
+    question = ("--prompt", "What?", "-o", "out")
+    assert_two_lines(run("attention", "--image", "text.jpg", *question), "expected an image")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text('{"model_type": "qwen2"}')
+    Image.new("RGB", (8, 8)).save("picture.png")
+    refused = run("attention", "model", "--image", "picture.png", *question)
+    assert_two_lines(refused, "is a language model; attention needs a vision-language model")
