@@ -39,7 +39,7 @@ def weights_table(checkpoint: Checkpoint, model: nn.Module, parts: Parts) -> pd.
     rows += [
         _row(command, "command", plan(unneeded_by(command, model, parts)))
         for command in COMMANDS
-        if command != "layers" or parts.decoder_layers is not None
+        if command not in ("layers", "attention") or parts.decoder_layers is not None
         if command != "embeddings" or parts.text_embedding is not None
     ]
     whole = LoadPlan(checkpoint, type(model), weights, frozenset(weights.file_of))

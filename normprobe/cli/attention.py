@@ -72,12 +72,13 @@ def attention(
             )
         run = start_run("attention", checkpoint, None, output, overwrite, chosen)
         with run.discarded_on_failure():  # a single forward: nothing is kept of a failure
-            loading = ("device", "dtype", "device_map", "attn_implementation")
+            loading = ("device", "dtype", "device_map", "attn_implementation", "quiet")
             subject = load_subject(
+                "attention",
                 checkpoint,
                 **{name: chosen[name] for name in loading},
                 named=opt.named_parts(chosen),
-                samples=[sample],  # type: ignore[arg-type]
+                samples=[sample],
                 system=system,
             )
             measure(

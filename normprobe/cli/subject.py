@@ -164,7 +164,7 @@ def load_subject(
     attn_implementation: str | None = None,
     range_reads: bool = False,
     named: Mapping[str, object] | None = None,
-    samples: "DataSet | None" = None,
+    samples: "Iterable[Sample]" = (),
     system: str | None = None,
     quiet: bool = False,
 ) -> Subject:
@@ -214,7 +214,7 @@ def load_subject(
         attn_implementation=attn_implementation,
     )
     parts, found_by = find_or_trace(
-        model, named or {}, lambda: example_inputs(checkpoint, processor, samples or (), system)
+        model, named or {}, lambda: example_inputs(checkpoint, processor, samples, system)
     )
     return Subject(checkpoint, model, parts, processor, found_by, plan)
 

@@ -53,7 +53,12 @@ def _everything(model: nn.Module, parts: Parts) -> set[str]:
     return _tensors(model)
 
 
-COMMANDS = {"embeddings": _embeddings, "interface": _interface, "layers": _forward}
+COMMANDS = {
+    "embeddings": _embeddings,
+    "interface": _interface,
+    "layers": _forward,
+    "attention": _forward,
+}
 
 EVERYTHING = "everything"
 
