@@ -29,6 +29,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.model.overrides import CROSS_ATTENTION
 from normprobe.model.parts import Parts, find_parts
+from normprobe.probes.co_moments import co_moments
 from normprobe.probes.sample_statistics import merge, statistics_of
 from normprobe.probes.token_metrics import (
     POOLED_GROUPS,
@@ -244,6 +245,8 @@ def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
                     row = statistics_of(metrics[:, index, mask[index]], names)
                     if layer:
                         row[POOLED_METRIC] = float(pooled[index, POOLED_GROUPS.index(group)])
+                        moments = co_moments(metrics[None, :, index, mask[index]])
+                        row |= {name: column[0] for name, column in moments.items()}
                     rows.append({**common, "group": group, **row})
             if masks[VISUAL][index].any() and masks[TEXT][index].any():
                 pair_names = PAIR_METRICS[: 1 if layer == 0 else None]

@@ -93,6 +93,32 @@ def layers(depth=6):
     )
 
 
+def theory(depth=6):
+    """theory.csv of a model whose visual tokens turn to the text in its last layers."""
+    layer = np.arange(depth + 1)
+    moved = np.where(layer > 0, 1.0, np.nan)
+    means = {
+        "cross_modal_cosine": 0.4 * 0.95**layer,
+        "retention": moved * 0.8,
+        "predicted_cross_modal_cosine": 0.4 * 0.8**layer,
+        "lag_angle": 0.02 * layer,
+        "norm_ratio": 80.0 / (1 + 5 * layer),
+        "update_norm_ratio": moved * 0.7,
+        "update_angle_visual": moved * 1.45,
+        "update_angle_text": moved * 1.2,
+        "visual_turn_to_text": moved * 0.05 * layer,
+        "text_turn_to_visual": moved * -0.01,
+    }
+    table = pd.DataFrame({"layer": layer, "hidden_size": 128, "samples": 56})
+    for name, values in means.items():
+        table[f"{name}_mean"] = values
+        table[f"{name}_std"] = np.abs(values) / 5
+    for name, value in (("visual", -0.8), ("text", -0.3), ("both", -0.9)):
+        table[f"norm_angle_correlation_{name}"] = moved * value
+        table[f"norm_angle_slope_{name}"] = moved * value
+    return table
+
+
 def interface():
     prompt, table = 0.2911, 0.2203
     rows = [

@@ -6,7 +6,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from normprobe.analyses.assumptions import assumptions_table
 from normprobe.report.tables import embeddings_table, interface_table, layers_table, to_json
+from normprobe.report.theory import print_assumptions, theory_verdict
 from report import made_tables
 
 
@@ -28,12 +30,20 @@ def extreme(table):
 
 
 LAYERS = made_tables.layers()
+THEORY = made_tables.theory()
 ALL_TABLES = {
     "interface": (interface_table, made_tables.interface()),
     "interface, extreme": (interface_table, extreme(made_tables.interface())),
     "layers": (layers_table, LAYERS),
     "80 layers": (layers_table, made_tables.layers(80)),
     "layers, extreme": (layers_table, extreme(LAYERS.assign(angle_below_resolution=True))),
+    "theory": (print_assumptions, assumptions_table(THEORY)),
+    "80 layers of theory": (
+        print_assumptions,
+        assumptions_table(made_tables.theory(80)).assign(
+            holds_in="1, 3, 5, 7, 9-31", verdict="holds in some layers", median=-1.23456e-5
+        ),
+    ),
     "embeddings": (embeddings_table, made_tables.embeddings(), made_tables.tokens()),
     "visual table": (
         embeddings_table,
@@ -116,3 +126,18 @@ def test_json_is_strict_and_exact():
     assert rows[0]["angle_mean"] is None
     assert rows[1]["cosine_mean"] == np.cos(made_tables.VISUAL_ANGLE[1])
     assert rows[1]["angle_below_resolution"] is False
+
+
+def test_the_theory_says_what_holds_where():
+    table = assumptions_table(THEORY)
+    text = printed(print_assumptions, table)
+    rows = {line[:27].strip(): line for line in text.splitlines()}
+    assert "all layers" in rows["Modality Norm Imbalance"]
+    assert "none" in rows["Uniform Update Magnitude"]
+    assert "1-3" in rows["Random Rotational Direction"]  # 0.05 a layer against 2 / sqrt(128)
+    assert "±0.18" in rows["Random Rotational Direction"]
+    assert (
+        "1 of 4 assumptions hold in every layer. After layer 6 Eq. 15 predicts"
+        in theory_verdict(THEORY, table)
+    )
+    assert printed(print_assumptions, assumptions_table(THEORY.iloc[:0])) == ""

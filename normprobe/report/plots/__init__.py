@@ -14,10 +14,11 @@ from normprobe.errors import NormprobeError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Command -> the modules that draw its figures; a module's name is also the file name.
+#: Command -> the modules that draw its figures; a module's name is also the file name. The first
+#: is always drawn, the others where their tables are there and hold rows.
 FIGURES = {
     "interface": ("interface",),
-    "layers": ("layers", "turning"),
+    "layers": ("layers", "turning", "theory"),
     "embeddings": ("embeddings",),
 }
 
@@ -56,12 +57,16 @@ def build(command: str, run_path: Path) -> dict[str, "Figure"]:
     from normprobe.report.plots.title import title
     from normprobe.report.run_dir import read_table
 
-    figures = {}
+    figures: dict[str, Figure] = {}
     with look():
         for name in FIGURES[command]:
             module = import_module(f"{__name__}.{name}")
+            if figures and not all((run_path / f"{name}.csv").is_file() for name in module.TABLES):
+                continue
             tables = [read_table(run_path, table) for table in module.TABLES]
             if tables[0].empty:
+                if figures:
+                    continue
                 raise NormprobeError(
                     f"{module.TABLES[0]}.csv in {run_path} holds no rows", "run the command again"
                 )
