@@ -43,6 +43,9 @@ TOKENIZER_ROWS = "tokenizer_rows"  # rows the tokenizer can emit
 PROMPT_ROWS = "prompt_rows"  # rows of the tokens that occur in the prompts
 ROW_SCOPES = (ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS, PROMPT_ROWS)
 
+#: The text table of the model that was trained from, beside ``text`` and ``visual``.
+BASE = "base"
+
 # --- per-token metrics of a decoder layer -------------------------------------------------------
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")

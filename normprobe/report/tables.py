@@ -214,7 +214,7 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
                 continue
             row = rows.iloc[place]
             cells += [
-                _token_cell(row["token"], special=bool(row["special"])),
+                token_cell(row["token"], special=bool(row["special"])),
                 Text(str(row["token_id"])),
                 Text(significant(float(row["norm"]))),
             ]
@@ -228,7 +228,8 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
     )
 
 
-def _token_cell(token: object, *, special: bool) -> Text:
+def token_cell(token: object, *, special: bool) -> Text:
+    """A token in quotes, cut to its column, with a star where it is special."""
     mark = "* " if special else "  "
     # Rows of a visual table have no text.
     text = readable_token(token) if isinstance(token, str) and token else MISSING

@@ -226,3 +226,33 @@ def histogram(*names):
             counts, _ = np.histogram([0.61, 0.7, 0.72, 4.02, 3.1], bins=edges)
             frames.append(frames[-1].assign(special=True, count=counts))
     return pd.concat(frames, ignore_index=True)
+
+
+def shift(rows=3000, distances=True):
+    """shift.csv of a model with two loud tokens that its base lacks."""
+    random = np.random.default_rng(1)
+    names = [f" word{i}" for i in range(rows)]
+    names[:20] = NASTY_TOKENS
+    base_norm = random.gamma(60, 0.69 / 60, rows)
+    norm = base_norm * random.normal(1.05, 0.05, rows)
+    base_norm[-2:], norm[-2:] = np.nan, [2.459, 2.332]
+    names[-2:] = ["<|vision_start|>", "<|vision_end|>"]
+    norm[40], base_norm[41] = np.nan, 1.4
+    table = pd.DataFrame(
+        {
+            "token": names,
+            "token_id": np.where(np.isnan(norm), np.nan, np.arange(rows)),
+            "base_id": np.where(np.isnan(base_norm), np.nan, np.arange(rows)),
+            "special": [i in (0, rows - 1, rows - 2) for i in range(rows)],
+            "visual_token": [i >= rows - 2 for i in range(rows)],
+            "norm": norm,
+            "base_norm": base_norm,
+        }
+    ).astype({"token_id": "Int64", "base_id": "Int64"})
+    table["rank"] = table["norm"].rank(ascending=False)
+    table["base_rank"] = table["base_norm"].rank(ascending=False)
+    table["norm_change"] = table["norm"] - table["base_norm"]
+    table["distance"] = table["norm_change"].abs() + 0.01 if distances else np.nan
+    table["cosine"] = 0.99 if distances else np.nan
+    table["emerging"] = table["rank"].le(10) & ~table["base_rank"].le(10)
+    return table

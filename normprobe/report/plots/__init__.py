@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FIGURES = {
     "interface": ("interface",),
     "layers": ("layers", "turning", "theory"),
-    "embeddings": ("embeddings",),
+    "embeddings": ("embeddings", "shift"),
 }
 
 

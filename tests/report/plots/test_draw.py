@@ -26,6 +26,7 @@ TABLES = {
         "embeddings": made_tables.embeddings("text", "visual"),
         "tokens": made_tables.tokens("text", "visual"),
         "histogram": made_tables.histogram("text", "visual"),
+        "shift": made_tables.shift(),
     },
 }
 
@@ -91,7 +92,7 @@ def test_texts_stay_apart_and_inside(tmp_path, command):
                 (text.get_text(), Text.get_window_extent(text))
                 for axes in figure.axes
                 for text in shown_texts(axes)
-                if text.get_text()
+                if text.get_text() and text.get_visible()
             ]
         for place, (name, box) in enumerate(boxes):
             assert figure.bbox.padded(1).contains(*box.min), name
