@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import demo, embeddings, inspect, interface, layers, models
+from normprobe.cli import compare, demo, embeddings, inspect, interface, layers, models
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "interface": interface.interface,
     "layers": layers.layers,
     "embeddings": embeddings.embeddings,
+    "compare": compare.compare,
     "inspect": inspect.inspect,
     "models": models.models,
     "demo": demo.demo,

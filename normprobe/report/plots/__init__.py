@@ -20,6 +20,10 @@ FIGURES = {
     "interface": ("interface",),
     "layers": ("layers", "turning", "theory"),
     "embeddings": ("embeddings", "shift"),
+    "compare_layers": ("small_multiples", "overlay"),
+    "compare_training": ("training", "small_multiples"),
+    "compare_interface": ("compare_interface",),
+    "compare_embeddings": ("compare_embeddings",),
 }
 
 
