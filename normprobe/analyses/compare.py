@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from normprobe.schema import BASE, DECODER_INPUT, NONZERO_ROWS, TEXT, VISUAL
@@ -17,7 +16,7 @@ _LONGEST_LABEL = 28  # characters
 #: What tells runs apart, most telling first; a later fact is added where earlier ones are equal.
 _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
     ("model", lambda record: str(record.get("model") or "").rstrip("/").split("/")[-1]),
-    ("step", lambda record: record.get("step")),
+    ("step", lambda record: None if record.get("step") is None else f"step {record['step']}"),
     ("data", lambda record: str(record.get("data") or "").rstrip("/").split("/")[-1]),
     ("revision", lambda record: str(record.get("model_revision") or "")[:8]),
     ("dtype", lambda record: record.get("dtype")),
@@ -134,7 +133,7 @@ def layers_measures(layers: pd.DataFrame) -> dict[str, float]:
     gap = wide["angle"][TEXT] - wide["angle"][VISUAL]
     places = {"input": 0, "middle": -(-last // 2), "last": last}
     return {
-        **{f"disparity_{name}": float(ratio.get(place, np.nan)) for name, place in places.items()},
+        **{f"disparity_{name}": _of_layer(ratio, place) for name, place in places.items()},
         "inertia_gap": float(gap.mean()),
     }
 
@@ -187,8 +186,12 @@ RANKED: dict[str, Callable[[pd.DataFrame], dict[str, float]]] = {
 }
 
 
+def _of_layer(ratio: "pd.Series[float]", layer: int) -> float:
+    return float(ratio[layer]) if layer in ratio.index else float("nan")
+
+
 def _at(rows: pd.DataFrame, key: str, column: str) -> float:
-    return float(rows.loc[key, column]) if key in rows.index else float("nan")
+    return float(rows[column][key]) if key in rows.index else float("nan")
 
 
 def _shortened(text: str) -> str:

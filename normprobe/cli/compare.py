@@ -76,6 +76,10 @@ def compare(
         now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         path = output or Path("runs") / "compare" / f"{command}-{now}"
         made = RunDir.create(path, overwrite=overwrite, record=record)
+        if shared([run.record.get("sample_ids") for run in opened]) is None:
+            warning = "the runs measured different samples: part of a difference may be the data's"
+            made.add_warning(warning)
+            console.talk(f"warning: {warning}")
         with made.discarded_on_failure():
             written = {"compare": table, "ranking": ranked}
             finish_run(made, figures, written, started)

@@ -89,7 +89,6 @@ def comparison_verdict(command: str, ranking: pd.DataFrame) -> str:
         f"({significant(float(last['disparity_input']), 3)} x)"
     )
     if command == "layers" and ranked["inertia_gap"].notna().all():
-        widest = ranked.loc[ranked["inertia_gap"].idxmax(), "run"]
-        same = "also" if widest == first["run"] else "not there but"
-        sentence += f"; text tokens lead visual ones in turning most {same} in {widest}"
+        widest = ranked.sort_values("inertia_gap")["run"].iloc[-1]
+        sentence += f". Text tokens turn ahead of visual ones by most in {widest}"
     return f"{sentence}."

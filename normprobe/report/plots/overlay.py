@@ -49,7 +49,7 @@ def figure(title: str, compare: pd.DataFrame) -> Figure:
     for line in cosine.get_lines():
         line.set_clip_on(False)
     handles = [
-        Line2D([], [], color="0.3", linestyle=GROUP_LOOKS[group].linestyle, label=group)
+        Line2D([], [], **GROUP_LOOKS[group]._replace(color="0.3", marker="")._asdict(), label=group)
         for group in (VISUAL, TEXT)
     ]
     handles += [

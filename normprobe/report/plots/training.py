@@ -31,8 +31,8 @@ def figure(title: str, compare: pd.DataFrame) -> Figure:
     for axes, group, letter in zip(panels, (VISUAL, TEXT), "ab", strict=True):
         axes.set_title(f"({letter}) {group} tokens", loc="left")
         rows = compare[(compare["group"] == group) & compare["cosine_mean"].notna()]
-        for step, checkpoint in rows.groupby("step"):
-            checkpoint = checkpoint.sort_values("layer")
+        for step in sorted(rows["step"].unique()):
+            checkpoint = rows[rows["step"] == step].sort_values("layer")
             axes.plot(
                 checkpoint["layer"],
                 checkpoint["cosine_mean"],

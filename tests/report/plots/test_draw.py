@@ -5,6 +5,7 @@ import sys
 import warnings
 
 import matplotlib
+import pandas as pd
 import pytest
 from matplotlib.image import imread
 from matplotlib.text import Text
@@ -28,6 +29,13 @@ TABLES = {
         "histogram": made_tables.histogram("text", "visual"),
         "shift": made_tables.shift(),
     },
+}
+for compared in ("layers", "interface", "embeddings"):
+    first = TABLES[compared][compared]
+    runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
+    TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
+TABLES["compare_training"] = {
+    "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
 }
 
 
