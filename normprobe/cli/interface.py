@@ -54,6 +54,7 @@ def measure(
 ) -> None:
     """Run the model up to the decoder's door for each sample, fill the run folder, print."""
     from normprobe.analyses.interface import interface_table, measure_interface, table_rows
+    from normprobe.analyses.visual_table import visual_table_histogram
     from normprobe.cli.subject import collect, finish_run, input_batches, note_subject
     from normprobe.report import tables, verdict
 
@@ -67,5 +68,9 @@ def measure(
     )
     collected = collect(run, rows, samples, 1, "interface")
     table = interface_table(collected, table_rows(subject.parts, subject.vocabulary_ids))
-    finish_run(run, "interface", {"interface": table}, started)
+    written = {"interface": table}
+    histogram = visual_table_histogram(collected, subject.parts)
+    if len(histogram):
+        written["histogram"] = histogram
+    finish_run(run, "interface", written, started)
     console.show(run.path, table, tables.interface_table, verdict.interface_verdict(table), mode)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Command -> the modules that draw its figures; a module's name is also the file name. The first
 #: is always drawn, the others where their tables are there and hold rows.
 FIGURES = {
-    "interface": ("interface",),
+    "interface": ("interface", "visual_table"),
     "layers": ("layers", "turning", "theory"),
     "embeddings": ("embeddings", "shift"),
     "compare_layers": ("small_multiples", "overlay"),
