@@ -90,13 +90,18 @@ def measure(
     from normprobe.analyses.embeddings import measure_embeddings
     from normprobe.cli.subject import finish_run, note_subject
     from normprobe.data.vocabulary import token_text
+    from normprobe.model.discrete import image_token_rows
     from normprobe.report import tables, verdict
     from normprobe.report.shift import print_shift, shift_verdict
 
     started = time.perf_counter()
     note_subject(run, subject)
     measured = measure_embeddings(
-        subject.parts, subject.vocabulary_ids, subject.special_token_ids, top
+        subject.parts,
+        subject.vocabulary_ids,
+        subject.special_token_ids,
+        top,
+        image_token_rows(subject.model),
     )
     tokens = measured["tokens"]
     tokens["token"] = [token_text(subject.tokenizer, id_) for id_ in tokens["token_id"]]

@@ -256,3 +256,25 @@ def shift(rows=3000, distances=True):
     table["cosine"] = 0.99 if distances else np.nan
     table["emerging"] = table["rank"].le(10) & ~table["base_rank"].le(10)
     return table
+
+
+def visual_histogram():
+    """histogram.csv of an interface run on a model with a visual table."""
+    random = np.random.default_rng(2)
+    norms = {
+        "visual table rows": random.normal(64, 0.7, 5000),
+        "visual tokens": random.normal(20, 3, 800),
+        "text table rows": random.normal(1.4, 0.3, 5000),
+        "text tokens": random.normal(1.2, 0.3, 400),
+        "probabilities": random.uniform(0.2, 1.0, 800),
+    }
+    frames = []
+    for source, values in norms.items():
+        bins, counts = np.unique(
+            np.floor(np.log(values[values > 0]) / np.log(1.02)), return_counts=True
+        )
+        left = 1.02**bins
+        frames.append(
+            pd.DataFrame({"source": source, "left": left, "right": left * 1.02, "count": counts})
+        )
+    return pd.concat(frames, ignore_index=True)

@@ -130,3 +130,21 @@ def test_embeddings():
         "Non-zero text embedding rows have a mean L2 norm of 0.8604; the loudest has 4.7 x that."
     )
     assert embeddings_verdict(both.iloc[:0]) == ""
+
+
+def test_a_visual_table_is_told_beside_its_mixtures():
+    columns = {"stage": [], "group": [], "norm_mean": [], "norm_q50": [], "ratio_to_prompt": []}
+    for stage, group, mean in (
+        ("projector_input", "visual", 0.5),
+        ("projector_output", "visual", 20.0),
+        ("decoder_input", "visual", 20.0),
+        ("visual_embedding_table", "nonzero_rows", 64.0),
+    ):
+        row = (stage, group, mean, mean, mean)
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    sentence = interface_verdict(pd.DataFrame(columns))
+    assert (
+        "Rows of the visual table have a mean L2 norm of 64.00, the tokens mixed from them 20.00; "
+        "a median token mixes 4.0 rows (1 / ||p||^2)." in sentence
+    )

@@ -22,7 +22,10 @@ TABLES = {
         "theory": made_tables.theory(),
         "assumptions": assumptions_table(made_tables.theory()),
     },
-    "interface": {"interface": made_tables.interface()},
+    "interface": {
+        "interface": made_tables.interface(),
+        "histogram": made_tables.visual_histogram(),
+    },
     "embeddings": {
         "embeddings": made_tables.embeddings("text", "visual"),
         "tokens": made_tables.tokens("text", "visual"),
