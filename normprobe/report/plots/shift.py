@@ -99,7 +99,7 @@ def _draw_distances(axes: Axes, shared: pd.DataFrame) -> None:
     moved = values[values > 0] if known else values
     label = "L2 distance from the base row" if known else "norm in model - norm in base"
     axes.set_title("(b) how far the rows moved" if known else "(b) change of norm", loc="left")
-    axes.set_xlabel(f"{label} ({count(still)} did not move)" if still else label)
+    axes.set_xlabel(label)
     axes.set_ylabel("shared tokens")
     if not moved.size:
         axes.text(0.5, 0.5, "no row moved", transform=axes.transAxes, ha="center")
@@ -116,13 +116,10 @@ def _draw_distances(axes: Axes, shared: pd.DataFrame) -> None:
     middle = float(np.median(values))
     if middle > 0 or not known:
         axes.axvline(middle, color="0.15", linestyle="--", linewidth=0.9)
-        axes.annotate(
-            f"median {significant(middle, 3)}",
-            (middle, 1.0),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(3, -8),
-            textcoords="offset points",
-        )
+        label += f"\ndashed: median {significant(middle, 3)}"
+    if still:
+        label += f"\n{count(still)} did not move"
+    axes.set_xlabel(label)
 
 
 def _name(token: str) -> str:

@@ -40,7 +40,8 @@ def figure(title: str, histogram: pd.DataFrame) -> Figure:
     norms.set_ylabel("share")
     present = [source for source in _SOURCES if (histogram["source"] == source).any()]
     chosen = histogram[histogram["source"].isin(present)]
-    edges = _edges(chosen["left"].min(), chosen["right"].max())
+    ratio = float((histogram["right"] / histogram["left"]).median())
+    edges = _edges(chosen["left"].min(), chosen["right"].max(), ratio)
     for source in present:
         group, style = _SOURCES[source]
         rows = histogram[histogram["source"] == source]
@@ -58,7 +59,7 @@ def figure(title: str, histogram: pd.DataFrame) -> Figure:
     rows = histogram[histogram["source"] == "probabilities"]
     if len(rows):
         mixture, count = _middle(rows) ** -2, rows["count"].to_numpy(float)
-        edges = _edges(mixture.min() / 1.02, mixture.max() * 1.02)
+        edges = _edges(mixture.min() / ratio, mixture.max() * ratio, ratio**2)
         _stairs(mixed, mixture, count, edges, GROUP_LOOKS[VISUAL].color, "-", "")
         if asks_for_log(edges):
             use_log(mixed, "x", edges)
@@ -72,10 +73,18 @@ def _middle(rows: pd.DataFrame) -> np.ndarray:
     return middle
 
 
-def _edges(low: float, high: float) -> np.ndarray:
-    """Bins of equal ratio, none narrower than the table's own."""
-    count = int(np.clip(np.log(high / low) / np.log(1.05), 1, _BINS))
-    return np.geomspace(low / 1.001, high * 1.001, count + 1)
+def _edges(low: float, high: float, ratio: float) -> np.ndarray:
+    """Bins that each hold the same number of the table's own: others would beat against them.
+
+    Args:
+        low: where the lowest of the table's bins begins.
+        high: where the highest ends.
+        ratio: between the ends of one of them.
+    """
+    bins = round(np.log(high / low) / np.log(ratio))
+    together = max(2, -(-bins // _BINS))
+    edges: np.ndarray = low * ratio ** (together * np.arange(-(-bins // together) + 1))
+    return edges
 
 
 def _stairs(
