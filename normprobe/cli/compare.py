@@ -53,6 +53,8 @@ def compare(
             for run, name, given in zip(opened, names, labels or [""] * len(opened), strict=True)
         ]
         if not labels:
+            if len(set(names)) < len(names):
+                names = ["/".join(run.path.resolve().parts[-2:]) for run in opened]
             labels = labels_of([run.record for run in opened], names)
         tables = [read_table(run.path, command) for run in opened]
         order = in_order(steps)

@@ -86,6 +86,13 @@ def test_labels_by_hand_name_and_order_the_runs(run: Run, tmp_path: Path) -> Non
     assert "step" not in table
 
 
+def test_runs_of_one_model_are_told_apart_by_their_folders(run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name / "layers", model="m") for name in ("before", "after")]
+    assert run("compare", *folders, "-o", "out").exit_code == 0
+    table = pd.read_csv(tmp_path / "out/compare.csv")
+    assert list(dict.fromkeys(table["run"])) == ["before/layers", "after/layers"]
+
+
 def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, sample_ids=[name]) for name in ("a", "b")]
     result = run("compare", *folders, "-o", "out")
