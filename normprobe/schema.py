@@ -24,6 +24,7 @@ VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidde
 PROJECTOR_INPUT = "projector_input"  # what the projector receives
 PROJECTOR_OUTPUT = "projector_output"  # what the projector returns
 DECODER_INPUT = "decoder_input"  # what enters decoder layer 1
+VISUAL_EMBEDDING_TABLE = "visual_embedding_table"  # rows that visual tokens are mixed from
 TEXT_EMBEDDING_TABLE = "text_embedding_table"  # rows of the weight
 EFFECTIVE_EMBEDDING = "effective_embedding"  # rows as they enter decoder layer 1
 
@@ -32,6 +33,7 @@ STAGES = (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     DECODER_INPUT,
+    VISUAL_EMBEDDING_TABLE,
     TEXT_EMBEDDING_TABLE,
     EFFECTIVE_EMBEDDING,
 )
@@ -42,6 +44,9 @@ NONZERO_ROWS = "nonzero_rows"  # what the paper averages (Eq. 11)
 TOKENIZER_ROWS = "tokenizer_rows"  # rows the tokenizer can emit
 PROMPT_ROWS = "prompt_rows"  # rows of the tokens that occur in the prompts
 ROW_SCOPES = (ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS, PROMPT_ROWS)
+
+#: The text table of the model that was trained from, beside ``text`` and ``visual``.
+BASE = "base"
 
 # --- per-token metrics of a decoder layer -------------------------------------------------------
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.

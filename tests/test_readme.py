@@ -16,8 +16,9 @@ def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
     block = README.split("<!-- layers -->\n```\n")[1].split("```\n<!-- /layers -->")[0]
     printed = CliRunner().invoke(app, ["layers", "--output", str(tmp_path / "run")]).stdout
     shown, measured = block.split(), printed.split()
-    assert len(shown) == len(measured), printed
-    for there, here in zip(shown, measured, strict=True):
+    assert printed.split("\n\n")[2].startswith("Does the paper's theory hold"), printed
+    assert len(shown) == len(" ".join(printed.split("\n\n")[:2]).split()), printed
+    for there, here in zip(shown, measured, strict=False):  # verdicts on the theory follow
         if NUMBER.match(there):  # bfloat16 kernels of other processors differ a little
             assert float(here) == pytest.approx(float(there), rel=0.02), printed
         else:

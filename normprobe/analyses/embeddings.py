@@ -20,7 +20,11 @@ _ROWS_AT_ONCE = 16_384  # a float32 copy of a whole 150k-row table would take gi
 
 
 def measure_embeddings(
-    parts: Parts, tokenizer_ids: Sequence[int], special: Collection[int], top: int
+    parts: Parts,
+    tokenizer_ids: Sequence[int],
+    special: Collection[int],
+    top: int,
+    image_rows: Sequence[int] = (),
 ) -> dict[str, pd.DataFrame]:
     """The tables of the command.
 
@@ -29,6 +33,9 @@ def measure_embeddings(
         tokenizer_ids: ids the tokenizer can emit.
         special: those among them that are special.
         top: how many of the loudest and quietest tokens.
+        image_rows: rows of the text table that an image tokenizer writes, of
+            ``image_token_rows``. They are described as a ``visual`` table of their own, and stay
+            in the statistics of the text table, which the paper's Eq. 11 takes whole.
 
     Returns:
         ``embeddings``, ``tokens`` (text table alone, without the tokens' text) and ``histogram``,
@@ -45,9 +52,9 @@ def measure_embeddings(
     norms = row_norms(weight)
     statistics = [_scope_table(norms, weight.shape[1], tokenizer_ids, "text")]
     histograms = [norm_histogram(norms, special).assign(table="text")]
-    if parts.visual_embedding is not None:
-        visual = weight_of(parts.visual_embedding)
-        visual_norms = row_norms(visual)
+    visual = weight if parts.visual_embedding is None else weight_of(parts.visual_embedding)
+    if parts.visual_embedding is not None or image_rows:
+        visual_norms = norms[list(image_rows)] if visual is weight else row_norms(visual)
         statistics.append(_scope_table(visual_norms, visual.shape[1], None, "visual"))
         histograms.append(norm_histogram(visual_norms, ()).assign(table="visual"))
     ranking = token_ranking(norms, tokenizer_ids, special, top)

@@ -39,6 +39,7 @@ from normprobe.schema import (
     TEXT,
     TEXT_EMBEDDING_TABLE,
     TOKEN_GROUPS,
+    VISUAL_EMBEDDING_TABLE,
 )
 
 #: What the ratios divide by: the norm of the first of these groups that the stage has.
@@ -194,13 +195,20 @@ def _embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor)
 
 
 def table_rows(parts: Parts, tokenizer_ids: Iterable[int] | None) -> pd.DataFrame:
-    """The text embedding table as rows of interface.csv, one a scope; none without a table."""
-    if parts.text_embedding is None:
-        return pd.DataFrame()
-    statistics = embedding_statistics(weight_of(parts.text_embedding), tokenizer_ids=tokenizer_ids)
-    return statistics.rename(columns={"rows": "group", "count": "tokens"}).assign(
-        stage=TEXT_EMBEDDING_TABLE
+    """The embedding tables as rows of interface.csv, one a table and scope; none without tables."""
+    tables = (
+        (TEXT_EMBEDDING_TABLE, parts.text_embedding, tokenizer_ids),
+        (VISUAL_EMBEDDING_TABLE, parts.visual_embedding, None),
     )
+    statistics = [
+        embedding_statistics(weight_of(part), tokenizer_ids=ids).assign(stage=stage)
+        for stage, part, ids in tables
+        if part is not None
+    ]
+    if not statistics:
+        return pd.DataFrame()
+    rows = pd.concat(statistics, ignore_index=True)
+    return rows.rename(columns={"rows": "group", "count": "tokens"})
 
 
 def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:

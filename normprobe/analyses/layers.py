@@ -31,6 +31,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.model.overrides import CROSS_ATTENTION
 from normprobe.model.parts import Parts, find_parts
+from normprobe.probes.co_moments import co_moments
 from normprobe.probes.sample_statistics import merge, statistics_by_layer
 from normprobe.probes.token_metrics import (
     POOLED_GROUPS,
@@ -275,6 +276,7 @@ def _group_blocks(
             "layer": seen.layers,
             **statistics_by_layer(seen.metrics[:, :, index, mask], (*TOKEN_METRICS, INJECTION)),
             POOLED_METRIC: pooled.tolist(),
+            **co_moments(seen.metrics[:, :, index, mask]),
         },
     ]
 

@@ -6,6 +6,7 @@ Everything is computed per sample from its sample rows, then averaged over sampl
 import numpy as np
 import pandas as pd
 
+from normprobe.probes.co_moments import CO_MOMENTS, norm_angle_relation
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
 
 
@@ -25,9 +26,15 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
         - lag_angle: arccos of that prediction minus arccos of the balanced one, where both
           modalities turn by the geometric mean of the tangents (Eq. 17, Lemma 1), in radians;
           empty where a mean cosine or the cosine at layer 0 is not positive
+        - norm_ratio: visual / text norm of what leaves the layer, above 1 under Modality Norm
+          Imbalance
         - update_norm_ratio: visual / text update norm, 1 under Uniform Update Magnitude
         - update_angle_visual, update_angle_text: equal under Consistent Update Geometry (radians)
         - visual_turn_to_text, text_turn_to_visual: 0 under Random Rotational Direction
+
+        and, over tokens rather than samples, ``norm_angle_correlation`` and ``norm_angle_slope`` of
+        log angle on the log norm that enters the layer, for visual tokens, text tokens and both
+        together (``_visual``, ``_text``, ``_both``): about -1 under Eq. 13.
 
         Samples without visual or without text tokens have no say; no rows where there are none.
     """
@@ -40,7 +47,21 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     for name, of_samples in columns.items():
         merged[f"{name}_mean"] = of_samples.mean()
         merged[f"{name}_std"] = of_samples.std(ddof=0)
+    merged = merged.join(_norm_angle_relations(rows))
+    merged.insert(1, "hidden_size", rows["hidden_size"].iloc[0])
     return merged.reset_index()
+
+
+def _norm_angle_relations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Correlation and slope of log angle on log norm, one row a layer."""
+    rows = rows.reindex(columns=["layer", "group", *CO_MOMENTS])
+    relations = [
+        norm_angle_relation(rows[rows["group"].isin(groups)], "layer")
+        .add_prefix("norm_angle_")
+        .add_suffix(f"_{name}")
+        for name, groups in (("visual", [VISUAL]), ("text", [TEXT]), ("both", [VISUAL, TEXT]))
+    ]
+    return pd.concat(relations, axis=1)
 
 
 def _by_sample(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -64,6 +85,7 @@ def _by_sample(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "retention": retention,
         "predicted_cross_modal_cosine": predicted,
         "lag_angle": lag.where(initial > 0, axis=0),
+        "norm_ratio": wide(VISUAL, "norm_mean") / wide(TEXT, "norm_mean"),
         "update_norm_ratio": wide(VISUAL, "update_norm_mean") / wide(TEXT, "update_norm_mean"),
         "update_angle_visual": wide(VISUAL, "update_angle_mean"),
         "update_angle_text": wide(TEXT, "update_angle_mean"),

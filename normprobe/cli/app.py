@@ -6,13 +6,23 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import attention, demo, embeddings, inspect, interface, layers, models
+from normprobe.cli import (
+    attention,
+    compare,
+    demo,
+    embeddings,
+    inspect,
+    interface,
+    layers,
+    models,
+)
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "interface": interface.interface,
     "layers": layers.layers,
     "embeddings": embeddings.embeddings,
     "attention": attention.attention,
+    "compare": compare.compare,
     "inspect": inspect.inspect,
     "models": models.models,
     "demo": demo.demo,

@@ -64,8 +64,12 @@ def show(
     print_table: "Callable[[pd.DataFrame, Console], None]",
     sentence: str,
     mode: Mode,
+    then: "Callable[[Console], None] | None" = None,
 ) -> None:
-    """Print the outcome of a command: the table, what it says, and where everything is."""
+    """Print the outcome of a command: the table, what it says, and where everything is.
+
+    ``then`` prints more below what the table says.
+    """
     if mode == "quiet":
         data(str(folder))
     elif mode == "json":
@@ -75,9 +79,16 @@ def show(
     else:
         target = stdout_console()
         print_table(table, target)
-        if sentence:
-            target.print(f"{sentence}\n", markup=False, highlight=False)
+        say(sentence, target)
+        if then is not None:
+            then(target)
         talk(f"Run folder: {folder}")
+
+
+def say(sentence: str, target: "Console") -> None:
+    """Print what a table says, in words; nothing where it says nothing."""
+    if sentence:
+        target.print(f"{sentence}\n", markup=False, highlight=False)
 
 
 @contextmanager

@@ -58,6 +58,7 @@ def measure(
     """Run the model up to the decoder's door for each sample, fill the run folder, print."""
     from normprobe.analyses.confidence import interface_intervals
     from normprobe.analyses.interface import interface_table, measure_interface, table_rows
+    from normprobe.analyses.visual_table import visual_table_histogram
     from normprobe.cli.collecting import collect, note_confidence
     from normprobe.cli.subject import finish_run, note_subject
     from normprobe.report import tables, verdict
@@ -67,6 +68,9 @@ def measure(
     collected = collect(run, subject, samples, measure_interface, 1, system, "interface")
     table = interface_table(collected, table_rows(subject.parts, subject.vocabulary_ids))
     note_confidence(run, collected)
-    table = interface_intervals(table, collected)
-    finish_run(run, "interface", {"interface": table}, started)
+    written = {"interface": interface_intervals(table, collected)}
+    histogram = visual_table_histogram(collected, subject.parts)
+    if len(histogram):
+        written["histogram"] = histogram
+    finish_run(run, "interface", written, started)
     console.show(run.path, table, tables.interface_table, verdict.interface_verdict(table), mode)

@@ -7,6 +7,8 @@ from normprobe.cli import console
 from normprobe.cli import options as opt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from normprobe.cli.subject import Subject
     from normprobe.data.datasets import DataSet
     from normprobe.report.run_dir import RunDir
@@ -62,17 +64,34 @@ def measure(
     mode: console.Mode,
 ) -> None:
     """Run the model over the samples, fill the run folder, print."""
+    from normprobe.analyses.assumptions import assumptions_table
     from normprobe.analyses.confidence import layer_intervals
     from normprobe.analyses.layers import layers_table, measure_layers
     from normprobe.analyses.theory import theory_table
     from normprobe.cli.collecting import collect, note_confidence
     from normprobe.cli.subject import finish_run, note_subject
     from normprobe.report import tables, verdict
+    from normprobe.report.theory import print_assumptions, theory_verdict
 
     started = time.perf_counter()
     note_subject(run, subject)
     collected = collect(run, subject, samples, measure_layers, batch_size, system, "layers")
     note_confidence(run, collected)
-    table = layer_intervals(layers_table(collected), collected)
-    finish_run(run, "layers", {"layers": table, "theory": theory_table(collected)}, started)
-    console.show(run.path, table, tables.layers_table, verdict.layers_verdict(table), mode)
+    table, theory = layer_intervals(layers_table(collected), collected), theory_table(collected)
+    assumptions = assumptions_table(theory)
+    finish_run(
+        run, "layers", {"layers": table, "theory": theory, "assumptions": assumptions}, started
+    )
+
+    def show_theory(target: "Console") -> None:
+        print_assumptions(assumptions, target)
+        console.say(theory_verdict(theory, assumptions), target)
+
+    console.show(
+        run.path,
+        table,
+        tables.layers_table,
+        verdict.layers_verdict(table),
+        mode,
+        then=show_theory,
+    )

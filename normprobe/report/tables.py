@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import pandas as pd
-from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from normprobe.report.json_text import json_text
 from normprobe.report.readable_token import SPACE, readable_token
 from normprobe.report.significant import MISSING, count, significant
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table, words
 from normprobe.schema import ROW_SCOPES, STAGES, TEXT, TOKEN_GROUPS, VISUAL
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
 #: The hues of the figures, as far as 256-colour terminals know them.
 GROUP_STYLES = {VISUAL: "color(173)", TEXT: "color(74)"}
 
-_WIDTH = 80
 _MOST_LAYERS = 33  # a 32-layer model and its input: one screen
 _STEPS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
 _MOST_RANKS = 10
@@ -47,28 +45,28 @@ def interface_table(interface: pd.DataFrame, console: Console) -> None:
         interface: the table.
         console: where to print.
     """
-    table = _table("L2 norm at the interface")
+    table = new_table("L2 norm at the interface")
     for header in ("stage", "d", "tokens", "mean", "std", "median", "x prompt", "x table"):
-        _column(table, header, left=header == "stage")
+        add_column(table, header, left=header == "stage")
     for stage in STAGES:
         rows = interface[interface["stage"] == stage]
         if rows.empty:
             continue
         table.add_row(
-            Text(_words(stage), style="bold"), Text(count(float(rows["hidden_size"].iloc[0])))
+            Text(words(stage), style="bold"), Text(count(float(rows["hidden_size"].iloc[0])))
         )
         for group in (*TOKEN_GROUPS, *ROW_SCOPES):
             for _, row in rows[rows["group"] == group].iterrows():
                 columns = ("norm_mean", "norm_std", "norm_q50", "ratio_to_prompt", "ratio_to_table")
                 table.add_row(
-                    Text(f"  {_words(group)}"),
+                    Text(f"  {words(group)}"),
                     Text(),
                     Text(count(float(row["tokens"]))),
                     *(Text(significant(float(row[column]))) for column in columns),
                     style=GROUP_STYLES.get(group),
                 )
-    _print(table, console)
-    _notes(
+    print_table(table, console)
+    print_notes(
         console,
         "d: hidden size. std: over tokens, or rows of a table.",
         "x prompt: mean norm / that of the prompts' text tokens at the decoder input.",
@@ -90,13 +88,13 @@ def layers_table(layers: pd.DataFrame, console: Console) -> None:
     numbers = sorted(int(layer) for layer in layers["layer"].unique())
     shown = _selection(numbers)
 
-    table = _table("Decoder layers")
-    _column(table, "\nlayer")
+    table = new_table("Decoder layers")
+    add_column(table, "\nlayer")
     for header in ("norm", "cosine", "angle", "rel.update"):
         for place, group in enumerate(groups):
             title = Text(f"{header if place == 0 else ''}\n")
             title.append(group, style=GROUP_STYLES.get(group, ""))
-            _column(table, title)
+            add_column(table, title)
     flagged = False
     for layer in shown:
         cells = [Text(str(layer))]
@@ -107,8 +105,8 @@ def layers_table(layers: pd.DataFrame, console: Console) -> None:
                 flagged |= text.endswith("*")
                 cells.append(Text(text, style=GROUP_STYLES.get(group, "")))
         table.add_row(*cells)
-    _print(table, console)
-    _notes(
+    print_table(table, console)
+    print_notes(
         console,
         "Means over tokens of the L2 norm after the layer (layer 0: decoder input);",
         "of cosine and angle (radians per layer) between layer input x and output h;",
@@ -129,23 +127,23 @@ def embeddings_table(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Co
         tokens: ``tokens.csv``.
         console: where to print.
     """
-    table = _table("L2 norm of embedding rows")
+    table = new_table("L2 norm of embedding rows")
     for header in ("table", "d", "rows", "mean", "std", "min", "median", "max"):
-        _column(table, header, left=header == "table")
+        add_column(table, header, left=header == "table")
     for name, rows in embeddings.groupby("table", sort=False):
         title = Text(f"{name} table", style="bold")
         table.add_row(title, Text(count(float(rows["hidden_size"].iloc[0]))))
         for _, row in rows.iterrows():
             columns = ("norm_mean", "norm_std", "norm_min", "norm_q50", "norm_max")
             table.add_row(
-                Text(f"  {_words(str(row['rows']))}"),
+                Text(f"  {words(str(row['rows']))}"),
                 Text(),
                 Text(count(float(row["count"]))),
                 *(Text(significant(float(row[column]))) for column in columns),
                 style=GROUP_STYLES.get(str(name)),
             )
-    _print(table, console)
-    _notes(console, "d: hidden size. std: over rows.")
+    print_table(table, console)
+    print_notes(console, "d: hidden size. std: over rows.")
     for name, rows in tokens.groupby("table", sort=False):
         _ends_table(f"{name} table", rows, console)
 
@@ -161,16 +159,16 @@ def attention_table(attention: pd.DataFrame, console: Console) -> None:
     headers = ("share", "std", "even", "entropy", "signal/noise")
     for query, rows in attention.groupby("query", sort=False):
         tokens = int(rows["tokens"].iloc[0])
-        table = _table(f"Attention to the image from {query} ({tokens} tokens)")
+        table = new_table(f"Attention to the image from {query} ({tokens} tokens)")
         for header in ("layer", *headers):
-            _column(table, header)
+            add_column(table, header)
         shown = _selection([int(layer) for layer in rows["layer"]])
         for _, row in rows[rows["layer"].isin(shown)].iterrows():
             cells = (Text(significant(float(row[column]))) for column in columns)
             table.add_row(Text(str(row["layer"])), *cells)
-        _print(table, console)
+        print_table(table, console)
     target = attention["signal_to_noise"].notna().any()
-    _notes(
+    print_notes(
         console,
         "share: of a token's attention, what falls on visual tokens; mean and std over",
         "heads and tokens. even: the share if spread evenly over all visible tokens.",
@@ -192,17 +190,17 @@ def inspect_table(parts: pd.DataFrame, facts: Mapping[str, object], console: Con
         if fact not in (None, ""):
             console.print(Text(f"{name + ':':17}{fact}"))
     console.print()
-    table = _table("Parts")
+    table = new_table("Parts")
     for header in ("part", "name in the model", "size", "parameters"):
-        _column(table, header, left=header in ("part", "name in the model"))
+        add_column(table, header, left=header in ("part", "name in the model"))
     for _, row in parts.iterrows():
         table.add_row(
-            Text(_words(str(row["part"]))),
+            Text(words(str(row["part"]))),
             Text(str(row["name"])),
             Text(str(row["size"])),
             Text(f"{row['parameters']:,}"),
         )
-    _print(table, console)
+    print_table(table, console)
 
 
 def weights_table(weights: pd.DataFrame, console: Console) -> None:
@@ -213,23 +211,23 @@ def weights_table(weights: pd.DataFrame, console: Console) -> None:
         console: where to print.
     """
     whole = len(str(weights["files"].iloc[-1]).split())
-    table = _table("Weights")
+    table = new_table("Weights")
     for header in ("", "tensors of", "parameters", "bytes", "stored as", "files"):
-        _column(table, header, left=header in ("", "tensors of", "stored as"))
+        add_column(table, header, left=header in ("", "tensors of", "stored as"))
     previous = None
     for _, row in weights.iterrows():
         kind = "needed by" if row["kind"] == "command" else row["kind"]
         known = pd.notna(row.get("bytes"))
         table.add_row(
             Text(kind if kind != previous and row["what"] != kind else ""),
-            Text(_words(str(row["what"]))),
+            Text(words(str(row["what"]))),
             Text(f"{row['parameters']:,.0f}" if known else "all"),
             Text(decimal(int(row["bytes"])) if known else "all"),
             Text(str(row["dtype"]) if known else ""),
             Text(f"{len(str(row['files']).split())} of {whole}"),
         )
         previous = kind
-    _print(table, console)
+    print_table(table, console)
 
 
 def models_table(models: pd.DataFrame, families: Mapping[str, str], console: Console) -> None:
@@ -240,15 +238,15 @@ def models_table(models: pd.DataFrame, families: Mapping[str, str], console: Con
         families: what families mean, those that need a word.
         console: where to print.
     """
-    table = _table(f"{len(models)} model types")
+    table = new_table(f"{len(models)} model types")
     for header in ("type", "family", "norms", "found by"):
-        _column(table, header, left=True)
+        add_column(table, header, left=True)
     table.add_column("notes", overflow="fold")
     for _, row in models.iterrows():
         columns = ("model_type", "family", "norm_placement", "found_by", "notes")
         table.add_row(*(Text(str(row[column])) for column in columns))
-    _print(table, console)
-    _notes(console, *(f"{name}: {meaning}." for name, meaning in families.items()))
+    print_table(table, console)
+    print_notes(console, *(f"{name}: {meaning}." for name, meaning in families.items()))
 
 
 def to_json(table: pd.DataFrame) -> str:
@@ -261,12 +259,12 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
         end: tokens[tokens["end"] == end].sort_values("rank").head(_MOST_RANKS)
         for end in ("top", "bottom")
     }
-    table = _table(f"Loudest and quietest rows of the {name}")
-    _column(table, "rank")
+    table = new_table(f"Loudest and quietest rows of the {name}")
+    add_column(table, "rank")
     for end in ("loudest", "quietest"):
-        _column(table, end, left=True)
-        _column(table, "id")
-        _column(table, "norm")
+        add_column(table, end, left=True)
+        add_column(table, "id")
+        add_column(table, "norm")
     for place in range(max(map(len, ends.values()))):
         cells = [Text(str(place + 1))]
         for rows in ends.values():
@@ -275,21 +273,22 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
                 continue
             row = rows.iloc[place]
             cells += [
-                _token_cell(row["token"], special=bool(row["special"])),
+                token_cell(row["token"], special=bool(row["special"])),
                 Text(str(row["token_id"])),
                 Text(significant(float(row["norm"]))),
             ]
         table.add_row(*cells)
-    _print(table, console)
+    print_table(table, console)
     most = int(tokens.groupby("end").size().max())
-    _notes(
+    print_notes(
         console,
         f"* special token. {SPACE} a space.",
         f"{_MOST_RANKS} of {most} ranks shown; tokens.csv has all." if most > _MOST_RANKS else "",
     )
 
 
-def _token_cell(token: object, *, special: bool) -> Text:
+def token_cell(token: object, *, special: bool) -> Text:
+    """A token in quotes, cut to its column, with a star where it is special."""
     mark = "* " if special else "  "
     # Rows of a visual table have no text.
     text = readable_token(token) if isinstance(token, str) and token else MISSING
@@ -324,41 +323,6 @@ def _nonfinite(table: pd.DataFrame, key: Literal["layer", "stage"]) -> str:
     bad = table[table["nonfinite"].fillna(0) > 0]
     if bad.empty:
         return ""
-    where = [_words(str(place)) for place in bad[key].unique()]
+    where = [words(str(place)) for place in bad[key].unique()]
     named = ", ".join(where[:4]) + (", ..." if len(where) > 4 else "")
     return f"Left out as non-finite: {count(float(bad['nonfinite'].sum()))} at {key} {named}."
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
-
-
-def _print(table: Table, console: Console) -> None:
-    # Two spaces between columns; one where the numbers are all as wide as they get.
-    unbounded = console.options.update(max_width=10 * _WIDTH)
-    if console.measure(table, options=unbounded).maximum > _WIDTH:
-        table.padding = 0
-    console.print(table)
-
-
-def _column(table: Table, header: str | Text, *, left: bool = False) -> None:
-    # Crop, never wrap: one row of numbers is one line.
-    table.add_column(header, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
-
-
-def _notes(console: Console, *lines: str) -> None:
-    for line in lines:
-        if line:
-            console.print(Text(line, style="dim"))
-    console.print()
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")

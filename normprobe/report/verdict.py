@@ -18,6 +18,7 @@ from normprobe.schema import (
     TEXT,
     VISION_ENCODER,
     VISUAL,
+    VISUAL_EMBEDDING_TABLE,
 )
 
 #: Ratios between 1 / 1.25 and 1.25 are called equal: token spread is larger than that.
@@ -83,7 +84,24 @@ def interface_verdict(interface: pd.DataFrame) -> str:
             f"The projector {verb} their mean L2 norm: "
             f"{significant(before)} before, {significant(after)} after"
         )
+    sentences += _mixtures(interface)
     return ". ".join(sentences) + "."
+
+
+def _mixtures(interface: pd.DataFrame) -> list[str]:
+    """Rows of a visual table, and the tokens that are mixed from them."""
+    rows = _value(interface, VISUAL_EMBEDDING_TABLE, NONZERO_ROWS, "norm_mean")
+    tokens = _value(interface, PROJECTOR_OUTPUT, VISUAL, "norm_mean")
+    if not (_usable(rows) and _usable(tokens)):
+        return []
+    sentence = (
+        f"Rows of the visual table have a mean L2 norm of {significant(rows)}, the tokens mixed "
+        f"from them {significant(tokens)}"
+    )
+    weight = _value(interface, PROJECTOR_INPUT, VISUAL, "norm_q50")
+    if _usable(weight):
+        sentence += f"; a median token mixes {significant(weight**-2, 2)} rows (1 / ||p||^2)"
+    return [sentence]
 
 
 def embeddings_verdict(embeddings: pd.DataFrame) -> str:

@@ -7,9 +7,16 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from support.tiny_models import tiny_model
 
-from normprobe import NormprobeError, embedding_statistics
-from normprobe.analyses.embeddings import norm_histogram, row_norms, token_ranking
+from normprobe import NormprobeError, embedding_statistics, find_parts
+from normprobe.analyses.embeddings import (
+    measure_embeddings,
+    norm_histogram,
+    row_norms,
+    token_ranking,
+)
+from normprobe.model.discrete import image_token_rows
 
 ROWS, WIDTH = 40_000, 12
 
@@ -75,3 +82,25 @@ def test_non_finite_rows_are_counted_and_left_out() -> None:
 def test_what_is_no_table_is_an_error(weight: torch.Tensor) -> None:
     with pytest.raises(NormprobeError, match="two-dimensional float tensor"):
         embedding_statistics(weight)
+
+
+@pytest.mark.parametrize("model_type", ["chameleon", "emu3"])
+def test_rows_of_an_image_tokenizer_are_told_apart(model_type: str) -> None:
+    model = tiny_model(model_type)
+    codes = range(128, 192)  # what the tiny vocabulary maps image codes to
+    assert image_token_rows(model) == list(codes)
+    parts = find_parts(model)
+    measured = measure_embeddings(parts, range(192), (), 3, image_token_rows(model))
+    table = measured["embeddings"].set_index(["table", "rows"])
+    norms = np.linalg.norm(model.get_input_embeddings().weight.detach().double().numpy(), axis=1)
+    assert table.loc[("visual", "all_rows"), "count"] == len(codes)
+    assert table.loc[("visual", "all_rows"), "norm_mean"] == pytest.approx(norms[codes].mean())
+    assert table.loc[("text", "all_rows"), "norm_mean"] == pytest.approx(norms.mean())
+    assert measured["histogram"].groupby("table")["count"].sum().to_dict() == {
+        "text": 192,
+        "visual": 64,
+    }
+
+
+def test_other_models_write_no_image_rows() -> None:
+    assert image_token_rows(tiny_model("llava")) == []

@@ -36,7 +36,7 @@ def test_a_text_decoder_begins_with_its_start_token(
 ) -> None:
     text_config = SimpleNamespace()
     model = SimpleNamespace(
-        device=torch.device("cpu"),
+        parameters=lambda: iter([torch.zeros(1)]),
         dtype=torch.float32,
         config=SimpleNamespace(
             is_encoder_decoder=True, get_text_config=lambda decoder: text_config, **config

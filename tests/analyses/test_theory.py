@@ -36,7 +36,7 @@ def rows(
                 "text_turn_to_visual": 0.02 if layer else np.nan,
             }
         )
-    return pd.DataFrame(made).assign(sample_id="a")
+    return pd.DataFrame(made).assign(sample_id="a", hidden_size=64)
 
 
 def test_the_prediction_is_the_running_product_of_retentions() -> None:

@@ -48,7 +48,7 @@ def assert_two_lines(result: Result, *words: str) -> None:
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
     lines = result.stderr.strip().splitlines()
-    lines = lines[lines[0].startswith(("reads ", "fetches ")) :]
+    lines = [line for line in lines if not line.startswith(("reads ", "fetches "))]
     assert len(lines) == 2, result.stderr
     assert lines[0].startswith("error: ")
     for word in words:

@@ -8,7 +8,14 @@ import pandas as pd
 import pytest
 from typer.testing import Result
 
-from normprobe.schema import DECODER_INPUT, STAGES, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.schema import (
+    DECODER_INPUT,
+    STAGES,
+    TEXT,
+    TOKEN_METRICS,
+    VISUAL,
+    VISUAL_EMBEDDING_TABLE,
+)
 
 Run = Callable[..., Result]
 
@@ -54,7 +61,8 @@ def test_layers_tells_every_layer_and_group(run: Run, tmp_path: Path) -> None:
 def test_interface_tells_every_stage(run: Run, tmp_path: Path) -> None:
     assert run("interface", "-n", "2", "-o", "out").exit_code == 0
     table = pd.read_csv(tmp_path / "out/interface.csv")
-    assert list(dict.fromkeys(table["stage"])) == list(STAGES)
+    stages = [stage for stage in STAGES if stage != VISUAL_EMBEDDING_TABLE]  # it has no such table
+    assert list(dict.fromkeys(table["stage"])) == stages
     prompt = table[(table["stage"] == DECODER_INPUT) & (table["group"] == TEXT)]
     assert prompt["ratio_to_prompt"].item() == 1.0
 

@@ -79,7 +79,11 @@ def test_interface(family: str, repository: Repository, run: Run, tmp_path: Path
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
     expected = interface_rows(observed(family, folder, one_by_one=True))
-    stages = (schema.TEXT_EMBEDDING_TABLE, schema.EFFECTIVE_EMBEDDING)
+    stages = (
+        schema.VISUAL_EMBEDDING_TABLE,
+        schema.TEXT_EMBEDDING_TABLE,
+        schema.EFFECTIVE_EMBEDDING,
+    )
     assert {key for key in table.index if key[0] not in stages} == set(expected)
     for key, norms in expected.items():
         row = {"tokens": len(norms), "norm_mean": norms.mean(), "norm_std": norms.std()}

@@ -93,6 +93,32 @@ def layers(depth=6):
     )
 
 
+def theory(depth=6):
+    """theory.csv of a model whose visual tokens turn to the text in its last layers."""
+    layer = np.arange(depth + 1)
+    moved = np.where(layer > 0, 1.0, np.nan)
+    means = {
+        "cross_modal_cosine": 0.4 * 0.95**layer,
+        "retention": moved * 0.8,
+        "predicted_cross_modal_cosine": 0.4 * 0.8**layer,
+        "lag_angle": 0.02 * layer,
+        "norm_ratio": 80.0 / (1 + 5 * layer),
+        "update_norm_ratio": moved * 0.7,
+        "update_angle_visual": moved * 1.45,
+        "update_angle_text": moved * 1.2,
+        "visual_turn_to_text": moved * 0.05 * layer,
+        "text_turn_to_visual": moved * -0.01,
+    }
+    table = pd.DataFrame({"layer": layer, "hidden_size": 128, "samples": 56})
+    for name, values in means.items():
+        table[f"{name}_mean"] = values
+        table[f"{name}_std"] = np.abs(values) / 5
+    for name, value in (("visual", -0.8), ("text", -0.3), ("both", -0.9)):
+        table[f"norm_angle_correlation_{name}"] = moved * value
+        table[f"norm_angle_slope_{name}"] = moved * value
+    return table
+
+
 def interface():
     prompt, table = 0.2911, 0.2203
     rows = [
@@ -239,3 +265,55 @@ def heatmaps(layers=(2, 4, 7), queries=("all text", "red cup"), rows=4, columns=
             places["attention"] = (1 + (row * column + layer) % 5) / 300
             tables.append(places)
     return pd.concat(tables, ignore_index=True)
+
+
+def shift(rows=3000, distances=True):
+    """shift.csv of a model with two loud tokens that its base lacks."""
+    random = np.random.default_rng(1)
+    names = [f" word{i}" for i in range(rows)]
+    names[:20] = NASTY_TOKENS
+    base_norm = random.gamma(60, 0.69 / 60, rows)
+    norm = base_norm * random.normal(1.05, 0.05, rows)
+    base_norm[-2:], norm[-2:] = np.nan, [2.459, 2.332]
+    names[-2:] = ["<|vision_start|>", "<|vision_end|>"]
+    norm[40], base_norm[41] = np.nan, 1.4
+    table = pd.DataFrame(
+        {
+            "token": names,
+            "token_id": np.where(np.isnan(norm), np.nan, np.arange(rows)),
+            "base_id": np.where(np.isnan(base_norm), np.nan, np.arange(rows)),
+            "special": [i in (0, rows - 1, rows - 2) for i in range(rows)],
+            "visual_token": [i >= rows - 2 for i in range(rows)],
+            "norm": norm,
+            "base_norm": base_norm,
+        }
+    ).astype({"token_id": "Int64", "base_id": "Int64"})
+    table["rank"] = table["norm"].rank(ascending=False)
+    table["base_rank"] = table["base_norm"].rank(ascending=False)
+    table["norm_change"] = table["norm"] - table["base_norm"]
+    table["distance"] = table["norm_change"].abs() + 0.01 if distances else np.nan
+    table["cosine"] = 0.99 if distances else np.nan
+    table["emerging"] = table["rank"].le(10) & ~table["base_rank"].le(10)
+    return table
+
+
+def visual_histogram():
+    """histogram.csv of an interface run on a model with a visual table."""
+    random = np.random.default_rng(2)
+    norms = {
+        "visual table rows": random.normal(64, 0.7, 5000),
+        "visual tokens": random.normal(20, 3, 800),
+        "text table rows": random.normal(1.4, 0.3, 5000),
+        "text tokens": random.normal(1.2, 0.3, 400),
+        "probabilities": random.uniform(0.2, 1.0, 800),
+    }
+    frames = []
+    for source, values in norms.items():
+        bins, counts = np.unique(
+            np.floor(np.log(values[values > 0]) / np.log(1.02)), return_counts=True
+        )
+        left = 1.02**bins
+        frames.append(
+            pd.DataFrame({"source": source, "left": left, "right": left * 1.02, "count": counts})
+        )
+    return pd.concat(frames, ignore_index=True)

@@ -2,10 +2,13 @@ import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from normprobe.analyses.assumptions import assumptions_table
+from normprobe.report.shift import print_shift, shift_verdict
 from normprobe.report.tables import (
     attention_table,
     embeddings_table,
@@ -13,6 +16,7 @@ from normprobe.report.tables import (
     layers_table,
     to_json,
 )
+from normprobe.report.theory import print_assumptions, theory_verdict
 from report import made_tables
 
 
@@ -22,18 +26,40 @@ def printed(show, *tables, width=80):
     return console.file.getvalue()
 
 
+COUNTED = [
+    "layer",
+    "rank",
+    "base_rank",
+    "base_id",
+    "samples",
+    "hidden_size",
+    "token_id",
+    "nonfinite",
+]
+
+
 def extreme(table):
     """The same table with numbers as wide as they get."""
     table = table.copy()
     for column in table.select_dtypes("number"):
         if column in ("tokens", "count"):
             table[column] = 123_456_789
-        elif column not in ("layer", "rank", "samples", "hidden_size", "token_id", "nonfinite"):
+        elif column not in (
+            "layer",
+            "rank",
+            "base_rank",
+            "base_id",
+            "samples",
+            "hidden_size",
+            "token_id",
+            "nonfinite",
+        ):
             table[column] = -0.99999 if column == "cosine_mean" else 1.23456e-4
     return table
 
 
 LAYERS = made_tables.layers()
+THEORY = made_tables.theory()
 ALL_TABLES = {
     "interface": (interface_table, made_tables.interface()),
     "interface, extreme": (interface_table, extreme(made_tables.interface())),
@@ -42,6 +68,15 @@ ALL_TABLES = {
     "layers, extreme": (layers_table, extreme(LAYERS.assign(angle_below_resolution=True))),
     "attention": (attention_table, made_tables.attention(80)),
     "attention, extreme": (attention_table, extreme(made_tables.attention())),
+    "theory": (print_assumptions, assumptions_table(THEORY)),
+    "80 layers of theory": (
+        print_assumptions,
+        assumptions_table(made_tables.theory(80)).assign(
+            holds_in="1, 3, 5, 7, 9-31", verdict="holds in some layers", median=-1.23456e-5
+        ),
+    ),
+    "shift": (print_shift, made_tables.shift()),
+    "shift without distances": (print_shift, extreme(made_tables.shift(distances=False))),
     "embeddings": (embeddings_table, made_tables.embeddings(), made_tables.tokens()),
     "visual table": (
         embeddings_table,
@@ -136,3 +171,38 @@ def test_json_is_strict_and_exact():
     assert rows[0]["angle_mean"] is None
     assert rows[1]["cosine_mean"] == np.cos(made_tables.VISUAL_ANGLE[1])
     assert rows[1]["angle_below_resolution"] is False
+
+
+def test_the_theory_says_what_holds_where():
+    table = assumptions_table(THEORY)
+    text = printed(print_assumptions, table)
+    rows = {line[:27].strip(): line for line in text.splitlines()}
+    assert "all layers" in rows["Modality Norm Imbalance"]
+    assert "none" in rows["Uniform Update Magnitude"]
+    assert "1-3" in rows["Random Rotational Direction"]  # 0.05 a layer against 2 / sqrt(128)
+    assert "±0.18" in rows["Random Rotational Direction"]
+    assert (
+        "1 of 4 assumptions hold in every layer. After layer 6 Eq. 15 predicts"
+        in theory_verdict(THEORY, table)
+    )
+    assert printed(print_assumptions, assumptions_table(THEORY.iloc[:0])) == ""
+
+
+def test_a_shift_names_what_rose_among_the_loudest():
+    text = printed(print_shift, made_tables.shift())
+    first = next(line for line in text.splitlines() if line.startswith("   1"))
+    assert '* "<|vision_start|>"' in first
+    assert first.endswith("new")
+    assert "2,997 tokens in both, 2 in the model alone, 1 in the base." in text
+    tables = pd.concat([made_tables.embeddings(), made_tables.embeddings().assign(table="base")])
+    tables.loc[tables["table"] == "base", "norm_mean"] /= 1.25
+    sentence = shift_verdict(tables, made_tables.shift())
+    assert "in the base (+25.0 %)" in sentence
+    assert '(2 visual): "<|vision_start|>" (new), "<|vision_end|>" (new)' in sentence
+
+
+def test_a_shift_between_widths_says_why_it_has_no_distance():
+    text = printed(print_shift, made_tables.shift(distances=False))
+    assert "The hidden sizes differ" in text
+    tables = pd.concat([made_tables.embeddings(), made_tables.embeddings().assign(table="base")])
+    assert "moved" not in shift_verdict(tables, made_tables.shift(distances=False))

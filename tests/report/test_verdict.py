@@ -153,3 +153,21 @@ def test_attention_to_an_image_outside_of_the_sequence_has_no_share_to_tell():
         "Text gives 100% of its attention to visual tokens. Over them it is most focused in "
         "layer 1 (entropy 0.79 of 1)."
     )
+
+
+def test_a_visual_table_is_told_beside_its_mixtures():
+    columns = {"stage": [], "group": [], "norm_mean": [], "norm_q50": [], "ratio_to_prompt": []}
+    for stage, group, mean in (
+        ("projector_input", "visual", 0.5),
+        ("projector_output", "visual", 20.0),
+        ("decoder_input", "visual", 20.0),
+        ("visual_embedding_table", "nonzero_rows", 64.0),
+    ):
+        row = (stage, group, mean, mean, mean)
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    sentence = interface_verdict(pd.DataFrame(columns))
+    assert (
+        "Rows of the visual table have a mean L2 norm of 64.00, the tokens mixed from them 20.00; "
+        "a median token mixes 4.0 rows (1 / ||p||^2)." in sentence
+    )

@@ -52,7 +52,18 @@ def table_rows(case: Case) -> StageRows:
     ids = torch.arange(len(weight)).unsqueeze(0)
     entered = capture(case.model, {"input_ids": ids}, case.parts).layers[0].entered[0]
     filled = norm(table) > 0
+    visual: StageRows = {}
+    projector = case.model.get_submodule(case.parts.projector or "")
+    if isinstance(projector, torch.nn.Embedding):  # Ovis
+        visual_table = projector.weight.detach().double().numpy()
+        visual = {
+            (schema.VISUAL_EMBEDDING_TABLE, schema.ALL_ROWS): visual_table,
+            (schema.VISUAL_EMBEDDING_TABLE, schema.NONZERO_ROWS): visual_table[
+                norm(visual_table) > 0
+            ],
+        }
     return {
+        **visual,
         (schema.TEXT_EMBEDDING_TABLE, schema.ALL_ROWS): table,
         (schema.TEXT_EMBEDDING_TABLE, schema.NONZERO_ROWS): table[filled],
         (schema.EFFECTIVE_EMBEDDING, schema.ALL_ROWS): entered,

@@ -2,8 +2,7 @@
 
 A figure is one module here. It names the ``TABLES`` it reads and has
 ``figure(title, *tables) -> Figure``. A new one is a file and a line in ``FIGURES``; matplotlib is
-imported when something is drawn. A module may also name ``IMAGES``, which follow the tables, and
-be ``OPTIONAL``: not drawn where its first table was not written.
+imported when something is drawn. A module may also name ``IMAGES``, which follow the tables.
 """
 
 from importlib import import_module
@@ -15,12 +14,17 @@ from normprobe.errors import NormprobeError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Command -> the modules that draw its figures; a module's name is also the file name.
+#: Command -> the modules that draw its figures; a module's name is also the file name. The first
+#: is always drawn, the others where their tables are there and hold rows.
 FIGURES = {
-    "interface": ("interface",),
-    "layers": ("layers", "turning"),
-    "embeddings": ("embeddings",),
+    "interface": ("interface", "visual_table"),
+    "layers": ("layers", "turning", "theory"),
+    "embeddings": ("embeddings", "shift"),
     "attention": ("attention", "heatmaps"),
+    "compare_layers": ("small_multiples", "overlay"),
+    "compare_training": ("training", "small_multiples"),
+    "compare_interface": ("compare_interface",),
+    "compare_embeddings": ("compare_embeddings",),
 }
 
 
@@ -58,18 +62,17 @@ def build(command: str, run_path: Path) -> dict[str, "Figure"]:
     from normprobe.report.plots.title import title
     from normprobe.report.run_dir import read_image, read_table
 
-    figures = {}
+    figures: dict[str, Figure] = {}
     with look():
         for name in FIGURES[command]:
             module = import_module(f"{__name__}.{name}")
-            if (
-                getattr(module, "OPTIONAL", False)
-                and not (run_path / f"{module.TABLES[0]}.csv").exists()
-            ):
+            if figures and not all((run_path / f"{name}.csv").is_file() for name in module.TABLES):
                 continue
             tables = [read_table(run_path, table) for table in module.TABLES]
             images = [read_image(run_path, image) for image in getattr(module, "IMAGES", ())]
             if tables[0].empty:
+                if figures:
+                    continue
                 raise NormprobeError(
                     f"{module.TABLES[0]}.csv in {run_path} holds no rows", "run the command again"
                 )

@@ -114,7 +114,7 @@ def add_legend(figure: Figure, axes: Axes, layers: pd.DataFrame, *extra: Line2D)
     if not handles:
         return
     handles.append(Patch(color="0.8", label="5-95 % of tokens"))
-    if has_interval(layers, "norm"):
+    if has_interval(layers, "norm") or has_interval(layers, "cosine"):
         handles.append(Patch(color="0.55", label="95 % CI of the mean"))
     handles += extra
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

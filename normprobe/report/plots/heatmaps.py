@@ -15,7 +15,6 @@ from normprobe.report.plots.style import DOUBLE_WIDTH, new_figure
 
 TABLES = ("heatmaps",)
 IMAGES = ("image",)
-OPTIONAL = True  # there is no table where the places of visual tokens are unknown
 
 _COLUMNS = 4
 _CANVAS = 448  # pixels of the longer side of a map

@@ -18,6 +18,7 @@ from normprobe.schema import (
     TEXT,
     TOKEN_GROUPS,
     VISUAL,
+    VISUAL_EMBEDDING_TABLE,
 )
 
 TABLES = ("interface",)
@@ -84,8 +85,9 @@ def _lines(rows: pd.DataFrame) -> list["str | pd.Series[Any]"]:
 def _draw_bar(axes: Axes, y: int, row: "pd.Series[Any]") -> None:
     """One bar with its whisker; the mean, and a visual row's ratio to the prompts, beside it."""
     group, mean = str(row["group"]), float(row["norm_mean"])
-    # Rows of a text embedding table are text; those that the paper averages are drawn full.
-    color = GROUP_LOOKS[group if group in TOKEN_GROUPS else TEXT].color
+    # Rows of a table look as its tokens do; those that the paper averages are drawn full.
+    of_table = VISUAL if row["stage"] == VISUAL_EMBEDDING_TABLE else TEXT
+    color = GROUP_LOOKS[group if group in TOKEN_GROUPS else of_table].color
     pale = group in ROW_SCOPES and group != NONZERO_ROWS
     axes.barh(y, mean, height=0.62, color=color, alpha=0.45 if pale else 0.85, label=group)
     low, high = float(row["norm_q05"]), float(row["norm_q95"])

@@ -64,6 +64,10 @@ GROUP_LOOKS = {
 }
 
 
+#: One for each compared run, in their order; the same palette, so visual and text keep line styles.
+RUN_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
 @contextmanager
 def look() -> Iterator[None]:
     """Use the look for figures that are made, and saved, inside."""

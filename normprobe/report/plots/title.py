@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from normprobe.report.plots.glyphs import drawable
@@ -21,8 +22,10 @@ def title(run_path: Path, table: pd.DataFrame) -> str:
     names = [str(record[key]).rstrip("/") for key in ("model", "data") if record.get(key)]
     parts = [_short(name) for name in names] or [run_path.name]
     if "samples" in table and table["samples"].notna().any():
-        samples = int(table["samples"].max())
-        parts.append(f"{samples} sample{'' if samples == 1 else 's'}")
+        runs = table.groupby("run")["samples"] if "run" in table else table["samples"]
+        least, most = (int(number) for number in (np.min(runs.max()), np.max(runs.max())))
+        counted = f"{most}" if least == most else f"{least} to {most}"
+        parts.append(f"{counted} sample{'' if most == 1 else 's'}")
     return drawable(", ".join(parts))
 
 

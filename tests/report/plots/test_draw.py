@@ -5,28 +5,45 @@ import sys
 import warnings
 
 import matplotlib
+import pandas as pd
 import pytest
 from matplotlib.image import imread
 from matplotlib.text import Text
 from PIL import Image
 
+from normprobe.analyses.assumptions import assumptions_table
 from normprobe.errors import NormprobeError
 from normprobe.report.plots import FIGURES, build, draw
 from normprobe.report.plots.style import look
 from report import made_tables
 
 TABLES = {
-    "layers": {"layers": made_tables.layers()},
-    "interface": {"interface": made_tables.interface()},
+    "layers": {
+        "layers": made_tables.layers(),
+        "theory": made_tables.theory(),
+        "assumptions": assumptions_table(made_tables.theory()),
+    },
+    "interface": {
+        "interface": made_tables.interface(),
+        "histogram": made_tables.visual_histogram(),
+    },
     "embeddings": {
         "embeddings": made_tables.embeddings("text", "visual"),
         "tokens": made_tables.tokens("text", "visual"),
         "histogram": made_tables.histogram("text", "visual"),
+        "shift": made_tables.shift(),
     },
     "attention": {
         "attention": made_tables.attention(),
         "heatmaps": made_tables.heatmaps(),
     },
+}
+for compared in ("layers", "interface", "embeddings"):
+    first = TABLES[compared][compared]
+    runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
+    TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
+TABLES["compare_training"] = {
+    "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
 }
 
 
@@ -57,6 +74,14 @@ def test_redraws_from_csv_alone_without_a_warning(tmp_path, command):
             content = file.read_bytes()
             assert b"/Type3" not in content
             assert b"/FontFile2" in content  # TrueType, embedded
+
+
+def test_figures_of_absent_or_empty_tables_are_left_out(tmp_path):
+    write(tmp_path, {"layers": TABLES["layers"]["layers"]})
+    assert set(build("layers", tmp_path)) == {"layers", "turning"}
+    write(tmp_path, {"theory": made_tables.theory().iloc[:0]})
+    write(tmp_path, {"assumptions": TABLES["layers"]["assumptions"].iloc[:0]})
+    assert set(build("layers", tmp_path)) == {"layers", "turning"}
 
 
 def test_the_same_tables_give_the_same_bytes(tmp_path):

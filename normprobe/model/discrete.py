@@ -1,0 +1,17 @@
+"""Rows of the text table that an image tokenizer writes (Chameleon, Emu3)."""
+
+from torch import nn
+
+
+def image_token_rows(model: nn.Module) -> list[int]:
+    """Ids that the model's map from image codes to its vocabulary leads to.
+
+    Args:
+        model: of any type.
+
+    Returns:
+        Ascending ids; none where images are no tokens of the vocabulary.
+    """
+    mappings = (getattr(module, "vocabulary_mapping", None) for module in model.modules())
+    ids = (getattr(mapping, "image_tokens", ()) for mapping in mappings if mapping is not None)
+    return sorted({int(id_) for found in ids for id_ in found})

@@ -1,0 +1,140 @@
+"""Runs side by side, as a user asks for it: files, order, refusals, and no model loaded."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli.conftest import assert_two_lines
+from report import made_tables
+from typer.testing import Result
+
+from normprobe.report.run_dir import RunDir
+from normprobe.schema import SCHEMA_VERSION
+
+Run = Callable[..., Result]
+
+TABLES = {
+    "layers": made_tables.layers(),
+    "interface": made_tables.interface(),
+    "embeddings": made_tables.embeddings("text", "visual"),
+}
+
+
+def make_run(path: Path, command: str = "layers", scale: float = 1.0, **facts: object) -> Path:
+    record = {"schema_version": SCHEMA_VERSION, "command": command, "model": path.name, **facts}
+    run = RunDir.create(path, overwrite=False, record=record)
+    table = TABLES[command].copy()
+    visual = table["group" if command != "embeddings" else "table"] == "visual"
+    table.loc[visual, [name for name in table if name.startswith("norm_")]] *= scale
+    run.write_table(command, table)
+    run.finish()
+    return path
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_models_side_by_side(command: str, run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, command, scale) for name, scale in (("a", 1), ("b", 2))]
+    result = run("compare", *folders, "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    table = pd.read_csv(tmp_path / "out/compare.csv")
+    assert list(dict.fromkeys(table["run"])) == ["a", "b"]
+    assert len(table) == 2 * len(TABLES[command])
+    own = table[table["run"] == "a"].drop(columns="run").reset_index(drop=True)
+    pd.testing.assert_frame_equal(own, pd.read_csv(tmp_path / f"a/{command}.csv"))
+    assert list((tmp_path / "out/plots").glob("*.png"))
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["runs"] == {"a": str(folders[0]), "b": str(folders[1])}
+    assert (record["status"], record["compared"]) == ("complete", command)
+
+
+def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, scale=scale) for name, scale in (("a", 1), ("b", 2))]
+    rows = json.loads(run("compare", *folders, "--json", "-o", "out").stdout)
+    assert [row["run"] for row in rows] == ["b", "a"]
+    assert rows[0]["disparity_input"] == pytest.approx(2 * 16.53 / 0.2911)
+    assert pd.read_csv(tmp_path / "out/ranking.csv")["run"].tolist() == ["b", "a"]
+
+
+def test_checkpoints_of_a_training_are_put_in_order(run: Run, tmp_path: Path) -> None:
+    steps = {"step-000900": 900, "step-000020": 20, "step-000100": 100}
+    folders = [make_run(tmp_path / name, step=step, model="m") for name, step in steps.items()]
+    folders = [tmp_path / name for name in steps]
+    assert run("compare", *folders, "-o", "out").exit_code == 0
+    table = pd.read_csv(tmp_path / "out/compare.csv")
+    assert list(dict.fromkeys(table["step"])) == [20, 100, 900]
+    assert (table["run"] == "step " + table["step"].astype(str)).all()
+    assert (tmp_path / "out/plots/training.png").is_file()
+    assert not (tmp_path / "out/plots/overlay.png").exists()
+
+
+def test_labels_by_hand_name_and_order_the_runs(run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name) for name in ("a", "b")]
+    labels = ("--label", "200", "--label", "100")
+    assert run("compare", *folders, *labels, "-o", "steps").exit_code == 0
+    assert pd.read_csv(tmp_path / "steps/compare.csv")["step"].iloc[0] == 100
+    labels = ("--label", "with norm", "--label", "without")
+    assert run("compare", *folders, *labels, "-o", "named").exit_code == 0
+    table = pd.read_csv(tmp_path / "named/compare.csv")
+    assert list(dict.fromkeys(table["run"])) == ["with norm", "without"]
+    assert "step" not in table
+
+
+def test_runs_of_one_model_are_told_apart_by_their_folders(run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name / "layers", model="m") for name in ("before", "after")]
+    assert run("compare", *folders, "-o", "out").exit_code == 0
+    table = pd.read_csv(tmp_path / "out/compare.csv")
+    assert list(dict.fromkeys(table["run"])) == ["before/layers", "after/layers"]
+
+
+def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, sample_ids=[name]) for name in ("a", "b")]
+    result = run("compare", *folders, "-o", "out")
+    assert "warning: the runs measured different samples" in result.stderr
+    assert json.loads((tmp_path / "out/run.json").read_text())["warnings"]
+    same = [make_run(tmp_path / name, sample_ids=["x"]) for name in ("c", "d")]
+    assert "warning" not in run("compare", *same, "-o", "other").stderr
+
+
+def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
+    a, b = (make_run(tmp_path / name) for name in ("a", "b"))
+    other = make_run(tmp_path / "other", "interface")
+    newer = make_run(tmp_path / "newer", schema_version=SCHEMA_VERSION + 1)
+    inspected = make_run(tmp_path / "inspected")
+    RunDir.open(inspected).note(command="compare")
+    partial = Path(shutil.copytree(b, tmp_path / "partial"))
+    RunDir.open(partial).note(status="partial")
+    (tmp_path / "empty").mkdir()
+    for runs, words in (
+        ([a], ["at least two"]),
+        ([a, a], ["given twice"]),
+        ([a, tmp_path / "empty"], ["not a run folder"]),
+        ([a, tmp_path / "nowhere"], ["not a run folder"]),
+        ([a, other], ["different commands", "layers", "interface"]),
+        ([a, newer], ["schema version", str(SCHEMA_VERSION + 1)]),
+        ([a, partial], ["partial"]),
+        ([inspected, a], ["'compare'", "expected one of layers"]),
+        ([a, b, "--label", "x"], ["2 runs but 1 labels"]),
+        ([a, b, "--label", "x", "--label", "x"], ["labels repeat"]),
+    ):
+        assert_two_lines(run("compare", *runs, "-o", "out"), *words)
+        assert not (tmp_path / "out").exists()
+
+
+def test_no_model_library_is_loaded(tmp_path: Path) -> None:
+    folders = [str(make_run(tmp_path / name)) for name in ("a", "b")]
+    code = (
+        "import sys; from normprobe.cli.app import app\n"
+        "try: app(['compare', *sys.argv[1:]])\n"
+        "except SystemExit as end: assert end.code in (None, 0), end.code\n"
+        "assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, *folders, "-q", "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
