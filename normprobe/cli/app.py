@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import demo, embeddings, inspect, interface, layers, models
+from normprobe.cli import demo, embeddings, inspect, interface, layers, models, report
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "interface": interface.interface,
     "layers": layers.layers,
     "embeddings": embeddings.embeddings,
     "inspect": inspect.inspect,
+    "report": report.report,
     "models": models.models,
     "demo": demo.demo,
 }
