@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import demo, embeddings, inspect, interface, layers, models, report
+from normprobe.cli import demo, embeddings, inspect, interface, layers, models, paper, report
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "interface": interface.interface,
@@ -14,6 +14,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "embeddings": embeddings.embeddings,
     "inspect": inspect.inspect,
     "report": report.report,
+    "paper": paper.paper,
     "models": models.models,
     "demo": demo.demo,
 }

@@ -73,7 +73,17 @@ def show(
         print_table(table, target)
         if sentence:
             target.print(f"{sentence}\n", markup=False, highlight=False)
+        show_published(folder)
         talk(f"Run folder: {folder}")
+
+
+def show_published(folder: Path) -> None:
+    """Print what the paper says of the model, where it says something."""
+    from normprobe.report.beside_paper import PUBLISHED, print_published
+    from normprobe.report.run_dir import read_table
+
+    if (folder / f"{PUBLISHED}.csv").is_file():
+        print_published(read_table(folder, PUBLISHED), stdout_console())
 
 
 @contextmanager

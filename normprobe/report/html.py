@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.report import verdict
+from normprobe.report.beside_paper import PUBLISHED
 from normprobe.report.curves import Chart, layer_charts, theory_charts
 from normprobe.report.json_text import json_text
 from normprobe.report.markup import Markup, data, element, joined
@@ -97,7 +98,7 @@ def _section(run: RunDir, number: int | None) -> Markup:
         blocks.append(_warning("This run is partial: it was interrupted, or is still going on."))
     blocks += [_warning(str(text)) for text in record["warnings"]]
     blocks += PARTS.get(command, _any_tables)(run.path)
-    published = _read(run.path, "published")
+    published = _read(run.path, PUBLISHED)
     if published is not None:
         blocks += [element("h3", "Beside the paper"), _table(published)]
     blocks += _figures(run.path, folded=command in PARTS)
@@ -163,7 +164,7 @@ def _any_tables(path: Path) -> list[Markup]:
     blocks = []
     for file in sorted(path.glob("*.csv")):
         table = _read(path, file.stem)
-        if table is not None and not table.empty and file.stem != "published":
+        if table is not None and not table.empty and file.stem != PUBLISHED:
             blocks += [element("h3", file.stem.replace("_", " ")), _table(table)]
     return blocks
 
