@@ -97,10 +97,9 @@ def _section(run: RunDir, number: int | None) -> Markup:
     if record["status"] != COMPLETE:
         blocks.append(_warning("This run is partial: it was interrupted, or is still going on."))
     blocks += [_warning(str(text)) for text in record["warnings"]]
-    blocks += PARTS.get(command, _any_tables)(run.path)
-    published = _read(run.path, PUBLISHED)
-    if published is not None:
-        blocks += [element("h3", "Beside the paper"), _table(published)]
+    if command in PARTS:
+        blocks += PARTS[command](run.path)
+    blocks += _other_tables(run.path, command)
     blocks += _figures(run.path, folded=command in PARTS)
     blocks += [element("h3", "Provenance"), _provenance(record), _downloads(run.path)]
     subject = element("p", run.path.resolve().name, class_="subject")
@@ -159,13 +158,15 @@ def _embeddings(path: Path) -> list[Markup]:
     return blocks
 
 
-def _any_tables(path: Path) -> list[Markup]:
-    """A command without a part of its own shows each of its files as it is."""
+def _other_tables(path: Path, command: str) -> list[Markup]:
+    """The files that no part has shown, each as it is; all of them where a command has no part."""
+    titles = {PUBLISHED: "Beside the paper"}
     blocks = []
     for file in sorted(path.glob("*.csv")):
-        table = _read(path, file.stem)
-        if table is not None and not table.empty and file.stem != PUBLISHED:
-            blocks += [element("h3", file.stem.replace("_", " ")), _table(table)]
+        table = None if file.stem in _SHOWN.get(command, ()) else _read(path, file.stem)
+        if table is not None and not table.empty:
+            title = titles.get(file.stem, _words(file.stem).capitalize())
+            blocks += [element("h3", title), _table(table)]
     return blocks
 
 
@@ -174,6 +175,13 @@ PARTS: dict[str, Callable[[Path], list[Markup]]] = {
     "interface": _interface,
     "layers": _layers,
     "embeddings": _embeddings,
+}
+
+#: Command -> files that its part has shown; a histogram is a figure.
+_SHOWN = {
+    "interface": ("interface",),
+    "layers": ("layers", "theory"),
+    "embeddings": ("embeddings", "tokens", "histogram"),
 }
 
 
