@@ -51,6 +51,8 @@ _MEASURED: dict[str, dict[str, dict[str, object]]] = {
         VISUAL_TABLE: {"table": VISUAL, "rows": NONZERO_ROWS},
     },
 }
+_NUMBERS = ("measured", "published", "difference")
+_PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "published"]
 _COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
 
 
@@ -63,9 +65,10 @@ def beside_paper(command: str, model: str, tables: Mapping[str, pd.DataFrame]) -
         tables: the tables of the run by name.
 
     Returns:
-        One row a published number: source, quantity, statistic, measured, published, difference
-        (measured - published). A token that is not among the run's loudest has no measured norm.
-        No rows where the paper has no number that this command measures.
+        One row a published number: source, model (as the paper calls it), quantity, statistic,
+        measured, published, difference (measured - published). A token that is not among the run's
+        loudest has no measured norm. No rows where the paper has no number that this command
+        measures.
     """
     names = names_of(model)
     rows = []
@@ -76,13 +79,14 @@ def beside_paper(command: str, model: str, tables: Mapping[str, pd.DataFrame]) -
                 rows.append(
                     {
                         "source": number.source,
+                        "model": number.name,
                         "quantity": _shown(number),
                         "statistic": number.statistic,
                         "measured": measured,
                         "published": number.value,
                     }
                 )
-    table = pd.DataFrame(rows, columns=["source", "quantity", "statistic", "measured", "published"])
+    table = pd.DataFrame(rows, columns=_PUBLISHED_COLUMNS)
     table["difference"] = table["measured"] - table["published"]
     return table
 
@@ -102,6 +106,10 @@ def write_published(run: RunDir, model: str) -> None:
     present = [name for name in names if (run.path / f"{name}.csv").is_file()]
     tables = {name: read_table(run.path, name) for name in present}
     table = beside_paper(command, model, tables)
+    if run.record.get("base"):  # `embeddings --base` keeps the statistics of both tables
+        older = tables[command].query("table == 'base'").assign(table=TEXT)
+        base = beside_paper(command, str(run.record["base"]), {command: older})
+        table = pd.concat([table, base], ignore_index=True)
     if len(table):
         run.write_table(PUBLISHED, table)
 
@@ -132,16 +140,16 @@ def print_published(published: pd.DataFrame, console: Console) -> None:
         console: where to print.
     """
     table = new_table("Beside the paper")
-    for header in ("source", "quantity", "statistic", "measured", "published", "difference"):
-        add_column(table, header, left=header in ("source", "quantity", "statistic"))
-    for _, row in published.iterrows():
-        table.add_row(
-            *(Text(str(row[column])) for column in ("source", "quantity", "statistic")),
-            *(
-                Text(significant(float(row[column])))
-                for column in ("measured", "published", "difference")
-            ),
-        )
+    for header in ("quantity", "statistic", "measured", "published", "difference"):
+        add_column(table, header, left=header in ("quantity", "statistic"))
+    for (source, model), rows in published.groupby(["source", "model"], sort=False):
+        table.add_row(Text(f"{source}, {model}", style="bold"))
+        for _, row in rows.iterrows():
+            table.add_row(
+                Text(f"  {row['quantity']}"),
+                Text(str(row["statistic"])),
+                *(Text(significant(float(row[column]))) for column in _NUMBERS),
+            )
     print_table(table, console)
     print_notes(
         console,

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 
 from normprobe.report.plots.by_layer import BAND, GROUPS
 from normprobe.report.plots.style import GROUP_LOOKS, asks_for_log
@@ -35,6 +38,14 @@ _THEORY = (
     ),
 )
 
+#: What can be drawn of ``attention.csv``: column and words.
+_ATTENTION = {
+    "share_mean": "share of the attention on visual tokens",
+    "entropy_mean": "entropy of the attention over them (1: even)",
+    "signal_to_noise": "attention inside the box / outside",
+}
+
+_RUN_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 
 Chart = dict[str, Any]
@@ -70,6 +81,52 @@ def theory_charts(theory: pd.DataFrame) -> list[Chart]:
     for label, lines in _THEORY:
         present = [line for line in lines if line[1] in theory]
         series = [_series(name, group, theory, column) for name, column, group in present]
+        charts.append(_chart(label, series, zero=True))
+    return [chart for chart in charts if chart["series"]]
+
+
+def run_charts(compare: pd.DataFrame) -> list[Chart]:
+    """Charts of the joined ``layers.csv`` of several runs: visual lines full, text lines dashed.
+
+    Args:
+        compare: ``layers.csv`` of each run below each other, with a column ``run``; with ``step``
+            the runs are one training, and the colours follow it.
+    """
+    runs = list(dict.fromkeys(compare["run"]))
+    if "step" in compare:
+        colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0, 0.9, len(runs)))]
+    else:
+        colors = [_RUN_COLORS[place % len(_RUN_COLORS)] for place in range(len(runs))]
+    charts = []
+    for metric, label, zero in METRICS:
+        if f"{metric}_mean" not in compare:
+            continue
+        series = [
+            _series(f"{run}, {group}", group, rows, f"{metric}_mean") | {"color": color}
+            for run, color in zip(runs, colors, strict=True)
+            for group in (VISUAL, TEXT)
+            if len(rows := compare[(compare["run"] == run) & (compare["group"] == group)])
+        ]
+        charts.append(_chart(label, series, zero))
+    return [chart for chart in charts if chart["series"]]
+
+
+def attention_charts(attention: pd.DataFrame) -> list[Chart]:
+    """Charts of ``attention.csv``: a series for each query.
+
+    Args:
+        attention: one row a query and layer.
+    """
+    queries = list(dict.fromkeys(attention["query"]))
+    charts = []
+    for column, label in _ATTENTION.items():
+        if column not in attention:
+            continue
+        series = [
+            _series(str(query), VISUAL, attention[attention["query"] == query], column)
+            | {"color": _RUN_COLORS[place % len(_RUN_COLORS)]}
+            for place, query in enumerate(queries)
+        ]
         charts.append(_chart(label, series, zero=True))
     return [chart for chart in charts if chart["series"]]
 

@@ -20,7 +20,13 @@ import pandas as pd
 
 from normprobe.report import verdict
 from normprobe.report.beside_paper import PUBLISHED
-from normprobe.report.curves import Chart, layer_charts, theory_charts
+from normprobe.report.curves import (
+    Chart,
+    attention_charts,
+    layer_charts,
+    run_charts,
+    theory_charts,
+)
 from normprobe.report.json_text import json_text
 from normprobe.report.markup import Markup, data, element, joined
 from normprobe.report.plots.by_layer import GROUPS
@@ -100,7 +106,7 @@ def _section(run: RunDir, number: int | None) -> Markup:
     if command in PARTS:
         blocks += PARTS[command](run.path)
     blocks += _other_tables(run.path, command)
-    blocks += _figures(run.path, folded=command in PARTS)
+    blocks += _figures(run.path, folded=command in _CURVES_SHOW_ALL)
     blocks += [element("h3", "Provenance"), _provenance(record), _downloads(run.path)]
     subject = element("p", run.path.resolve().name, class_="subject")
     if number is None:
@@ -158,6 +164,30 @@ def _embeddings(path: Path) -> list[Markup]:
     return blocks
 
 
+def _compare(path: Path) -> list[Markup]:
+    table, ranking = _read(path, "compare"), _read(path, "ranking")
+    blocks = []
+    if ranking is not None:
+        blocks += [element("h3", "Ranked by disparity"), _table(ranking)]
+    if table is not None and "layer" in table:
+        blocks += [element("h3", "Through the decoder"), _curves(run_charts(table))]
+        blocks.append(_note("Means over tokens. Full lines: visual tokens; dashed: text tokens."))
+    elif table is not None:
+        blocks += [element("h3", "Side by side"), _table(table)]
+    return blocks
+
+
+def _attention(path: Path) -> list[Markup]:
+    table = _read(path, "attention")
+    if table is None or table.empty:
+        return []
+    return [
+        element("h3", "Attention to the image"),
+        _curves(attention_charts(table)),
+        _table(table),
+    ]
+
+
 def _other_tables(path: Path, command: str) -> list[Markup]:
     """The files that no part has shown, each as it is; all of them where a command has no part."""
     titles = {PUBLISHED: "Beside the paper"}
@@ -175,13 +205,20 @@ PARTS: dict[str, Callable[[Path], list[Markup]]] = {
     "interface": _interface,
     "layers": _layers,
     "embeddings": _embeddings,
+    "compare": _compare,
+    "attention": _attention,
 }
+
+#: Commands whose figures show no more than the curves and tables of their part.
+_CURVES_SHOW_ALL = ("interface", "layers", "embeddings")
 
 #: Command -> files that its part has shown; a histogram is a figure.
 _SHOWN = {
     "interface": ("interface",),
     "layers": ("layers", "theory"),
     "embeddings": ("embeddings", "tokens", "histogram"),
+    "compare": ("compare", "ranking"),
+    "attention": ("attention", "heatmaps"),
 }
 
 

@@ -71,6 +71,26 @@ def test_tokens_are_found_by_their_text_not_by_their_rank() -> None:
     assert found.loc['">();\\n\\n"', "measured"] == tokens.loc[5, "norm"]
 
 
+def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
+    embeddings = made_tables.embeddings("text")
+    base = embeddings.assign(table="base", norm_mean=0.7)
+    path = run_folder(
+        tmp_path / "run",
+        "embeddings",
+        record={"base": "Qwen/Qwen2-7B-Instruct"},
+        embeddings=pd.concat([embeddings, base]),
+        tokens=made_tables.tokens("text"),
+    )
+    write_published(RunDir.open(path), "Qwen/Qwen2-VL-7B-Instruct")
+    table = read_table(path, "published")
+    means = table[(table["source"] == "Table 6") & (table["statistic"] == "mean")]
+    measured = made_tables.embedding_norms("text").mean()
+    assert means["model"].tolist() == ["Qwen2-7B vl", "Qwen2-7B base"]
+    assert means["published"].tolist() == [0.6820, 0.6908]
+    assert means["measured"].tolist() == pytest.approx([measured, 0.7])
+    assert table["source"].value_counts()["Table 7"] == 10  # the base's tokens are not ranked
+
+
 def test_other_models_and_commands_have_nothing_beside_them() -> None:
     tables = {"interface": made_tables.interface()}
     assert beside_paper("interface", "org/model", tables).empty

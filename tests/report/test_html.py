@@ -110,6 +110,48 @@ def test_every_command_has_its_section(tmp_path: Path, layers: Path) -> None:
     assert ("src", "data:image/png;base64,iVBORw==") in read.attributes
 
 
+def compared(step: bool) -> pd.DataFrame:
+    runs = {"first": made_tables.layers(), "second": made_tables.layers(4)}
+    tables = [table.assign(run=name) for name, table in runs.items()]
+    if step:
+        tables = [table.assign(step=100 * place) for place, table in enumerate(tables)]
+    return pd.concat(tables, ignore_index=True)
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_compared_runs_are_lines_of_one_chart(step: bool, tmp_path: Path) -> None:
+    ranking = pd.DataFrame({"rank": [1, 2], "run": ["second", "first"]})
+    path = run_folder(tmp_path / "run", "compare", compare=compared(step), ranking=ranking)
+    text = page([path])
+    (found,) = charts(text)
+    norm = {series["name"]: series for series in found[0]["series"]}
+    assert list(norm) == ["first, visual", "first, text", "second, visual", "second, text"]
+    assert norm["second, text"]["x"] == list(range(5))
+    expected = made_tables.layers(4).query("group == 'text'")["norm_mean"]
+    assert norm["second, text"]["y"] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert norm["first, visual"]["color"] == norm["first, text"]["color"]
+    assert norm["first, visual"]["color"] != norm["second, visual"]["color"]
+    assert norm["first, visual"]["dash"] != norm["first, text"]["dash"]
+    assert "Ranked by disparity" in text
+
+
+def test_attention_has_a_line_for_each_query_and_its_pictures(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {"query": ["all", "all", "dog", "dog"], "layer": [1, 2, 1, 2], "share_mean": [0.5, 0.2] * 2}
+    )
+    path = run_folder(tmp_path / "run", "attention", attention=table)
+    (path / "plots").mkdir()
+    (path / "plots/heatmaps.png").write_bytes(b"\x89PNG")
+    text = page([path])
+    ((chart,),) = charts(text)
+    assert [(line["name"], line["y"]) for line in chart["series"]] == [
+        ("all", [0.5, 0.2]),
+        ("dog", [0.5, 0.2]),
+    ]
+    assert "<summary>Figures" not in text  # the pictures are not folded away
+    assert 'alt="heatmaps"' in text
+
+
 @pytest.mark.parametrize("place", ["model", "data", "warning", "token", "column", "step"])
 def test_text_of_strangers_stays_text(place: str, tmp_path: Path) -> None:
     tokens = made_tables.tokens("text")
