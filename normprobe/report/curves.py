@@ -94,7 +94,7 @@ def run_charts(compare: pd.DataFrame) -> list[Chart]:
     """
     runs = list(dict.fromkeys(compare["run"]))
     if "step" in compare:
-        colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0, 0.9, len(runs)))]
+        colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0.9, 0, len(runs)))]
     else:
         colors = [_RUN_COLORS[place % len(_RUN_COLORS)] for place in range(len(runs))]
     charts = []

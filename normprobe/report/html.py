@@ -56,7 +56,7 @@ _FACTS = {
     "versions": "versions",
 }
 _HEAT = (("norm", "norm"), ("cosine", "cosine"), ("angle", "angle"), ("relative_update", "update"))
-_COUNTS = {"tokens", "samples", "count", "rank", "token_id", "layer", "hidden_size", "nonfinite"}
+_COUNTS = {"tokens", "samples", "count", "nonfinite", "hidden_size"}  # may hold empty fields
 _LONGEST_TABLE = 200  # rows; the file in the page holds all
 
 
@@ -302,7 +302,9 @@ def _text(name: object, value: object) -> str:
         return "yes" if value else "no"
     if not isinstance(value, int | float | np.integer | np.floating):
         return MISSING if value is None else str(value)
-    return count(float(value)) if name in _COUNTS else significant(float(value))
+    if isinstance(value, int | np.integer) or name in _COUNTS:
+        return count(float(value))
+    return significant(float(value))
 
 
 def _figures(path: Path, *, folded: bool) -> list[Markup]:
@@ -332,9 +334,15 @@ def _fact(name: str, value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{_words(k)}: {item}" for k, item in value.items() if item is not None)
     if isinstance(value, list):
-        # The program's own path says nothing; of samples the number is enough.
-        return f"normprobe {shlex.join(value[1:])}" if name == "argv" else str(len(value) or "")
+        # Of samples the number is enough.
+        return _command_line(value) if name == "argv" else str(len(value) or "")
     return "" if value is None else str(value)
+
+
+def _command_line(argv: list[str]) -> str:
+    """Without the program's path; a run of the training callback was started by another one."""
+    program = Path(argv[0]).name if argv else ""
+    return shlex.join(["normprobe" if program == "__main__.py" else program, *argv[1:]])
 
 
 def _downloads(path: Path) -> Markup:
@@ -363,7 +371,12 @@ def _name(run: RunDir) -> str:
     """E.g. ``layers: llava-hf/llava-1.5-7b-hf, mmbench, step 100``."""
     record = run.record
     step = record.get("step")
-    facts = [record.get("model"), record.get("data"), None if step is None else f"step {step}"]
+    model = str(record.get("model") or "")
+    facts = [
+        Path(model).name if model.startswith(("/", ".")) else model,
+        record.get("data"),
+        None if step is None else f"step {step}",
+    ]
     subject = ", ".join(str(fact) for fact in facts if fact) or run.path.resolve().name
     return f"{record.get('command', 'run')}: {subject}"
 
