@@ -121,9 +121,9 @@ def test_the_numbers_are_those_of_the_model_at_that_step(model_type: str, tmp_pa
     assert measured[0] != measured[4]
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_training_is_the_same_to_the_last_bit(checkpointing: bool, tmp_path: Path) -> None:
-    arguments = {"gradient_checkpointing": checkpointing}
+@pytest.mark.parametrize("argument", [None, "gradient_checkpointing", "bf16"])
+def test_training_is_the_same_to_the_last_bit(argument: str | None, tmp_path: Path) -> None:
+    arguments = {argument: True} if argument else {}
     plain, plain_log = trained("llava_next", tmp_path, every=None, **arguments)
     watched, log = trained("llava_next", tmp_path, every=1, **arguments)
     for (name, one), (_, other) in zip(

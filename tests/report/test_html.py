@@ -180,6 +180,20 @@ def test_names_in_curves_cannot_leave_their_element(layers: Path) -> None:
     assert Reader(page([layers])).tags.count("script") == 2
 
 
+def test_labels_are_shown_as_they_are_given(tmp_path: Path) -> None:
+    ranking = pd.DataFrame({"rank": [1], "run": ["my_run_2"]})
+    path = run_folder(tmp_path / "run", "compare", compare=compared(False), ranking=ranking)
+    assert "my_run_2" in Reader(page([path])).text
+
+
+def test_a_text_only_model_and_an_empty_table_have_a_page(tmp_path: Path) -> None:
+    table = made_tables.layers()
+    text = run_folder(tmp_path / "text", "layers", layers=table[table["group"] == "text"])
+    empty = run_folder(tmp_path / "empty", "layers", layers=table.iloc[:0])
+    (found,) = charts(page([text, empty]))
+    assert [series["name"] for series in found[0]["series"]] == ["text"]
+
+
 def test_nothing_is_fetched(layers: Path) -> None:
     text = page([layers])
     read = Reader(text)
