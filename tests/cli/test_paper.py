@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 import typer
 from cli.conftest import assert_two_lines
-from support.paper_models import FAMILIES, NEED_TORCHVISION, TYPES, stand_in
-from transformers.utils import is_torchvision_available
+from support.paper_models import FAMILIES, TYPES, stand_in
 from typer.testing import Result
 
 from normprobe.cli.app import COMMANDS, app
@@ -88,8 +87,6 @@ def test_it_runs_on_miniatures(
 ) -> None:
     words = {word for line in listed(run)[name] for word in line}
     models = [model for model in (*TYPES, *FAMILIES) if model in words]
-    if not is_torchvision_available() and any(TYPES.get(m) in NEED_TORCHVISION for m in models):
-        pytest.skip("processors of Qwen-VL and GLM-4V need torchvision")
     root = tmp_path_factory.getbasetemp() / "paper-models"
     substitutes = [f"--model={m}={stand_in(m, root, repository)}" for m in models]
     trust = ["--trust-remote-code"] if set(models) & set(FAMILIES) else []

@@ -8,9 +8,11 @@ Messages are JSON ended by a zero byte, the DevTools protocol.
 """
 
 import base64
+import fcntl
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
+_PATIENCE = 60  # seconds
 
 
 class Browser:
@@ -34,13 +37,14 @@ class Browser:
     def __init__(self, folder: Path) -> None:
         """Start it with its profile in ``folder``."""
         assert CHROMIUM is not None
-        theirs_in, self._out = os.pipe()
-        self._in, theirs_out = os.pipe()
+        commands, self._out = os.pipe()
+        self._in, replies = os.pipe()
+        # It reads from 3 and writes to 4: its ends must not lie there already.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (commands, replies)]
 
         def use_as_3_and_4() -> None:
-            # Through high numbers first: 3 or 4 may be one of the pipes themselves.
-            os.dup2(theirs_in, 30), os.dup2(theirs_out, 31)
-            os.dup2(30, 3), os.dup2(31, 4)
+            os.dup2(ends[0], 3)
+            os.dup2(ends[1], 4)
 
         self._process = subprocess.Popen(
             [CHROMIUM, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"],
@@ -48,8 +52,8 @@ class Browser:
             close_fds=False,
             preexec_fn=use_as_3_and_4,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        for end in (commands, replies, *ends):
+            os.close(end)
         self._replies = os.fdopen(self._in, "rb", buffering=0)
         self._buffer = b""
         self._numbers = itertools.count(1)
@@ -87,6 +91,7 @@ class Browser:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            assert select.select([self._in], [], [], _PATIENCE)[0], "the browser does not answer"
             chunk = self._replies.read(1 << 16)
             assert chunk, "the browser has ended"
             self._buffer += chunk

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import transformers
+from transformers.utils import is_torchvision_available
 
 from support.processors import NAMES, make_checkpoint
 from support.processors.recipe import SQUARE
@@ -30,7 +31,7 @@ FAMILIES = {
     "moonshotai/Kimi-VL-A3B-Instruct": "kimi_vl",
     "AIDC-AI/Ovis2.5-9B": "ovis2_5",
 }
-#: Their processors read videos too.
+#: Their processors read videos too; without torchvision a LLaVA takes their place.
 NEED_TORCHVISION = ("qwen2_vl", "qwen2_5_vl", "glm4v")
 
 
@@ -39,6 +40,8 @@ def stand_in(hub_id: str, root: Path, repository: Callable[[str], Path]) -> Path
     if hub_id in FAMILIES:
         return repository(FAMILIES[hub_id])
     model_type = TYPES[hub_id]
+    if model_type in NEED_TORCHVISION and not is_torchvision_available():
+        model_type = "llava"
     folder = root / f"tiny-{model_type}"
     if folder.exists():
         return folder
