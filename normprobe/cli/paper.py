@@ -104,10 +104,15 @@ class _Artefact:
             yield _Command(("compare", *map(str, runs), "-o", str(both)), "", both)
 
     @property
+    def names(self) -> list[str]:
+        """Every word of the commands that something else can take the place of."""
+        commands = self.commands(Path("/"))  # no folder has the name of a model then
+        return list(dict.fromkeys(word for command in commands for word in command.words))
+
+    @property
     def own(self) -> list[str]:
         """Names in capitals: what the paper did not publish, and a user gives."""
-        words = [word for c in self.commands(Path()) for word in c.words if word.isupper()]
-        return list(dict.fromkeys(words))
+        return [name for name in self.names if name.isupper()]
 
 
 @dataclass(frozen=True)
@@ -154,11 +159,10 @@ def _substitutes(given: Sequence[str], artefact: _Artefact, name: str) -> dict[s
     Raises:
         NormprobeError: not NAME=VALUE, a name that the commands do not have, or one missing.
     """
-    words = {word for command in artefact.commands(Path()) for word in command.words}
     substitutes = dict[str, str]()
     for text in given:
         word, _, value = text.partition("=")
-        if not value or word not in words:
+        if not value or word not in artefact.names:
             models = [model for step in artefact.steps for model in step["models"]]
             raise NormprobeError(
                 f"--model {text}: expected NAME=VALUE with a NAME of {name}: {', '.join(models)}",

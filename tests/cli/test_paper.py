@@ -128,7 +128,7 @@ def test_what_the_paper_did_not_publish_is_asked_for(run: Run) -> None:
 
 def test_what_cannot_be_run_is_an_error(run: Run) -> None:
     assert_two_lines(run("paper", "--run", "table4"), "table4", "table2")
-    for wrong in ("org/unknown=path", "llava-hf/llava-1.5-7b-hf"):
+    for wrong in ("org/unknown=path", "llava-1.5-7b-hf=path", "llava-hf/llava-1.5-7b-hf"):
         result = run("paper", "--run", "table2", "--model", wrong)
         assert_two_lines(result, wrong, "llava-hf/llava-1.5-7b-hf")
 
