@@ -4,6 +4,7 @@
     probe_layers(model, inputs)     norms, cosines and angles of every decoder layer
     probe_interface(model, inputs)  norms from the vision encoder to the decoder input
     embedding_statistics(weight)    norms of an embedding table
+    NormProbeCallback(...)          the disparity in the log of a transformers Trainer
 
 Importing the package loads no torch: the functions arrive when they are first asked for.
 """
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from normprobe.analyses.embeddings import embedding_statistics
     from normprobe.analyses.interface import probe_interface
     from normprobe.analyses.layers import probe_layers
+    from normprobe.callback import NormProbeCallback
     from normprobe.model.parts import Parts, find_parts
 
 from normprobe.errors import NormprobeError
 
 __version__ = "0.1.0"
 __all__ = [
+    "NormProbeCallback",
     "NormprobeError",
     "Parts",
     "embedding_statistics",
@@ -30,6 +33,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "NormProbeCallback": "normprobe.callback",
     "Parts": "normprobe.model.parts",
     "embedding_statistics": "normprobe.analyses.embeddings",
     "find_parts": "normprobe.model.parts",

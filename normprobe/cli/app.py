@@ -15,6 +15,8 @@ from normprobe.cli import (
     interface,
     layers,
     models,
+    paper,
+    report,
 )
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -24,6 +26,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "attention": attention.attention,
     "compare": compare.compare,
     "inspect": inspect.inspect,
+    "report": report.report,
+    "paper": paper.paper,
     "models": models.models,
     "demo": demo.demo,
 }

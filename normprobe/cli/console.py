@@ -82,6 +82,7 @@ def show(
         say(sentence, target)
         if then is not None:
             then(target)
+        show_published(folder)
         talk(f"Run folder: {folder}")
 
 
@@ -89,6 +90,15 @@ def say(sentence: str, target: "Console") -> None:
     """Print what a table says, in words; nothing where it says nothing."""
     if sentence:
         target.print(f"{sentence}\n", markup=False, highlight=False)
+
+
+def show_published(folder: Path) -> None:
+    """Print what the paper says of the model, where it says something."""
+    from normprobe.report.beside_paper import PUBLISHED, print_published
+    from normprobe.report.run_dir import read_table
+
+    if (folder / f"{PUBLISHED}.csv").is_file():
+        print_published(read_table(folder, PUBLISHED), stdout_console())
 
 
 @contextmanager

@@ -19,6 +19,8 @@ def demo(
         from normprobe.cli.subject import load_subject, start_run
         from normprobe.data.datasets import SAMPLE, open_data
         from normprobe.model.checkpoint import SPECIMEN, open_checkpoint
+        from normprobe.report.atomic import write_by_rename
+        from normprobe.report.html import page
 
         folder = output or Path("runs") / SPECIMEN / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         mode = console.mode_of(json=False, quiet=quiet)
@@ -34,3 +36,5 @@ def demo(
         interface.measure(subject, samples, runs["interface"], None, mode)
         layers.measure(subject, samples, runs["layers"], 8, None, mode)
         embeddings.measure(subject, runs["embeddings"], 5, mode)
+        write_by_rename(folder / "report.html", page([run.path for run in runs.values()]).encode())
+        console.talk(f"All of it on one page: {folder / 'report.html'}")

@@ -344,9 +344,11 @@ def finish_run(
     run: "RunDir", command: str, tables: "Mapping[str, pd.DataFrame]", started: float
 ) -> None:
     """Write the tables, draw the plots from them, call the run complete."""
+    from normprobe.report.beside_paper import write_published
     from normprobe.report.plots import draw
 
     for name, table in tables.items():
         run.write_table(name, table)
+    write_published(run, str(run.record["model"]))
     draw(command, run.path)
     run.finish(seconds=round(time.perf_counter() - started, 3))

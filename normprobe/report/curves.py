@@ -1,0 +1,160 @@
+"""Tables by decoder layer as the series that a page's script draws."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+from normprobe.report.plots.by_layer import BAND, GROUPS
+from normprobe.report.plots.style import GROUP_LOOKS, asks_for_log
+from normprobe.schema import TEXT, VISUAL
+
+#: What can be drawn of ``layers.csv``: metric, its words, whether zero belongs on the axis.
+METRICS = (
+    ("norm", "L2 norm of the hidden state", True),
+    ("cosine", "cosine between layer input and output", False),
+    ("angle", "angular velocity (radians per layer)", True),
+    ("relative_update", "relative update |h - x| / |x|", True),
+    ("update_norm", "L2 norm of the update", True),
+    ("update_angle", "angle between update and layer input (radians)", True),
+    ("pooled_cosine", "cosine of the group's mean vectors", False),
+)
+
+#: What can be drawn of ``theory.csv``: words, then a name, a column and the group it looks like.
+_THEORY = (
+    (
+        "cross-modal cosine",
+        (
+            ("measured", "cross_modal_cosine_mean", VISUAL),
+            ("predicted (Eq. 15)", "predicted_cross_modal_cosine_mean", TEXT),
+        ),
+    ),
+    ("lag angle (radians, Eq. 17)", (("lag angle", "lag_angle_mean", VISUAL),)),
+    (
+        "visual / text update norm",
+        (("update norm ratio", "update_norm_ratio_mean", VISUAL),),
+    ),
+)
+
+#: What can be drawn of ``attention.csv``: column and words.
+_ATTENTION = {
+    "share_mean": "share of the attention on visual tokens",
+    "entropy_mean": "entropy of the attention over them (1: even)",
+    "signal_to_noise": "attention inside the box / outside",
+}
+
+_RUN_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
+
+Chart = dict[str, Any]
+
+
+def layer_charts(layers: pd.DataFrame) -> list[Chart]:
+    """A chart for each metric of ``layers.csv``, a series for each token group.
+
+    Args:
+        layers: the table.
+
+    Returns:
+        label, ``log`` (how it is first shown), ``zero`` and series: name, color, dash, x (layers),
+        y (means over tokens), and low and high (5 and 95 % quantiles) where they are kept.
+    """
+    charts = []
+    for metric, label, zero in METRICS:
+        if f"{metric}_mean" not in layers:
+            continue
+        band = [f"{metric}_{end}" for end in BAND]
+        series = [
+            _series(str(group), str(group), rows, f"{metric}_mean", band)
+            for group in reversed(GROUPS)
+            if len(rows := layers[layers["group"] == group])
+        ]
+        charts.append(_chart(label, series, zero))
+    return [chart for chart in charts if chart["series"]]
+
+
+def theory_charts(theory: pd.DataFrame) -> list[Chart]:
+    """Charts of ``theory.csv``, as ``layer_charts`` gives them."""
+    charts = []
+    for label, lines in _THEORY:
+        present = [line for line in lines if line[1] in theory]
+        series = [_series(name, group, theory, column) for name, column, group in present]
+        charts.append(_chart(label, series, zero=True))
+    return [chart for chart in charts if chart["series"]]
+
+
+def run_charts(compare: pd.DataFrame) -> list[Chart]:
+    """Charts of the joined ``layers.csv`` of several runs: visual lines full, text lines dashed.
+
+    Args:
+        compare: ``layers.csv`` of each run below each other, with a column ``run``; with ``step``
+            the runs are one training, and the colours follow it.
+    """
+    runs = list(dict.fromkeys(compare["run"]))
+    if "step" in compare:
+        colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0.9, 0, len(runs)))]
+    else:
+        colors = [_RUN_COLORS[place % len(_RUN_COLORS)] for place in range(len(runs))]
+    charts = []
+    for metric, label, zero in METRICS:
+        if f"{metric}_mean" not in compare:
+            continue
+        series = [
+            _series(f"{run}, {group}", group, rows, f"{metric}_mean") | {"color": color}
+            for run, color in zip(runs, colors, strict=True)
+            for group in (VISUAL, TEXT)
+            if len(rows := compare[(compare["run"] == run) & (compare["group"] == group)])
+        ]
+        charts.append(_chart(label, series, zero))
+    return [chart for chart in charts if chart["series"]]
+
+
+def attention_charts(attention: pd.DataFrame) -> list[Chart]:
+    """Charts of ``attention.csv``: a series for each query.
+
+    Args:
+        attention: one row a query and layer.
+    """
+    queries = list(dict.fromkeys(attention["query"]))
+    charts = []
+    for column, label in _ATTENTION.items():
+        if column not in attention:
+            continue
+        series = [
+            _series(str(query), VISUAL, attention[attention["query"] == query], column)
+            | {"color": _RUN_COLORS[place % len(_RUN_COLORS)]}
+            for place, query in enumerate(queries)
+        ]
+        charts.append(_chart(label, series, zero=True))
+    return [chart for chart in charts if chart["series"]]
+
+
+def _chart(label: str, series: list[dict[str, Any]], zero: bool) -> Chart:
+    drawn = [line for line in series if any(value is not None for value in line["y"])]
+    values = [value for line in drawn for value in line["y"] if value is not None]
+    log = zero and min(values, default=0) > 0 and asks_for_log(values)
+    return {"label": label, "log": log, "zero": zero, "series": drawn}
+
+
+def _series(
+    name: str, group: str, rows: pd.DataFrame, column: str, band: list[str] | None = None
+) -> dict[str, Any]:
+    rows, look = rows.sort_values("layer"), GROUP_LOOKS[group]
+    series = {
+        "name": name,
+        "color": look.color,
+        "dash": _DASHES[look.linestyle],
+        "x": [int(layer) for layer in rows["layer"]],
+        "y": _numbers(rows[column]),
+    }
+    if band and set(band) <= set(rows.columns):
+        series |= {"low": _numbers(rows[band[0]]), "high": _numbers(rows[band[1]])}
+    return series
+
+
+def _numbers(column: "pd.Series[Any]") -> list[float | None]:
+    """Finite numbers with six digits, None for the rest: what a screen can show."""
+    values = pd.to_numeric(column, errors="coerce")
+    return [float(f"{v:.6g}") if abs(v) < float("inf") else None for v in values]

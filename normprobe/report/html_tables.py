@@ -1,0 +1,111 @@
+"""Tables of a page: as they are, or layers as a heat map with the numbers in it."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normprobe.report.markup import Markup, element, joined
+from normprobe.report.plots.by_layer import GROUPS
+from normprobe.report.plots.style import asks_for_log
+from normprobe.report.readable_token import readable_token
+from normprobe.report.significant import MISSING, count, significant
+
+#: Metric of ``layers.csv`` and the word above its columns.
+_HEAT = (("norm", "norm"), ("cosine", "cosine"), ("angle", "angle"), ("relative_update", "update"))
+_COUNTS = ("tokens", "samples", "count", "nonfinite", "hidden_size")  # may hold empty fields
+_NAMES = ("stage", "group", "rows", "table")  # hold names of the schema
+_LONGEST = 200  # rows
+
+
+def heat_map(layers: pd.DataFrame) -> Markup:
+    """Layers down, metrics and groups across, each cell shaded by its place in the metric.
+
+    Args:
+        layers: ``layers.csv``.
+    """
+    groups = [group for group in reversed(GROUPS) if (layers["group"] == group).any()]
+    metrics = [(metric, word) for metric, word in _HEAT if f"{metric}_mean" in layers]
+    tables = {
+        metric: layers.pivot(index="layer", columns="group", values=f"{metric}_mean")[groups]
+        for metric, _ in metrics
+    }
+    shades = {metric: _shades(table.to_numpy(float)) for metric, table in tables.items()}
+    top = [element("th", word, colspan=len(groups), scope="colgroup") for _, word in metrics]
+    below = [element("th", group, scope="col") for _ in metrics for group in groups]
+    rows = []
+    for place, layer in enumerate(sorted(layers["layer"].unique())):
+        cells = [element("th", int(layer), scope="row")]
+        for metric, _ in metrics:
+            for value, shade in zip(tables[metric].loc[layer], shades[metric][place], strict=True):
+                cells.append(_cell(float(value), float(shade), metric))
+        rows.append(element("tr", *cells))
+    head = element(
+        "thead",
+        element("tr", element("th", "layer", rowspan=2, class_="words", scope="col"), *top),
+        element("tr", *below),
+    )
+    made = element("table", head, element("tbody", *rows), class_="shaded")
+    return element("div", made, class_="frame tall", tabindex=0)
+
+
+def _shades(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """0 to 1 over the finite values of a metric, by their logarithm where they span much."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return values
+    if finite.min() > 0 and asks_for_log(finite):
+        values, finite = np.log(values), np.log(finite)
+    shades: NDArray[np.float64] = (values - finite.min()) / (np.ptp(finite) or 1.0)
+    return shades
+
+
+def _cell(value: float, shade: float, metric: str) -> Markup:
+    if not math.isfinite(value):
+        return element("td", MISSING)
+    text = f"{value:.4f}" if metric == "cosine" else significant(value)
+    return element("td", text, style=f"background:rgba(213,94,0,{0.6 * shade:.3f})")
+
+
+def table(rows: pd.DataFrame) -> Markup:
+    """Rows as they are, numbers short, tokens with every character visible.
+
+    Args:
+        rows: any table; of a long one the first rows.
+    """
+    words = {name: not pd.api.types.is_numeric_dtype(rows[name]) for name in rows}
+
+    def line(tag: str, cells: Iterable[tuple[Any, str]]) -> Markup:
+        return element(
+            "tr",
+            *(element(tag, text, class_="words" if words[name] else None) for name, text in cells),
+        )
+
+    head = line("th", ((name, str(name).replace("_", " ")) for name in rows))
+    body = [
+        line("td", ((name, _text(name, value)) for name, value in row.items()))
+        for row in rows.head(_LONGEST).to_dict("records")
+    ]
+    made = element("table", element("thead", head), element("tbody", *body))
+    frame = element("div", made, class_="frame tall", tabindex=0)
+    if len(rows) <= _LONGEST:
+        return frame
+    left_out = f"{_LONGEST} of {len(rows)} rows; the file has all."
+    return joined(frame, element("p", left_out, class_="note"))
+
+
+def _text(name: object, value: object) -> str:
+    if isinstance(value, str):
+        if name in _NAMES:
+            return value.replace("_", " ")
+        return readable_token(value) if name == "token" and value else value
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float | np.integer | np.floating):
+        return MISSING if value is None else str(value)
+    if isinstance(value, int | np.integer) or name in _COUNTS:
+        return count(float(value))
+    return significant(float(value))

@@ -1,0 +1,139 @@
+"""``normprobe paper``: what it lists can be run, and is run on miniatures of the paper's models."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+from cli.conftest import assert_two_lines
+from support.paper_models import FAMILIES, TYPES, stand_in
+from typer.testing import Result
+
+from normprobe.cli.app import COMMANDS, app
+from normprobe.report.reference import names_of
+
+Run = Callable[..., Result]
+Repository = Callable[[str], Path]
+
+ARTEFACTS = [f"table{n}" for n in (1, 2, 3, 5, 6, 7, 8)]
+ARTEFACTS += ["figure1b", "figure2", "figure3", "figure4", "figure5", "appendix-g"]
+
+#: How many of the paper's numbers each run has, by the name of its folder.
+PUBLISHED = {
+    "table1": {
+        "clip-vit-large-patch14": 3,
+        "siglip-so400m-patch14-384": 3,
+        "siglip2-so400m-patch14-384": 3,
+        "MoonViT-SO-400M": 3,
+        "Qwen2.5-7B-Instruct": 2 + 2 + 10,  # Tables 1, 6 and 8
+        "Qwen3-8B": 2,
+        "Llama-3.2-3B-Instruct": 2,
+    },
+    "table2": {
+        "llava-1.5-7b-hf": 5,
+        "Qwen2.5-VL-7B-Instruct": 5 + 2,
+        "Kimi-VL-A3B-Instruct": 5,
+        "GLM-4.1V-9B-Thinking": 5,
+    },
+    "table3": {"Ovis2.5-9B": 4},
+    "table7": {"Qwen2-VL-7B-Instruct": 2 + 10},  # Tables 6 and 7
+    "figure2": {"Ovis2.5-9B": 0},
+    "figure3": {
+        "llava-1.5-7b-hf": 2,
+        "Qwen2.5-VL-7B-Instruct": 2,
+        "Kimi-VL-A3B-Instruct": 2,
+        "GLM-4.1V-9B-Thinking": 2,
+    },
+}
+
+
+def listed(run: Run) -> dict[str, list[list[str]]]:
+    """The command lines of each artefact, as a shell reads them."""
+    result = run("paper")
+    assert result.exit_code == 0, result.output
+    lines: dict[str, list[list[str]]] = {}
+    for line in result.stdout.replace("\\\n", "").splitlines():
+        if line.startswith("# ") and ":" in line and line[2:].split(":")[0] in ARTEFACTS:
+            lines[line[2:].split(":")[0]] = commands = []
+        elif line and not line.startswith("#"):
+            commands.append(shlex.split(line))
+    return lines
+
+
+def test_every_table_and_figure_is_listed(run: Run) -> None:
+    assert list(listed(run)) == ARTEFACTS
+    assert all(len(line) <= 80 or line[0] == "#" for line in run("paper").stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", ARTEFACTS)
+def test_every_listed_command_is_one(name: str, run: Run) -> None:
+    """Commands and options exist: the parser takes each line."""
+    group = typer.main.get_command(app)
+    for program, command, *words in listed(run)[name]:
+        assert program == "normprobe"
+        group.commands[command].make_context(command, words)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_runs_on_miniatures(
+    name: str,
+    run: Run,
+    repository: Repository,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    words = {word for line in listed(run)[name] for word in line}
+    models = [model for model in (*TYPES, *FAMILIES) if model in words]
+    root = tmp_path_factory.getbasetemp() / "paper-models"
+    substitutes = [f"--model={m}={stand_in(m, root, repository)}" for m in models]
+    trust = ["--trust-remote-code"] if set(models) & set(FAMILIES) else []
+    result = run(
+        "paper", "--run", name, *substitutes, *trust, "--data=sample", "-n", "1", "-o", "out"
+    )
+    assert result.exit_code == 0, result.output
+    for folder, numbers in PUBLISHED[name].items():
+        path = tmp_path / "out" / name / folder
+        record = json.loads((path / "run.json").read_text())
+        assert record["status"] == "complete"
+        assert (path / "published.csv").is_file() == (numbers > 0)
+        if numbers:
+            table = pd.read_csv(path / "published.csv")
+            assert len(table) == numbers
+            assert "published.csv" in record["files"]
+            number = table["published"].notna() & table["measured"].notna()
+            assert number.any()
+            difference = table["measured"] - table["published"]
+            pd.testing.assert_series_equal(table["difference"], difference, check_names=False)
+    assert result.stdout.count("Beside the paper") == sum(map(bool, PUBLISHED[name].values()))
+    if "compare" in [line[1] for line in listed(run)[name]]:
+        assert (tmp_path / "out" / name / "compare/run.json").is_file()
+
+
+def test_remote_code_is_not_run_unasked(run: Run, repository: Repository, tmp_path: Path) -> None:
+    ovis = f"--model=AIDC-AI/Ovis2.5-9B={repository('ovis2_5')}"
+    result = run("paper", "--run", "table3", ovis, "-o", "out")
+    assert result.exit_code == 1
+    assert "pass --trust-remote-code" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_paper_did_not_publish_is_asked_for(run: Run) -> None:
+    assert_two_lines(run("paper", "--run", "figure4"), "BASELINE, ALIGNED", "--model BASELINE=")
+    result = run("paper", "--run", "figure4", "--model", "BASELINE=x")
+    assert_two_lines(result, "ALIGNED", "--model ALIGNED=")
+
+
+def test_what_cannot_be_run_is_an_error(run: Run) -> None:
+    assert_two_lines(run("paper", "--run", "table4"), "table4", "table2")
+    for wrong in ("org/unknown=path", "llava-1.5-7b-hf=path", "llava-hf/llava-1.5-7b-hf"):
+        result = run("paper", "--run", "table2", "--model", wrong)
+        assert_two_lines(result, wrong, "llava-hf/llava-1.5-7b-hf")
+
+
+def test_every_model_that_is_run_has_a_name_in_the_paper(run: Run) -> None:
+    hub_ids = {line[2] for lines in listed(run).values() for line in lines if "/" in line[2]}
+    assert all(names_of(model) for model in hub_ids if not model.startswith("runs/"))
+    assert set(COMMANDS) >= {"paper"}

@@ -1,0 +1,200 @@
+"""``NormProbeCallback`` in the Trainer: numbers, loggers, and that training is untouched."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.agreement import assert_agrees
+from support.cases import make_case
+from support.expected_parts import PARTS
+from support.reference import layers_table
+from support.tiny_inputs import SPECIAL_IDS, collate, tiny_inputs, tiny_samples
+from support.tiny_models import tiny_model
+from transformers import Trainer, TrainingArguments
+
+from normprobe import NormProbeCallback, NormprobeError, schema
+
+STEPS = 4
+TYPES = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")
+
+
+def restless(model: torch.nn.Module) -> torch.nn.Module:
+    """Dropout in training, and a layer that draws random numbers of all three kinds in any mode."""
+    for module in model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+
+    def draw(*_: object) -> None:
+        torch.rand(3), random.random(), np.random.rand()
+
+    model.get_input_embeddings().register_forward_hook(draw)
+    return model
+
+
+def trained(
+    model_type: str, folder: Path, *, every: int | None, **arguments: Any
+) -> tuple[torch.nn.Module, list[dict[str, float]]]:
+    """The model after a few steps, and the Trainer's log."""
+    model = restless(tiny_model(model_type))
+    data = [{**sample, "labels": sample["input_ids"].clone()} for sample in tiny_samples(model, 8)]
+    options = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 2,
+        "logging_steps": 1,
+        "learning_rate": 1e-3,
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+    }
+    trainer = Trainer(
+        model,
+        TrainingArguments(str(folder / "trainer"), **options | arguments),
+        train_dataset=data,
+        data_collator=collate,
+    )
+    if every is not None:
+        callback = NormProbeCallback(
+            trainer,
+            tiny_inputs(model, 3),
+            every=every,
+            output=folder / "runs",
+            special_token_ids=SPECIAL_IDS,
+        )
+        trainer.add_callback(callback)
+    trainer.train()
+    return model, trainer.state.log_history
+
+
+def measurements(log: list[dict[str, float]]) -> dict[int, dict[str, float]]:
+    """The callback's entries by step, without the prefix."""
+    return {
+        int(entry["step"]): {
+            name.removeprefix("normprobe/"): value
+            for name, value in entry.items()
+            if name.startswith("normprobe/")
+        }
+        for entry in log
+        if "normprobe/angle_gap" in entry
+    }
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_the_numbers_are_those_of_the_model_at_that_step(model_type: str, tmp_path: Path) -> None:
+    model, log = trained(model_type, tmp_path, every=2)
+    measured = measurements(log)
+    assert list(measured) == [0, 2, 4]
+    fresh = tiny_model(model_type)
+    for step, checkpoint in ((0, fresh), (4, model.eval())):
+        case = make_case(checkpoint, tiny_inputs(fresh, 3), PARTS[model_type], SPECIAL_IDS)
+        expected = layers_table(case.observations)
+        table = pd.read_csv(tmp_path / f"runs/step-{step:06d}/layers.csv")
+        for key, row in expected.items():
+            assert_agrees(table.set_index(["layer", "group"]).loc[key], row, where=(step, key))
+        depth = max(layer for layer, _ in expected)
+        norm = {key: row["norm_mean"] for key, row in expected.items()}
+        angle = {
+            group: np.mean([expected[layer, group]["angle_mean"] for layer in range(1, depth + 1)])
+            for group in (schema.VISUAL, schema.TEXT)
+        }
+        middle = (depth + 1) // 2
+        wanted = {
+            "norm_ratio_input": norm[0, schema.VISUAL] / norm[0, schema.TEXT],
+            "norm_ratio_middle": norm[middle, schema.VISUAL] / norm[middle, schema.TEXT],
+            "angle_visual": angle[schema.VISUAL],
+            "angle_text": angle[schema.TEXT],
+            "angle_gap": angle[schema.TEXT] - angle[schema.VISUAL],
+        }
+        found = measured[step]
+        assert found.pop("seconds") > 0
+        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+    assert measured[0] != measured[4]
+
+
+@pytest.mark.parametrize("argument", [None, "gradient_checkpointing", "bf16"])
+def test_training_is_the_same_to_the_last_bit(argument: str | None, tmp_path: Path) -> None:
+    arguments = {argument: True} if argument else {}
+    plain, plain_log = trained("llava_next", tmp_path, every=None, **arguments)
+    watched, log = trained("llava_next", tmp_path, every=1, **arguments)
+    for (name, one), (_, other) in zip(
+        plain.named_parameters(), watched.named_parameters(), strict=True
+    ):
+        assert torch.equal(one, other), name
+    losses = [[entry["loss"] for entry in made if "loss" in entry] for made in (plain_log, log)]
+    assert len(losses[0]) == STEPS  # a measurement takes no turn of the Trainer's own log
+    assert losses[0] == losses[1]
+    assert list(measurements(log)) == list(range(STEPS + 1))
+    assert watched.training
+
+
+def test_a_run_folder_a_step(tmp_path: Path) -> None:
+    trained("llava", tmp_path, every=2)
+    runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert runs == ["step-000000", "step-000002", "step-000004"]
+    record = json.loads((tmp_path / "runs/step-000002/run.json").read_text())
+    expected = {"command": "layers", "step": 2, "status": "complete", "model_type": "llava"}
+    assert record.items() >= expected.items()
+    assert (tmp_path / "runs/step-000002/theory.csv").is_file()
+    assert pd.read_parquet(tmp_path / "runs/step-000002/samples")["sample_id"].nunique() == 3
+    trained("llava", tmp_path, every=4)  # a second training replaces its steps
+
+
+def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = tmp_path / "events"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORBOARD_LOGGING_DIR", str(folder))
+        _, log = trained("llava", tmp_path, every=2, report_to="tensorboard")
+    events = reading.EventAccumulator(str(folder)).Reload()
+    for name in ("norm_ratio_input", "angle_gap"):
+        scalars = events.Scalars(f"train/normprobe/{name}")
+        written = {scalar.step: scalar.value for scalar in scalars}
+        wanted = {step: values[name] for step, values in measurements(log).items()}
+        assert written == pytest.approx(wanted)
+
+
+def test_an_impossible_interval_is_an_error() -> None:
+    with pytest.raises(NormprobeError, match="every=0"):
+        NormProbeCallback(None, {}, every=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_without_it_and_one_writes(tmp_path: Path) -> None:
+    """Under DistributedDataParallel, started as a user does."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; from pathlib import Path; import torch; from test_callback import trained\n"
+        "every = None if sys.argv[1] == 'plain' else 2\n"
+        "model, log = trained('llava', Path(sys.argv[1]), every=every, ddp_backend='gloo')\n"
+        "rank = torch.distributed.get_rank()\n"
+        "torch.save((model.state_dict(), log), f'{sys.argv[1]}-{rank}.pt')\n"
+    )
+    tests = Path(__file__).parent
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    for name in ("plain", "watched"):
+        subprocess.run(
+            [*launch, f"--master_port={port}", str(script), name],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": f"{tests}:{tests.parent}"},
+            check=True,
+            capture_output=True,
+        )
+    plain, _ = torch.load(tmp_path / "plain-0.pt")
+    for rank in (0, 1):
+        watched, log = torch.load(tmp_path / f"watched-{rank}.pt")
+        assert all(torch.equal(plain[name], watched[name]) for name in plain)
+        assert list(measurements(log)) == [0, 2, 4]
+    assert len(list((tmp_path / "watched/runs").iterdir())) == 3
