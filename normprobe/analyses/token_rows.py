@@ -140,8 +140,8 @@ def _with_other_pixels(
     """The decoder input, and that for other pixels."""
     other_pixels = {name: _perturbed(name, value) for name, value in pixel_tensors(inputs).items()}
     return (
-        _decoder_input(model, parts, inputs),
-        _decoder_input(model, parts, {**inputs, **other_pixels}),
+        decoder_input_of(model, parts, inputs),
+        decoder_input_of(model, parts, {**inputs, **other_pixels}),
     )
 
 
@@ -203,7 +203,8 @@ def _fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:
     return groups
 
 
-def _decoder_input(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Tensor:
+def decoder_input_of(model: nn.Module, parts: Parts, inputs: Mapping[str, Any]) -> Tensor:
+    """What enters decoder layer 1, ``[batch, rows, hidden]``. The forward ends there."""
     door = first_layer(parts)
     seen: list[Tensor] = []
     with observing(model), attached(on_input(door, seen.append)):

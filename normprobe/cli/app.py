@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import demo, embeddings, inspect, interface, layers, models
+from normprobe.cli import align, demo, embeddings, inspect, interface, layers, models
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "interface": interface.interface,
     "layers": layers.layers,
     "embeddings": embeddings.embeddings,
     "inspect": inspect.inspect,
+    "align": align.align,
     "models": models.models,
     "demo": demo.demo,
 }

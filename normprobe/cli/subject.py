@@ -70,6 +70,7 @@ def begin(
     Raises:
         NormprobeError: whatever of these fails; nothing is written before the run folder is due.
     """
+    from normprobe.cli.align import align_subject
     from normprobe.data.datasets import open_data
     from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.overrides import OVERRIDES
@@ -104,6 +105,7 @@ def begin(
         )
         if options["verify"]:
             verify_parts(run, subject, samples, options["system"])
+        align_subject(run, subject, samples, options)
     return subject, samples, run
 
 

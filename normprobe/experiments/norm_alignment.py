@@ -83,7 +83,7 @@ def run_variant(
     decoder.load_state_dict(language)
     vision = specimen.model.vision_tower
     torch.manual_seed(seed)
-    model = join(vision, decoder)
+    model: Any = join(vision, decoder)
     _insert(model, variant)
     norm = inserted_norm(model)
     values: dict[tuple[str, int | None], float] = {}

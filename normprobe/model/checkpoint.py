@@ -1,6 +1,6 @@
 """From what a user types to a checkpoint: the bundled specimen, a local folder or a hub id."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Checkpoint:
     config: Any
     kind: str
     trust_remote_code: bool
+    adapter: Path | None = None  # the folder of a norm to put behind the projector
 
 
 def open_checkpoint(
@@ -34,7 +35,8 @@ def open_checkpoint(
     """Read the config of a checkpoint and tell what kind of model it is.
 
     Args:
-        model: ``specimen``, a local folder or a hub id.
+        model: ``specimen``, a local folder or a hub id. The folder of an adapter opens the model
+            that it was made for.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: run the model's own code.
 
@@ -44,6 +46,16 @@ def open_checkpoint(
     """
     from transformers import AutoConfig
 
+    from normprobe.model.alignment_files import adapter_settings
+
+    adapter = adapter_settings(Path(model))
+    if adapter is not None:
+        base = open_checkpoint(
+            adapter["base_model"],
+            revision=adapter["revision"],
+            trust_remote_code=trust_remote_code,
+        )
+        return replace(base, name=Path(model).resolve().name, adapter=Path(model))
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     try:

@@ -1,9 +1,10 @@
 """Build a model from a checkpoint, with every weight accounted for."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
-from normprobe.model.checkpoint import Checkpoint, auto_class
+from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +82,60 @@ def load_model(
         raise _not_loaded(checkpoint, error) from error
     built: nn.Module = model
     _refuse_random_weights(checkpoint, built, report)
+    _put_norm_back(checkpoint, built)
     return (built if target is None else built.to(target)).eval()
+
+
+def load_aligned(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> "nn.Module":
+    """Load a model with its alignment norm.
+
+    Args:
+        folder: an adapter of ``normprobe align``, or a checkpoint of an aligned model, as
+            ``save_pretrained`` or a Trainer writes it.
+        device: as in ``load_model``.
+        dtype: as in ``load_model``.
+        trust_remote_code: run the base model's own code.
+
+    Returns:
+        The base model in eval mode, the norm behind its projector.
+
+    Raises:
+        NormprobeError: when the base model is missing or another one, or there is no norm.
+    """
+    from normprobe.model.norm_alignment import inserted_norm
+
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=trust_remote_code)
+    model = load_model(checkpoint, device=device, dtype=dtype)
+    if inserted_norm(model) is None:
+        raise NormprobeError(
+            f"{folder} holds no alignment norm",
+            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
+        )
+    return model
+
+
+def _put_norm_back(checkpoint: Checkpoint, model: "nn.Module") -> None:
+    """The auto classes know nothing of the norm and would leave it out without a word."""
+    from normprobe.model.alignment_files import (
+        adapter_settings,
+        config_settings,
+        norm_weights,
+        put_back,
+    )
+
+    settings = config_settings(checkpoint.config)
+    if settings is not None:
+        put_back(model, settings, norm_weights(checkpoint.source, checkpoint.revision))
+    if checkpoint.adapter is not None:
+        settings = adapter_settings(checkpoint.adapter)
+        assert settings is not None
+        put_back(model, settings, norm_weights(checkpoint.adapter))
 
 
 def pick_device(name: str) -> "torch.device":

@@ -56,14 +56,17 @@ class GlobalWeightCompensatedLayerNorm(nn.LayerNorm):
         super().__init__(normalized_shape, eps, **arguments)
         self.compensate = compensate
         self.min_gain = min_gain
-        self.attached_by: RemovableHandle | None = None  # the hook that feeds an inserted norm
+        # Of a norm inside a model: the hook that feeds it, and what a saved model says about it.
+        self.attached_by: RemovableHandle | None = None
+        self.placement: dict[str, Any] = {}
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``[..., hidden]``."""
         if self.compensate and self.training and self.weight is not None:
             # Compared in float32 at least: the mean of many small bfloat16 numbers is coarse.
             gain = self.weight.detach().to(torch.promote_types(self.weight.dtype, torch.float32))
-            input = _ScaledGradient.apply(input, 1 / gain.abs().mean().clamp_min(self.min_gain))
+            factor = 1 / gain.abs().mean().clamp_min(self.min_gain)
+            input = _ScaledGradient.apply(input, factor)  # type: ignore[no-untyped-call]
         return super().forward(input)
 
     def extra_repr(self) -> str:
@@ -109,20 +112,28 @@ def insert_norm(
             f"cannot align to a gain of {gain}: expected a positive number",
             "check the target norm and the text embedding table",
         )
-    remove_norm(model)
-    hidden = hidden_size_of(parts)
-    norm = GlobalWeightCompensatedLayerNorm(
-        hidden, compensate=compensate, **_placement(model, projector)
-    )
+    norm = attach_norm(model, projector, hidden_size_of(parts), compensate=compensate)
     nn.init.constant_(norm.weight, gain)
+    return norm
+
+
+def attach_norm(
+    model: nn.Module, projector: Part, hidden_size: int, *, compensate: bool
+) -> GlobalWeightCompensatedLayerNorm:
+    """Put a norm with PyTorch's initial weights behind a module, in place of one that is there."""
+    remove_norm(model)
+    norm = GlobalWeightCompensatedLayerNorm(
+        hidden_size, compensate=compensate, **_device_and_dtype(model, projector)
+    )
     norm.train(model.training)
     model.add_module(NAME, norm)
     # A partial rather than a closure: copies of the model then normalise with their own copy.
     norm.attached_by = projector.module.register_forward_hook(
         partial(_normalise_output, norm, projector.name)
     )
+    norm.placement = {"after": projector.name, "compensate": compensate}
     if hasattr(model, "config"):
-        setattr(model.config, CONFIG_ENTRY, {"after": projector.name, "compensate": compensate})
+        setattr(model.config, CONFIG_ENTRY, norm.placement)
     return norm
 
 
@@ -134,7 +145,7 @@ def remove_norm(model: nn.Module) -> None:
     assert norm.attached_by is not None
     norm.attached_by.remove()
     delattr(model, NAME)
-    if hasattr(model, "config"):
+    if hasattr(getattr(model, "config", None), CONFIG_ENTRY):
         delattr(model.config, CONFIG_ENTRY)
 
 
@@ -208,7 +219,7 @@ def hidden_size_of(parts: Parts) -> int:
     return weight.shape[1]
 
 
-def _placement(model: nn.Module, projector: Part) -> dict[str, Any]:
+def _device_and_dtype(model: nn.Module, projector: Part) -> dict[str, Any]:
     """Device and dtype of what the projector returns, read from its last weight."""
     weight = list(projector.module.parameters())[-1]
     device = weight.device

@@ -19,11 +19,13 @@ from normprobe.report.significant import MISSING, count, significant
 from normprobe.schema import ROW_SCOPES, STAGES, TEXT, TOKEN_GROUPS, VISUAL
 
 __all__ = [
+    "alignment_table",
     "embeddings_table",
     "inspect_table",
     "interface_table",
     "layers_table",
     "models_table",
+    "norm_statistics_table",
     "readable_token",
     "to_json",
 ]
@@ -190,6 +192,46 @@ def models_table(models: pd.DataFrame, families: Mapping[str, str], console: Con
         table.add_row(*(Text(str(row[column])) for column in columns))
     _print(table, console)
     _notes(console, *(f"{name}: {meaning}." for name, meaning in families.items()))
+
+
+def alignment_table(alignment: pd.DataFrame, console: Console) -> None:
+    """Print what ``align`` inserts.
+
+    Args:
+        alignment: one row: after, target, target_norm, gain, scale, hidden_size.
+        console: where to print.
+    """
+    row = alignment.iloc[0]
+    table = _table("Alignment norm")
+    for header in ("behind", "target", "norm", "d", "gain", "own scale"):
+        _column(table, header, left=header in ("behind", "target"))
+    numbers = (row["target_norm"], row["gain"], row["scale"])
+    norm, gain, scale = (MISSING if pd.isna(n) else significant(float(n)) for n in numbers)
+    hidden = count(float(row["hidden_size"]))
+    table.add_row(str(row["after"]), str(row["target"]), norm, hidden, gain, scale)
+    _print(table, console)
+    _notes(
+        console,
+        "norm: wanted of visual tokens at the decoder input (of a number: behind the norm).",
+        "gain: norm / sqrt(d) / own scale, what the model multiplies by behind the projector.",
+    )
+
+
+def norm_statistics_table(statistics: pd.DataFrame, console: Console) -> None:
+    """Print the size of gain and bias (Table 5).
+
+    Args:
+        statistics: one row for gain and bias: l2_norm, mean_abs, std_abs, sem_abs.
+        console: where to print.
+    """
+    table = _table("Alignment norm: gain and bias")
+    for header in ("parameter", "d", "L2 norm", "mean |w|", "std |w|", "std / sqrt(d)"):
+        _column(table, header, left=header == "parameter")
+    for _, row in statistics.iterrows():
+        numbers = (row["l2_norm"], row["mean_abs"], row["std_abs"], row["sem_abs"])
+        cells = [significant(float(number)) for number in numbers]
+        table.add_row(str(row["parameter"]), count(float(row["hidden_size"])), *cells)
+    _print(table, console)
 
 
 def to_json(table: pd.DataFrame) -> str:

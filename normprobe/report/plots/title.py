@@ -20,6 +20,8 @@ def title(run_path: Path, table: pd.DataFrame) -> str:
     record = read_record(run_path) or {}
     names = [str(record[key]).rstrip("/") for key in ("model", "data") if record.get(key)]
     parts = [_short(name) for name in names] or [run_path.name]
+    if record.get("alignment"):
+        parts.insert(1, "aligned")
     if "samples" in table and table["samples"].notna().any():
         samples = int(table["samples"].max())
         parts.append(f"{samples} sample{'' if samples == 1 else 's'}")
