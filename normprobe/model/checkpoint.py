@@ -1,5 +1,6 @@
 """From what a user types to a checkpoint: the bundled specimen, a local folder or a hub id."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,11 @@ def open_checkpoint(
 
     adapter = adapter_settings(Path(model))
     if adapter is not None:
-        base = open_checkpoint(
-            adapter["base_model"],
-            revision=adapter["revision"],
-            trust_remote_code=trust_remote_code,
+        return replace(
+            _base_of(model, adapter, trust_remote_code),
+            name=Path(model).resolve().name,
+            adapter=Path(model),
         )
-        return replace(base, name=Path(model).resolve().name, adapter=Path(model))
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     try:
@@ -72,6 +72,20 @@ def open_checkpoint(
         kind=_kind_of(config),
         trust_remote_code=trust_remote_code,
     )
+
+
+def _base_of(model: str, adapter: Mapping[str, Any], trust_remote_code: bool) -> Checkpoint:
+    """The checkpoint that an adapter was made for."""
+    from normprobe.model.alignment_files import ADAPTER_CONFIG
+
+    name, revision = adapter["base_model"], adapter["revision"]
+    try:
+        return open_checkpoint(name, revision=revision, trust_remote_code=trust_remote_code)
+    except NormprobeError as error:
+        raise NormprobeError(
+            f"the base model of the adapter {model} cannot be opened: {error.problem}",
+            f"{error.remedy}; it stands in {ADAPTER_CONFIG} of the adapter as base_model",
+        ) from error
 
 
 def auto_class(checkpoint: Checkpoint) -> Any:
