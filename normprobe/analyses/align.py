@@ -239,6 +239,11 @@ def _rows(
     constants = constant_rows(model, parts, inputs, groups)
     x = decoder_input_of(model, parts, inputs)
     chosen: Tensor = x[place_groups(groups, x, parts, constants) == TOKEN_GROUPS.index(group)]
+    if not len(chosen):
+        raise NormprobeError(
+            f"the inputs bring no {group} token to the decoder of {type(model).__name__}",
+            "pass a prompt with text and an image",
+        )
     return chosen
 
 

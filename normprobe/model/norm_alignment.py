@@ -249,16 +249,20 @@ def _normalise_output(
 
 
 def _along_hidden(norm: nn.Module, name: str, state: Tensor) -> Tensor:
-    """Normalise along the axis of the hidden size, in place of ``[..., hidden]``; keep the dtype.
+    """Normalise along the hidden axis; device and dtype of ``state`` stay.
 
-    Maps ``[..., hidden, height, width]`` have it third from the end.
+    Maps ``[..., hidden, height, width]`` have that axis third from the end.
     """
     assert isinstance(norm, nn.LayerNorm)
     hidden = norm.normalized_shape[0]
+
+    def normalised(rows: Tensor) -> Tensor:  # the norm may be kept in float32, or on another device
+        return cast(Tensor, norm(rows.to(norm.weight))).to(rows)
+
     if state.shape[-1] == hidden:
-        return cast(Tensor, norm(state)).to(state.dtype)
+        return normalised(state)
     if state.dim() > 3 and state.shape[-3] == hidden:
-        return cast(Tensor, norm(state.movedim(-3, -1))).to(state.dtype).movedim(-1, -3)
+        return normalised(state.movedim(-3, -1)).movedim(-1, -3)
     raise NormprobeError(
         f"the projector {name} returns shape {list(state.shape)}; the decoder reads rows of "
         f"{hidden}: other modules follow before the decoder",

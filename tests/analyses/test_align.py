@@ -10,7 +10,7 @@ from support.cases import model_of
 from support.expected_parts import PARTS
 from support.reference import token_groups
 from support.tiny_inputs import tiny_inputs
-from support.tiny_models import VLM_TYPES, tiny_model
+from support.tiny_models import ALL_TYPES, IMAGE, NEEDS, VLM_TYPES, WITHOUT_IMAGES, tiny_model
 
 from normprobe import NormprobeError, align_norms, find_parts, probe_interface, remove_norm
 from normprobe.analyses.align import align
@@ -22,6 +22,8 @@ ALIGNED = [name for name in VLM_TYPES if name != "ovis2"]
 GEMMAS = ("gemma3", "paligemma")  # multiply the text rows by sqrt(hidden)
 
 every_type = pytest.mark.parametrize("model_type", ALIGNED)
+
+TOKEN_FIELDS = ("input_ids", "attention_mask")
 
 
 def fresh(model_type):
@@ -160,3 +162,57 @@ def test_the_training_mode_and_other_hooks_are_as_before():
     align_norms(model, inputs=tiny_inputs(model))
     assert all(module.training for module in model.modules())
     assert len(find_parts(model).projector.module._forward_hooks) == 1
+
+
+#: Types whose decoder normalises rows or adds something to them behind the projector.
+CHANGED_BEHIND = {
+    "blip-2",
+    "florence2",
+    "gemma4_unified",
+    "instructblip",
+    "instructblipvideo",
+    "kosmos-2",
+    "kosmos-2.5",
+    "molmo2",
+    "muse_glimmer",
+    "muse_spark",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", [name for name in ALL_TYPES if name not in WITHOUT_IMAGES])
+def test_every_type_is_aligned_or_says_why_not(model_type):
+    if model_type in NEEDS:
+        pytest.importorskip(NEEDS[model_type])
+    model = tiny_model(model_type)
+    parts = find_parts(model)
+    inputs = tiny_inputs(model)
+    try:
+        aligned = align(model, parts, "table", [inputs])
+    except NormprobeError as refusal:
+        impossible = parts.fusion in ("discrete", "cross-attention") or (
+            parts.visual_embedding is not None or parts.projector is None
+        )
+        if model_type == "udop":  # its layout moves every row: none is text for the perturbation
+            assert "no text token" in refusal.problem
+        else:
+            assert impossible, refusal
+            assert "cannot be aligned" in refusal.problem
+        return
+    table = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
+    behind = aligned.target_norm / (aligned.scale or 1)
+    assert table["projector_output", VISUAL] == pytest.approx(behind, rel=0.01)
+    if model_type in CHANGED_BEHIND:
+        assert aligned.scale is None
+    else:
+        assert table[DECODER_INPUT, VISUAL] == pytest.approx(aligned.target_norm, rel=0.01)
+
+
+def test_inputs_without_an_image_show_the_text_scale_alone():
+    model = fresh("gemma3")
+    expected, hidden = effective_table_norm(model, "gemma3")
+    inputs = tiny_inputs(model)
+    text = {name: inputs[name][inputs["input_ids"] != IMAGE][None] for name in TOKEN_FIELDS}
+    aligned = align(model, find_parts(model), "table", [text])
+    assert aligned.scale == 1.0
+    assert aligned.gain == pytest.approx(expected / np.sqrt(hidden), rel=1e-4)

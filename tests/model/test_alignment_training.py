@@ -1,4 +1,4 @@
-"""An aligned model trains (Trainer, checkpointing, DDP, FSDP2, torch.compile) and is saved whole."""
+"""Training an aligned model: Trainer, checkpointing, DDP, FSDP2, torch.compile; and saving it."""
 
 import copy
 import os

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import accelerate
 import numpy as np
 import pytest
 import torch
@@ -219,6 +220,34 @@ def test_a_copy_of_the_model_normalises_with_its_own_layer():
         assert not torch.equal(twin(**inputs).logits, before)
         remove_norm(twin)
         assert torch.equal(model(**inputs).logits, before)
+
+
+def test_the_norm_may_stay_in_float32_inside_a_bfloat16_model():
+    """Steps of a gain of 0.02 are smaller than bfloat16 resolves."""
+    model = copy.deepcopy(model_of("llava")).to(torch.bfloat16)
+    inputs = tiny_inputs(model) | {"pixel_values": tiny_inputs(model)["pixel_values"].bfloat16()}
+    norm = insert_norm(model, find_parts(model), 0.02)
+    with torch.no_grad():
+        coarse = model(**inputs).logits
+        norm.float()
+        fine = model(**inputs).logits
+    assert fine.dtype == coarse.dtype == torch.bfloat16
+    torch.testing.assert_close(fine, coarse, rtol=0.05, atol=0.05)
+
+
+def test_an_offloaded_projector_gets_its_norm_where_it_runs():
+    model = copy.deepcopy(model_of("llava"))
+    inputs = tiny_inputs(model)
+    parts = find_parts(model)
+    insert_norm(model, parts, 0.1)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        remove_norm(model)
+        accelerate.cpu_offload(parts.projector.module, execution_device=torch.device("cpu"))
+        assert all(w.is_meta for w in parts.projector.module.parameters())
+        norm = insert_norm(model, parts, 0.1)
+        assert norm.weight.device == torch.device("cpu")
+        assert torch.equal(model(**inputs).logits, expected)
 
 
 class Projector(nn.Module):
