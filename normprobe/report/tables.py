@@ -202,19 +202,17 @@ def alignment_table(alignment: pd.DataFrame, console: Console) -> None:
         console: where to print.
     """
     row = alignment.iloc[0]
-    table = _table("Alignment norm")
-    for header in ("behind", "target", "norm", "d", "gain", "own scale"):
-        _column(table, header, left=header in ("behind", "target"))
-    numbers = (row["target_norm"], row["gain"], row["scale"])
-    norm, gain, scale = (MISSING if pd.isna(n) else significant(float(n)) for n in numbers)
-    hidden = count(float(row["hidden_size"]))
-    table.add_row(str(row["after"]), str(row["target"]), norm, hidden, gain, scale)
-    _print(table, console)
-    _notes(
-        console,
-        "norm: wanted of visual tokens at the decoder input (of a number: behind the norm).",
-        "gain: norm / sqrt(d) / own scale, what the model multiplies by behind the projector.",
-    )
+    hidden, gain = float(row["hidden_size"]), significant(float(row["gain"]))
+    scale = None if pd.isna(row["scale"]) else significant(float(row["scale"]))
+    facts = {
+        "norm behind": row["after"],
+        "target": f"{row['target']}, L2 norm {significant(float(row['target_norm']))}",
+        "gain": f"{gain} in each of {count(hidden)} dimensions; bias 0",
+        "model's own scale": "none: it changes the rows otherwise" if scale is None else scale,
+    }
+    for name, fact in facts.items():
+        console.print(Text(f"{name + ':':19}{fact}"))
+    console.print()
 
 
 def norm_statistics_table(statistics: pd.DataFrame, console: Console) -> None:
