@@ -172,7 +172,7 @@ def projector_to_align(model: nn.Module, parts: Parts) -> Part:
         raise NormprobeError(
             f"{name} cannot be aligned: its visual rows are mixed from the discrete visual table "
             f"{parts.visual_embedding.name}",
-            "rescale the rows of that table instead; the paper finds no asymmetry there (Table 3)",
+            "rescale the rows of that table instead; the paper finds no asymmetry there (Figure 2)",
         )
     if parts.text_embedding is None or parts.projector is None:
         missing = "text embedding" if parts.text_embedding is None else "projector"
@@ -293,5 +293,6 @@ def _with_state(output: Any, change: Callable[[Tensor], Tensor]) -> tuple[Any, b
     for place, item in enumerate(items):
         items[place], found = _with_state(item, change)
         if found:
-            return type(output)(items), True
+            # Named tuples take their items one by one.
+            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items), True
     return output, False

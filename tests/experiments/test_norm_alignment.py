@@ -89,9 +89,7 @@ def test_intervals_are_those_of_student_and_differences_are_paired() -> None:
         COMPENSATED: [0.5, 0.5, 0.5, 0.5],
     }
     text = report(made(values))
-    low, high = stats.t.interval(
-        0.95, 3, loc=0.525, scale=pd.Series(values[NO_NORM]).std() / 2
-    )
+    low, high = stats.t.interval(0.95, 3, loc=0.525, scale=pd.Series(values[NO_NORM]).std() / 2)
     row = next(line for line in text.splitlines() if line.startswith("| held-out accuracy"))
     mean, half = map(float, re.search(r"([\d.]+) ± ([\d.]+)", row).groups())  # type: ignore[union-attr]
     assert mean == pytest.approx(0.525)
@@ -105,11 +103,12 @@ def test_intervals_are_those_of_student_and_differences_are_paired() -> None:
 def test_a_run_of_a_few_steps_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = "--language-steps 2 --projector-steps 2 --finetune-steps 2 --items 2 --output".split()
-    main([*few, str(tmp_path), "--seeds", "1"])
+    steps = ("--language-steps", "--projector-steps", "--finetune-steps", "--items")
+    few = ["--output", str(tmp_path), *(word for name in steps for word in (name, "2"))]
+    main([*few, "--seeds", "1"])
     first = pd.read_csv(tmp_path / RESULTS_FILE)
     assert set(first["variant"]) == set(VARIANTS)
-    main([*few, str(tmp_path), "--seeds", "2"])
+    main([*few, "--seeds", "2"])
     both = pd.read_csv(tmp_path / RESULTS_FILE)
     pd.testing.assert_frame_equal(both[both["seed"] == 0].reset_index(drop=True), first)
     assert both["seed"].nunique() == 2

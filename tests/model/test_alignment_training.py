@@ -328,6 +328,20 @@ def test_an_adapter_goes_to_disk_and_back_bit_for_bit(base, tmp_path, dtype):
     assert again.config.norm_alignment == model.config.norm_alignment
 
 
+@pytest.mark.parametrize(
+    "model_type", ["qwen2_5_vl", "gemma3", "idefics3", "internvl", "paligemma"]
+)
+def test_a_checkpoint_of_any_type_gives_its_norm_back(model_type, tmp_path):
+    """Saving renames the keys of some types; that of the norm must come through."""
+    model = aligned_model(model_type).eval()
+    torch.nn.init.normal_(model.alignment_norm.weight)
+    model.save_pretrained(tmp_path)
+    again = load_aligned(tmp_path)
+    inputs = tiny_inputs(model)
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, again(**inputs).logits)
+
+
 def test_a_sharded_checkpoint_gives_its_norm_back(tmp_path):
     model = aligned_model()
     torch.nn.init.normal_(model.alignment_norm.weight)

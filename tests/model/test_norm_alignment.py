@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import namedtuple
 
 import accelerate
 import numpy as np
@@ -250,6 +251,9 @@ def test_an_offloaded_projector_gets_its_norm_where_it_runs():
         assert torch.equal(model(**inputs).logits, expected)
 
 
+Features = namedtuple("Features", ["grid", "rows"])
+
+
 class Projector(nn.Module):
     """Wraps what a linear layer gives in the structures that projectors return."""
 
@@ -268,6 +272,7 @@ class Projector(nn.Module):
         (lambda y: y, lambda out: out),
         (lambda y: (y, 7), lambda out: out[0]),
         (lambda y: (None, torch.arange(3), (y,)), lambda out: out[2][0]),
+        (lambda y: Features(7, y), lambda out: out.rows),
         (lambda y: [y[0], y[1, :2]], lambda out: torch.cat(out)),
         (
             lambda y: BaseModelOutputWithPooling(last_hidden_state=y),
@@ -278,7 +283,7 @@ class Projector(nn.Module):
             lambda out: out.flatten(-2).transpose(-1, -2),
         ),
     ],
-    ids=["tensor", "tuple", "nested", "list of images", "model output", "map"],
+    ids=["tensor", "tuple", "nested", "named tuple", "list of images", "model output", "map"],
 )
 def test_whatever_structure_the_projector_returns(wrap, unwrap):
     model = nn.Module()
