@@ -231,3 +231,23 @@ def test_a_broken_adapter(run: Run, adapter: Path) -> None:
 @pytest.mark.parametrize("source", ["specimen", "./nowhere", "nobody/nothing"])
 def test_statistics_of_what_has_no_norm(source: str, run: Run) -> None:
     assert_two_lines(run("align", "--stats", source), source, "alignment norm")
+
+
+@pytest.mark.parametrize("family", ["kimi_vl", "minicpmv", "molmo", "deepseek_vl_v2", "phi4mm"])
+def test_repositories_with_code_of_their_own(
+    family: str, repository: Callable[[str], Path], run: Run
+) -> None:
+    folder = repository(family)
+    result = run("interface", folder, "--trust-remote-code", "-n", 1, "--align", "-o", "out")
+    assert result.exit_code == 0, result.output
+    norms = pd.read_csv("out/interface.csv").set_index(["stage", "group"])["norm_mean"]
+    record = json.loads(Path("out/run.json").read_text())["alignment"]
+    behind = record["target_norm"] / (record["scale"] or 1)
+    assert norms["projector_output", "visual"] == pytest.approx(behind, rel=0.01)
+    if family != "molmo":  # adds the features to the rows of the image tokens
+        assert norms["decoder_input", "visual"] == pytest.approx(record["target_norm"], rel=0.01)
+
+
+def test_ovis_says_why_not(repository: Callable[[str], Path], run: Run) -> None:
+    result = run("interface", repository("ovis2_5"), "--trust-remote-code", "-n", 1, "--align")
+    assert_two_lines(result, "discrete visual table", "vte")
