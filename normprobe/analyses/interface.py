@@ -148,7 +148,7 @@ def interface_rows(
             groups = place_groups(groups, x, parts, constants)
             ids, _ = text_ids(inputs, parts)
             assert ids is not None
-            scale = _embedding_scale(parts, ids, x, groups)
+            scale = embedding_scale(parts, ids, x, groups)
             rows.extend(_decoder_input_rows(x, groups, scale))
     return pd.DataFrame({"sample_id": sample_id, **row} for row in rows)
 
@@ -170,7 +170,7 @@ def _decoder_input_rows(x: Tensor, groups: Tensor, scale: float | None) -> list[
     ]
 
 
-def _embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) -> float | None:
+def embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) -> float | None:
     """The one scalar between table rows and decoder input, if there is one.
 
     Gemma scales inside the embedding module, Granite after it; position terms make it more than a

@@ -7,6 +7,7 @@ import typer
 
 import normprobe
 from normprobe.cli import (
+    align,
     attention,
     compare,
     demo,
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "attention": attention.attention,
     "compare": compare.compare,
     "inspect": inspect.inspect,
+    "align": align.align,
     "report": report.report,
     "paper": paper.paper,
     "models": models.models,

@@ -34,6 +34,8 @@ def layers(
     text_embedding: opt.PartName = None,
     image_token_id: opt.ImageTokenId = None,
     verify: opt.Verify = False,
+    align: opt.Align = False,
+    align_target: opt.AlignTarget = "table",
     output: opt.Output = None,
     overwrite: opt.Overwrite = False,
     resume: opt.Resume = False,

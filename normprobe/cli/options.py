@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 _PARTS = "Parts, where they are not found"
+_NORM = "Norm alignment"
 
 Model = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
@@ -47,6 +48,22 @@ Verify = Annotated[
     bool,
     typer.Option(
         "--verify", help="Compare with a trace of the running model.", rich_help_panel=_PARTS
+    ),
+]
+Align = Annotated[
+    bool,
+    typer.Option(
+        "--align",
+        help="Measure with a norm behind the projector, untrained.",
+        rich_help_panel=_NORM,
+    ),
+]
+AlignTarget = Annotated[
+    str,
+    typer.Option(
+        help="What visual tokens are aligned to: table (text embedding), prompt, or a norm.",
+        metavar="table|prompt|FLOAT",
+        rich_help_panel=_NORM,
     ),
 ]
 TrustRemoteCode = Annotated[

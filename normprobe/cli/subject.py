@@ -72,6 +72,7 @@ def begin(
     Raises:
         NormprobeError: whatever of these fails; nothing is written before the run folder is due.
     """
+    from normprobe.cli.align import align_subject
     from normprobe.cli.processes import join_processes
     from normprobe.data.datasets import open_data
     from normprobe.model.checkpoint import open_checkpoint
@@ -126,6 +127,7 @@ def begin(
         )
         if options["verify"]:
             verify_parts(run, subject, samples, options["system"])
+        align_subject(run, subject, samples, options)
     return subject, samples, run
 
 

@@ -1,6 +1,7 @@
 """From what a user types to a checkpoint: the bundled specimen, a local folder or a hub id."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Checkpoint:
     trust_remote_code: bool
     adapter: str | None = None  # a PEFT adapter to merge into it: a local folder or a hub id
     adapter_revision: str | None = None
+    alignment: Path | None = None  # the folder of a norm to put behind the projector
 
 
 def open_checkpoint(
@@ -37,7 +39,8 @@ def open_checkpoint(
     """Read the config of a checkpoint and tell what kind of model it is.
 
     Args:
-        model: ``specimen``, a local folder or a hub id.
+        model: ``specimen``, a local folder or a hub id. The folder of an adapter opens the model
+            that it was made for.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: run the model's own code.
 
@@ -47,6 +50,12 @@ def open_checkpoint(
     """
     from transformers import AutoConfig
 
+    from normprobe.model.alignment_files import adapter_settings
+
+    alignment = adapter_settings(Path(model))
+    if alignment is not None:
+        base = _base_of(model, alignment, trust_remote_code)
+        return replace(base, name=_name_of(model), alignment=Path(model))
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     config_file = _cached(source, "config.json", revision)
@@ -118,6 +127,20 @@ def _adapter_config(source: str, revision: str | None) -> dict[str, Any] | None:
             "set base_model_name_or_path to the hub id or folder of the model it was trained on",
         )
     return adapter
+
+
+def _base_of(model: str, adapter: Mapping[str, Any], trust_remote_code: bool) -> Checkpoint:
+    """The checkpoint that an adapter was made for."""
+    from normprobe.model.alignment_files import ADAPTER_CONFIG
+
+    name, revision = adapter["base_model"], adapter["revision"]
+    try:
+        return open_checkpoint(name, revision=revision, trust_remote_code=trust_remote_code)
+    except NormprobeError as error:
+        raise NormprobeError(
+            f"the base model of the adapter {model} cannot be opened: {error.problem}",
+            f"{error.remedy}; it stands in {ADAPTER_CONFIG} of the adapter as base_model",
+        ) from error
 
 
 def auto_class(checkpoint: Checkpoint) -> Any:

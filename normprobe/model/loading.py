@@ -5,11 +5,12 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
 from normprobe.model.adapter import merge_adapter
-from normprobe.model.checkpoint import Checkpoint, auto_class
+from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
 from normprobe.model.guard import refuse_missing, refuse_non_finite, refuse_unread
 from normprobe.model.left_out import show_again
 from normprobe.model.parts import find_parts
@@ -146,6 +147,7 @@ def load_model(
         show_again(built)
     if checkpoint.adapter is not None:
         built = merge_adapter(checkpoint, built)
+    _put_norm_back(checkpoint, built)
     refuse_non_finite(checkpoint, built)
     return built.eval()
 
@@ -156,6 +158,58 @@ def device_and_dtype(model: "nn.Module") -> tuple[str, str]:
     devices = sorted({str(weight.device) for weight in loaded})
     dtype = next((weight.dtype for weight in loaded if weight.is_floating_point()), None)
     return ", ".join(devices), str(dtype).removeprefix("torch.")
+
+
+def load_aligned(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> "nn.Module":
+    """Load a model with its alignment norm.
+
+    Args:
+        folder: an adapter of ``normprobe align``, or a checkpoint of an aligned model, as
+            ``save_pretrained`` or a Trainer writes it.
+        device: as in ``load_model``.
+        dtype: as in ``load_model``.
+        trust_remote_code: run the base model's own code.
+
+    Returns:
+        The base model in eval mode, the norm behind its projector.
+
+    Raises:
+        NormprobeError: when the base model is missing or another one, or there is no norm.
+    """
+    from normprobe.model.norm_alignment import inserted_norm
+
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=trust_remote_code)
+    model = load_model(checkpoint, device=device, dtype=dtype)
+    if inserted_norm(model) is None:
+        raise NormprobeError(
+            f"{folder} holds no alignment norm",
+            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
+        )
+    return model
+
+
+def _put_norm_back(checkpoint: Checkpoint, model: "nn.Module") -> None:
+    """The auto classes know nothing of the norm and would leave it out without a word."""
+    from normprobe.model.alignment_files import (
+        adapter_settings,
+        config_settings,
+        norm_weights,
+        put_back,
+    )
+
+    settings = config_settings(checkpoint.config)
+    if settings is not None:
+        put_back(model, settings, norm_weights(checkpoint.source, checkpoint.revision))
+    if checkpoint.alignment is not None:
+        settings = adapter_settings(checkpoint.alignment)
+        assert settings is not None
+        put_back(model, settings, norm_weights(checkpoint.alignment))
 
 
 def pick_device(name: str) -> "torch.device":

@@ -62,7 +62,7 @@ COMMANDS = {
 
 EVERYTHING = "everything"
 
-NEEDED = {**COMMANDS, EVERYTHING: _everything}
+NEEDED = {**COMMANDS, "align": _interface, EVERYTHING: _everything}
 
 
 def _all_but(needed: set[str], model: nn.Module) -> frozenset[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from normprobe.report import html_tables, verdict
 from normprobe.report.beside_paper import PUBLISHED
+from normprobe.report.comparison import comparison_verdict
 from normprobe.report.curves import (
     Chart,
     attention_charts,
@@ -19,7 +20,8 @@ from normprobe.report.curves import (
     theory_charts,
 )
 from normprobe.report.markup import Markup, data, element
-from normprobe.report.run_dir import read_table
+from normprobe.report.run_dir import read_record, read_table
+from normprobe.report.shift import shift_verdict
 
 
 def part_of(command: str, path: Path) -> list[Markup]:
@@ -83,6 +85,9 @@ def _embeddings(path: Path) -> list[Markup]:
         element("h3", "L2 norm of embedding rows"),
         html_tables.table(table[[column for column in columns if column in table]]),
     ]
+    shift = _read(path, "shift")
+    if shift is not None:
+        blocks.insert(1, _verdict(shift_verdict(table, shift)))
     if tokens is not None:
         blocks += [element("h3", "Loudest and quietest rows"), html_tables.table(tokens)]
     return blocks
@@ -92,6 +97,8 @@ def _compare(path: Path) -> list[Markup]:
     table, ranking = _read(path, "compare"), _read(path, "ranking")
     blocks = []
     if ranking is not None:
+        compared = str((read_record(path) or {}).get("compared", ""))
+        blocks.append(_verdict(comparison_verdict(compared, ranking)))
         blocks += [element("h3", "Ranked by disparity"), html_tables.table(ranking)]
     if table is not None and "layer" in table:
         blocks += [element("h3", "Through the decoder"), _curves(run_charts(table))]
@@ -106,6 +113,7 @@ def _attention(path: Path) -> list[Markup]:
     if table is None:
         return []
     return [
+        _verdict(verdict.attention_verdict(table)),
         element("h3", "Attention to the image"),
         _curves(attention_charts(table)),
         html_tables.table(table),

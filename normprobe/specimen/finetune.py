@@ -7,6 +7,8 @@ model together on questions. The vision encoder stays frozen.
 from collections.abc import Callable
 
 import numpy as np
+import torch
+from torch import nn
 from torch.nn import functional
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
@@ -32,6 +34,7 @@ def align_projector(
     steps: int,
     seed: int,
     log: TrainingLog,
+    also: nn.Module | None = None,
 ) -> None:
     """Stage 3: train the projector alone to caption images.
 
@@ -41,17 +44,19 @@ def align_projector(
         steps: Optimizer steps.
         seed: Seed of the scenes.
         log: Where progress goes.
+        also: A module behind the projector, trained with it.
     """
+    trained = nn.ModuleList([model.model.multi_modal_projector, *([also] if also else [])])
     model.requires_grad_(False)
-    model.model.multi_modal_projector.requires_grad_(True)
+    trained.requires_grad_(True)
     trainer = Trainer(
-        model.model.multi_modal_projector.parameters(),
+        trained.parameters(),
         steps=steps,
         learning_rate=PROJECTOR_LEARNING_RATE,
         weight_decay=0.0,
     )
     rng = np.random.default_rng([seed, 30])
-    _train("align_projector", model, Encoder(tokenizer), trainer, steps, rng, _ask_caption, log)
+    _train("align_projector", model, Encoder(tokenizer), trainer, steps, rng, ask_caption, log)
 
 
 def finetune(
@@ -97,28 +102,45 @@ def _train(
     """Run one stage on fresh scenes; every scene is used once."""
     averages = Averages()
     for step in range(1, steps + 1):
-        scenes = [sample_scene(rng) for _ in range(BATCH_SIZE)]
-        batch = pack([IMAGE_PREFIX] * BATCH_SIZE, [ask(scene, rng) for scene in scenes], encode)
-        hidden = model.model(
-            input_ids=batch.input_ids,
-            pixel_values=to_pixel_values([render(scene) for scene in scenes]),
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            use_cache=False,
-        ).last_hidden_state
-        labelled = batch.labels != NO_LABEL
-        logits, labels = model.lm_head(hidden[labelled]), batch.labels[labelled]
-        loss = functional.cross_entropy(logits, labels)
+        loss, scores = answer_loss(model, encode, rng, ask)
         trainer.step(loss)
         averages.add("loss", loss.item())
-        scores = answer_scores(logits.argmax(-1) == labels, batch, labelled)
         for kind, (hits, total) in scores.items():
             averages.add(kind, hits, total)
         if is_log_step(step, steps):
             log.record(stage, step, **averages.take())
 
 
-def _ask_caption(scene: Scene, rng: np.random.Generator) -> list[Question]:
+def answer_loss(
+    model: LlavaForConditionalGeneration, encode: Encoder, rng: np.random.Generator, ask: Ask
+) -> tuple[torch.Tensor, dict[str, tuple[int, int]]]:
+    """Run the model on a batch of fresh scenes.
+
+    Args:
+        model: The joined model.
+        encode: Text to token ids.
+        rng: Draws the scenes and the questions.
+        ask: Chooses the questions about a scene.
+
+    Returns:
+        The scalar loss of the answers, and right answers and all answers per question kind.
+    """
+    scenes = [sample_scene(rng) for _ in range(BATCH_SIZE)]
+    batch = pack([IMAGE_PREFIX] * BATCH_SIZE, [ask(scene, rng) for scene in scenes], encode)
+    hidden = model.model(
+        input_ids=batch.input_ids,
+        pixel_values=to_pixel_values([render(scene) for scene in scenes]),
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        use_cache=False,
+    ).last_hidden_state
+    labelled = batch.labels != NO_LABEL
+    logits, labels = model.lm_head(hidden[labelled]), batch.labels[labelled]
+    loss = functional.cross_entropy(logits, labels)
+    return loss, answer_scores(logits.argmax(-1) == labels, batch, labelled)
+
+
+def ask_caption(scene: Scene, rng: np.random.Generator) -> list[Question]:
     """Ask for the caption only."""
     return [Question(CAPTION_KIND, DESCRIBE, caption(scene))]
 

@@ -21,6 +21,8 @@ def title(run_path: Path, table: pd.DataFrame) -> str:
     record = read_record(run_path) or {}
     names = [str(record[key]).rstrip("/") for key in ("model", "data") if record.get(key)]
     parts = [_short(name) for name in names] or [run_path.name]
+    if record.get("alignment"):
+        parts.insert(1, "aligned")
     if "samples" in table and table["samples"].notna().any():
         runs = table.groupby("run")["samples"] if "run" in table else table["samples"]
         least, most = (int(number) for number in (np.min(runs.max()), np.max(runs.max())))

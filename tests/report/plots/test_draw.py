@@ -140,6 +140,16 @@ def test_odd_names_reach_the_title_as_text(tmp_path):
     assert figure.get_suptitle() == r"\u7ec4\u7ec7/$x_1$, mmbench.tsv, 56 samples"
 
 
+def test_the_title_says_that_a_norm_aligned_the_model(tmp_path):
+    write(tmp_path, TABLES["layers"])
+    (tmp_path / "run.json").write_text(
+        '{"status": "complete", "warnings": [], "files": [], "model": "specimen",'
+        ' "data": "sample", "alignment": {"after": "projector"}}'
+    )
+    figure = build("layers", tmp_path)["layers"]
+    assert figure.get_suptitle() == "specimen, aligned, sample, 56 samples"
+
+
 def test_an_empty_table_is_a_known_failure(tmp_path):
     write(tmp_path, {"layers": TABLES["layers"]["layers"].iloc[:0]})
     with pytest.raises(NormprobeError, match="holds no rows"):

@@ -1,0 +1,1 @@
+"""Experiments on the specimen: what of the paper could be tried at small scale."""

@@ -1,0 +1,253 @@
+"""``normprobe align``, ``--align``, and adapters as MODEL."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cli.conftest import assert_two_lines
+from safetensors.torch import load_file, save_file
+from support.processors import make_processor
+from support.tiny_models import tiny_model
+from typer.testing import CliRunner, Result
+
+from normprobe import align_norms, load_aligned
+from normprobe.cli.app import app
+from normprobe.model.alignment_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from normprobe.specimen import SPECIMEN_DIR
+from normprobe.specimen.evaluate import load
+
+Run = Callable[..., Result]
+
+
+def table_norm() -> float:
+    """Mean norm of the non-zero rows of the specimen's text embedding (Eq. 11)."""
+    weight = load_file(SPECIMEN_DIR / "model.safetensors")[
+        "language_model.model.embed_tokens.weight"
+    ]
+    norms = np.sqrt((weight.double().numpy() ** 2).sum(-1))
+    return float(norms[norms > 0].mean())
+
+
+def layer_norms(folder: str, layer: int = 0) -> pd.Series:
+    table = pd.read_csv(Path(folder) / "layers.csv")
+    return table[table["layer"] == layer].set_index("group")["norm_mean"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``normprobe align specimen`` writes."""
+    folder = tmp_path_factory.mktemp("written") / "adapter"
+    result = CliRunner().invoke(app, ["align", "-n", "2", "-o", str(folder), "-q"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(folder)
+    return folder
+
+
+@pytest.fixture
+def adapter(written: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(written, tmp_path / "adapter"))
+
+
+def edit(adapter: Path, **changes: object) -> None:
+    path = adapter / ADAPTER_CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_layers_with_alignment(run: Run) -> None:
+    assert run("layers", "-n", 4, "-o", "before").exit_code == 0
+    assert run("layers", "-n", 4, "-o", "after", "--align").exit_code == 0
+    before, after = layer_norms("before"), layer_norms("after")
+    assert after["visual"] == pytest.approx(table_norm(), rel=0.01)
+    assert after["text"] == before["text"]  # alignment touches no text
+    assert before["visual"] > 50 * after["visual"]
+    record = json.loads(Path("after/run.json").read_text())["alignment"]
+    assert record["after"] == "model.multi_modal_projector"
+    assert record["target_norm"] == pytest.approx(table_norm(), rel=1e-3)
+    assert "alignment" not in json.loads(Path("before/run.json").read_text())
+
+
+def test_the_prompt_and_a_number_as_targets(run: Run) -> None:
+    aligned = ("layers", "-n", 4, "--align", "--align-target")
+    assert run(*aligned, "prompt", "-o", "prompt").exit_code == 0
+    norms = layer_norms("prompt")
+    assert norms["visual"] == pytest.approx(norms["text"], rel=0.01)
+    assert run(*aligned, "3.5", "-o", "number").exit_code == 0
+    assert layer_norms("number")["visual"] == pytest.approx(3.5, rel=0.01)
+
+
+def test_interface_with_alignment(run: Run) -> None:
+    assert run("interface", "-n", 2, "--align", "-o", "out").exit_code == 0
+    table = pd.read_csv("out/interface.csv").set_index(["stage", "group"])
+    assert table.loc[("decoder_input", "visual"), "ratio_to_table"] == pytest.approx(1, rel=0.01)
+
+
+def test_an_adapter_as_model_measures_what_align_measures(run: Run, adapter: Path) -> None:
+    assert run("layers", "-n", 4, "-o", "what-if", "--align").exit_code == 0
+    assert run("layers", adapter, "-n", 4, "-o", "adapted").exit_code == 0
+    assert run("layers", adapter, "-n", 4, "-o", "twice", "--align").exit_code == 0
+    expected = Path("what-if/layers.csv").read_text()
+    assert Path("adapted/layers.csv").read_text() == expected
+    assert Path("twice/layers.csv").read_text() == expected  # once is enough
+    assert "alignment" in json.loads(Path("adapted/run.json").read_text())
+
+
+def test_the_adapter_names_its_base(run: Run, adapter: Path) -> None:
+    assert json.loads((adapter / ADAPTER_CONFIG).read_text()) == {
+        "base_model": "specimen",
+        "revision": None,
+        "model_type": "llava",
+        "hidden_size": 128,
+        "after": "model.multi_modal_projector",
+        "compensate": True,
+    }
+    weights = load_file(adapter / ADAPTER_WEIGHTS)
+    assert set(weights) == {"alignment_norm.weight", "alignment_norm.bias"}
+    model = load_aligned(adapter)
+    for name, weight in weights.items():
+        assert torch.equal(model.state_dict()[name], weight)
+
+
+def test_a_local_base_is_named_by_its_path_and_the_adapter_may_be_used_elsewhere(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(SPECIMEN_DIR, "model")
+    assert run("align", "./model", "-n", 1, "-o", "local").exit_code == 0
+    adapter = Path("local").resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run("interface", adapter, "-n", 1, "-o", "out").exit_code == 0
+
+
+def test_an_adapter_folder_is_replaced_only_when_asked(run: Run, adapter: Path) -> None:
+    assert_two_lines(run("align", "-n", 2, "-o", adapter), "exists", "--overwrite")
+    result = run("align", "-n", 2, "-o", adapter, "--overwrite", "--target", 2, "-q")
+    assert result.exit_code == 0, result.output
+    gain = load_file(adapter / ADAPTER_WEIGHTS)["alignment_norm.weight"]
+    torch.testing.assert_close(gain.float().norm(), torch.tensor(2.0), rtol=0.01, atol=0)
+
+
+def test_statistics_of_an_adapter(run: Run, adapter: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    gain, bias = torch.randn(2, 128, generator=generator)
+    save_file(
+        {"alignment_norm.weight": gain, "alignment_norm.bias": bias}, adapter / ADAPTER_WEIGHTS
+    )
+    result = run("align", "--stats", adapter, "--json")
+    rows = {row["parameter"]: row for row in json.loads(result.stdout)}
+    for name, weight in (("gain", gain), ("bias", bias)):
+        values = weight.double().numpy()
+        assert rows[name]["l2_norm"] == pytest.approx(np.sqrt((values**2).sum()), rel=1e-9)
+        assert rows[name]["mean_abs"] == pytest.approx(np.abs(values).mean(), rel=1e-9)
+        assert rows[name]["std_abs"] == pytest.approx(np.abs(values).std(), rel=1e-9)
+    printed = run("align", "--stats", adapter).stdout
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "gain" in printed
+    assert "bias" in printed
+
+
+def test_a_trained_checkpoint_is_measured_with_its_norm(run: Run) -> None:
+    """The auto classes would leave the norm out; then the norms of layer 0 would be the base's."""
+    model, processor = load(SPECIMEN_DIR)
+    align_norms(model, 7.0)
+    model.save_pretrained("trained")
+    processor.save_pretrained("trained")
+    assert run("layers", "./trained", "-n", 2, "-o", "out").exit_code == 0
+    assert layer_norms("out")["visual"] == pytest.approx(7.0, rel=0.01)
+    result = run("align", "--stats", "./trained", "--json")
+    assert json.loads(result.stdout)[0]["l2_norm"] == pytest.approx(7.0, rel=1e-5)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["align", "layers"])
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("chameleon", "image tokenizer"), ("mllama", "attends to visual states")],
+)
+def test_models_that_cannot_be_aligned(
+    command: str, model_type: str, reason: str, run: Run, tmp_path: Path
+) -> None:
+    tiny_model(model_type).save_pretrained("tiny")
+    make_processor(model_type).save_pretrained("tiny")
+    arguments = ["--align"] if command == "layers" else []
+    result = run(command, "./tiny", "-n", 1, "-o", "out", *arguments)
+    assert_two_lines(result, "cannot be aligned", reason)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_language_model_cannot_be_aligned(run: Run) -> None:
+    tiny_model("llama").save_pretrained("llama")
+    assert_two_lines(run("align", "./llama"), "is a language model", "vision-language model")
+
+
+@pytest.mark.parametrize("target", ["loud", "-1", "0", "nan"])
+def test_a_target_that_is_none(target: str, run: Run, tmp_path: Path) -> None:
+    result = run("layers", "-n", 1, "--align", f"--align-target={target}", "-o", "out")
+    assert_two_lines(result)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_base_model_that_is_missing(run: Run, adapter: Path) -> None:
+    edit(adapter, base_model="./gone")
+    assert_two_lines(run("layers", adapter), "./gone", ADAPTER_CONFIG)
+    edit(adapter, base_model="nobody/nothing")
+    assert_two_lines(run("layers", adapter), "nobody/nothing", ADAPTER_CONFIG)
+
+
+def test_a_base_model_of_another_type(run: Run, adapter: Path) -> None:
+    edit(adapter, model_type="qwen2_vl")
+    result = run("layers", adapter, "-o", "out")
+    assert_two_lines(result, "does not fit its base model", "qwen2_vl", "llava")
+    assert not Path("out").exists()
+
+
+def test_a_base_model_without_that_projector(run: Run, adapter: Path) -> None:
+    edit(adapter, after="model.connector")
+    assert_two_lines(run("layers", adapter, "-o", "out"), "behind model.connector")
+
+
+def test_a_base_model_of_another_width(run: Run, adapter: Path) -> None:
+    save_file(
+        {"alignment_norm.weight": torch.ones(64), "alignment_norm.bias": torch.zeros(64)},
+        adapter / ADAPTER_WEIGHTS,
+    )
+    assert_two_lines(run("layers", adapter, "-o", "out"), "64 gains", "rows of 128")
+
+
+def test_a_broken_adapter(run: Run, adapter: Path) -> None:
+    (adapter / ADAPTER_WEIGHTS).unlink()
+    assert_two_lines(run("layers", adapter, "-o", "out"), "no alignment norm")
+    (adapter / ADAPTER_CONFIG).write_text("{}")
+    assert_two_lines(run("layers", adapter), ADAPTER_CONFIG, "base_model")
+
+
+@pytest.mark.parametrize("source", ["specimen", "./nowhere", "nobody/nothing"])
+def test_statistics_of_what_has_no_norm(source: str, run: Run) -> None:
+    assert_two_lines(run("align", "--stats", source), source, "alignment norm")
+
+
+@pytest.mark.parametrize("family", ["kimi_vl", "minicpmv", "molmo", "deepseek_vl_v2", "phi4mm"])
+def test_repositories_with_code_of_their_own(
+    family: str, repository: Callable[[str], Path], run: Run
+) -> None:
+    folder = repository(family)
+    result = run("interface", folder, "--trust-remote-code", "-n", 1, "--align", "-o", "out")
+    assert result.exit_code == 0, result.output
+    norms = pd.read_csv("out/interface.csv").set_index(["stage", "group"])["norm_mean"]
+    record = json.loads(Path("out/run.json").read_text())["alignment"]
+    behind = record["target_norm"] / (record["scale"] or 1)
+    assert norms["projector_output", "visual"] == pytest.approx(behind, rel=0.01)
+    if family != "molmo":  # adds the features to the rows of the image tokens
+        assert norms["decoder_input", "visual"] == pytest.approx(record["target_norm"], rel=0.01)
+
+
+def test_ovis_says_why_not(repository: Callable[[str], Path], run: Run) -> None:
+    result = run("interface", repository("ovis2_5"), "--trust-remote-code", "-n", 1, "--align")
+    assert_two_lines(result, "discrete visual table", "vte")
