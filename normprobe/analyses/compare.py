@@ -16,7 +16,7 @@ _LONGEST_LABEL = 28  # characters
 #: What tells runs apart, most telling first; a later fact is added where earlier ones are equal.
 _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
     ("model", lambda record: str(record.get("model") or "").rstrip("/").split("/")[-1]),
-    ("alignment", lambda record: "aligned" if record.get("alignment") else "as it is"),
+    ("alignment", lambda record: "aligned" if record.get("alignment") else "unaligned"),
     ("step", lambda record: None if record.get("step") is None else f"step {record['step']}"),
     ("data", lambda record: str(record.get("data") or "").rstrip("/").split("/")[-1]),
     ("revision", lambda record: str(record.get("model_revision") or "")[:8]),

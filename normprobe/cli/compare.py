@@ -123,7 +123,7 @@ def open_runs(paths: Sequence[Path]) -> "list[RunDir]":
         if run.record["status"] != COMPLETE:
             raise NormprobeError(
                 f"{run.path} is {run.record['status']}: it was interrupted",
-                "run its command again with --overwrite, or leave it out",
+                "finish it with --resume, or leave it out",
             )
     for what, name in (("command", "runs of different commands"), ("schema_version", "tables")):
         values = {str(run.record.get(what)): run.path for run in reversed(opened)}

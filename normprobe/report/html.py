@@ -147,13 +147,14 @@ def _warning(text: str) -> Markup:
 
 
 def _name(run: RunDir) -> str:
-    """E.g. ``layers: llava-hf/llava-1.5-7b-hf, mmbench, step 100``."""
+    """E.g. ``layers: llava-hf/llava-1.5-7b-hf, mmbench, aligned, step 100``."""
     record = run.record
     step = record.get("step")
     model = str(record.get("model") or "")
     facts = [
         Path(model).name if model.startswith(("/", ".")) else model,
         record.get("data"),
+        "aligned" if record.get("alignment") else None,
         None if step is None else f"step {step}",
     ]
     subject = ", ".join(str(fact) for fact in facts if fact) or run.path.resolve().name

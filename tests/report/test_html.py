@@ -120,7 +120,14 @@ def compared(step: bool) -> pd.DataFrame:
 
 @pytest.mark.parametrize("step", [False, True])
 def test_compared_runs_are_lines_of_one_chart(step: bool, tmp_path: Path) -> None:
-    ranking = pd.DataFrame({"rank": [1, 2], "run": ["second", "first"]})
+    ranking = pd.DataFrame(
+        {
+            "rank": [1, 2],
+            "run": ["second", "first"],
+            "disparity_input": [40.0, 20.0],
+            "inertia_gap": [0.3, 0.2],
+        }
+    )
     path = run_folder(tmp_path / "run", "compare", compare=compared(step), ranking=ranking)
     text = page([path])
     (found,) = charts(text)
@@ -133,23 +140,24 @@ def test_compared_runs_are_lines_of_one_chart(step: bool, tmp_path: Path) -> Non
     assert norm["first, visual"]["color"] != norm["second, visual"]["color"]
     assert norm["first, visual"]["dash"] != norm["first, text"]["dash"]
     assert "Ranked by disparity" in text
+    assert "largest in second (40" in text
 
 
 def test_attention_has_a_line_for_each_query_and_its_pictures(tmp_path: Path) -> None:
-    table = pd.DataFrame(
-        {"query": ["all", "all", "dog", "dog"], "layer": [1, 2, 1, 2], "share_mean": [0.5, 0.2] * 2}
-    )
+    table = made_tables.attention(layers=2, queries=("all", "dog")).sort_values(["query", "layer"])
+    table["share_mean"], table["heads"] = [0.5, 0.2] * 2, 8
     path = run_folder(tmp_path / "run", "attention", attention=table)
     (path / "plots").mkdir()
     (path / "plots/heatmaps.png").write_bytes(b"\x89PNG")
     text = page([path])
-    ((chart,),) = charts(text)
+    (chart, *_), *_ = charts(text)
     assert [(line["name"], line["y"]) for line in chart["series"]] == [
         ("all", [0.5, 0.2]),
         ("dog", [0.5, 0.2]),
     ]
     assert "<summary>Figures" not in text  # the pictures are not folded away
     assert 'alt="heatmaps"' in text
+    assert "Text gives 35% of its attention to visual tokens" in text
 
 
 @pytest.mark.parametrize("place", ["model", "data", "warning", "token", "column", "step"])
