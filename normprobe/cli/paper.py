@@ -96,7 +96,8 @@ class _Artefact:
             for model in step["models"]:
                 run = folder / model.split("/")[-1]
                 trust = ["--trust-remote-code"] if needs_remote_code(model) else []
-                words = (command, model, *options, *trust, "-o", str(run))
+                written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
+                words = (command, model, *options, *trust, *written)
                 runs.append(run)
                 yield _Command(words, model, run)
         if self.compare:
@@ -106,8 +107,12 @@ class _Artefact:
     @property
     def names(self) -> list[str]:
         """Every word of the commands that something else can take the place of."""
-        commands = self.commands(Path("/"))  # no folder has the name of a model then
-        return list(dict.fromkeys(word for command in commands for word in command.words))
+        words = (
+            word
+            for step in self.steps
+            for word in (*step["models"], *shlex.split(step["command"])[1:])
+        )
+        return list(dict.fromkeys(words))
 
     @property
     def own(self) -> list[str]:
@@ -148,8 +153,9 @@ def _run(command: _Command, changes: _Changes) -> None:
     code = typer.main.get_command(app).main(words, prog_name="normprobe", standalone_mode=False)
     if code:
         raise typer.Exit(code)
-    if command.model in changes.substitutes and read_record(command.folder) is not None:
-        write_published(RunDir.open(command.folder), command.model)
+    if changes.substitutes.keys() & set(command.words) and read_record(command.folder) is not None:
+        base = command.words[command.words.index("--base") + 1] if "--base" in words else None
+        write_published(RunDir.open(command.folder), command.model, base)
         console.show_published(command.folder)
 
 

@@ -26,6 +26,7 @@ from normprobe.report.run_dir import RunDir, read_table
 from normprobe.report.significant import significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.schema import (
+    BASE,
     NONZERO_ROWS,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
@@ -66,9 +67,9 @@ def beside_paper(command: str, model: str, tables: Mapping[str, pd.DataFrame]) -
 
     Returns:
         One row a published number: source, model (as the paper calls it), quantity, statistic,
-        measured, published, difference (measured - published). A token that is not among the run's
-        loudest has no measured norm. No rows where the paper has no number that this command
-        measures.
+        measured, published, difference (measured - published). A token that is not in the run's
+        table of tokens has no measured norm. No rows where the paper has no number that this
+        command measures.
     """
     names = names_of(model)
     rows = []
@@ -91,27 +92,37 @@ def beside_paper(command: str, model: str, tables: Mapping[str, pd.DataFrame]) -
     return table
 
 
-def write_published(run: RunDir, model: str) -> None:
-    """Write ``published.csv`` where the paper has numbers of this model.
+def write_published(run: RunDir, model: str, base: str | None = None) -> None:
+    """Write ``published.csv`` where the paper has numbers of this model as it was released.
 
     Args:
-        run: of any command, its tables written.
+        run: of any command, its tables written. A run with an alignment norm has none.
         model: see ``names_of``.
+        base: likewise, of the base model of ``embeddings --base``; None: what the run says.
 
     Raises:
         NormprobeError: the file cannot be written.
     """
+    if run.record.get("alignment"):
+        return
     command = str(run.record.get("command"))
     names = [command, "tokens"] if command in _MEASURED else []
     present = [name for name in names if (run.path / f"{name}.csv").is_file()]
     tables = {name: read_table(run.path, name) for name in present}
     table = beside_paper(command, model, tables)
     if run.record.get("base"):  # `embeddings --base` keeps the statistics of both tables
-        older = tables[command].query("table == 'base'").assign(table=TEXT)
-        base = beside_paper(command, str(run.record["base"]), {command: older})
-        table = pd.concat([table, base], ignore_index=True)
+        older = _of_base(tables[command], read_table(run.path, "shift"))
+        beside_base = beside_paper(command, base or str(run.record["base"]), older)
+        table = pd.concat([table, beside_base], ignore_index=True)
     if len(table):
         run.write_table(PUBLISHED, table)
+
+
+def _of_base(embeddings: pd.DataFrame, shift: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tables of a run of ``embeddings`` as the base model alone would have them."""
+    tokens = pd.DataFrame({"end": "top", "token": shift["token"], "norm": shift["base_norm"]})
+    older = embeddings[embeddings["table"] == BASE].assign(table=TEXT)
+    return {"embeddings": older, "tokens": tokens.dropna(subset="norm")}
 
 
 def _measured(command: str, number: Published, tables: Mapping[str, pd.DataFrame]) -> float | None:

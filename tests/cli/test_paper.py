@@ -15,6 +15,8 @@ from typer.testing import Result
 from normprobe.cli.app import COMMANDS, app
 from normprobe.report.reference import names_of
 
+IMAGES = Path(__file__).parents[2] / "benchmarks_data/images"
+
 Run = Callable[..., Result]
 Repository = Callable[[str], Path]
 
@@ -39,7 +41,7 @@ PUBLISHED = {
         "GLM-4.1V-9B-Thinking": 5,
     },
     "table3": {"Ovis2.5-9B": 4},
-    "table7": {"Qwen2-VL-7B-Instruct": 2 + 10},  # Tables 6 and 7
+    "table7": {"Qwen2-VL-7B-Instruct": 2 * (2 + 10)},  # Tables 6 and 7, of it and of its base
     "figure2": {"Ovis2.5-9B": 0},
     "figure3": {
         "llava-1.5-7b-hf": 2,
@@ -121,9 +123,41 @@ def test_remote_code_is_not_run_unasked(run: Run, repository: Repository, tmp_pa
 
 
 def test_what_the_paper_did_not_publish_is_asked_for(run: Run) -> None:
-    assert_two_lines(run("paper", "--run", "figure4"), "BASELINE, ALIGNED", "--model BASELINE=")
+    assert_two_lines(run("paper", "--run", "figure4"), ": BASELINE, ALIGNED", "--model BASELINE=")
     result = run("paper", "--run", "figure4", "--model", "BASELINE=x")
     assert_two_lines(result, "ALIGNED", "--model ALIGNED=")
+
+
+OWN = {
+    "table5": (("DEFAULT", "ADAPTER"), ("ALIGNED", "ADAPTER")),
+    "figure4": (("BASELINE", "specimen"), ("ALIGNED", "ADAPTER")),
+    "figure5": (("EARLY", "specimen"), ("MIDDLE", "ADAPTER"), ("LATE", "specimen")),
+    "appendix-g": (
+        ("BASELINE", "specimen"),
+        ("ALIGNED", "ADAPTER"),
+        ("IMAGE", str(IMAGES / "coffee.jpg")),
+        ("PROMPT", "Where is the cup?"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_paper_did_not_publish_is_taken_from_the_user(
+    name: str, run: Run, tmp_path: Path
+) -> None:
+    assert run("align", "-q", "-o", "ADAPTER").exit_code == 0
+    given = [f"--model={word}={value}" for word, value in OWN[name]]
+    result = run("paper", "--run", name, *given, "--data=sample", "-n", "1", "-o", "out")
+    assert result.exit_code == 0, result.output
+    if name == "table5":
+        assert result.stdout.count("gain and bias") == 2
+        assert not (tmp_path / "out").exists()
+        return
+    models = [word for word, _ in OWN[name] if word not in ("IMAGE", "PROMPT")]
+    folders = [*models, *([] if name == "appendix-g" else ["compare"])]
+    for folder in folders:
+        record = json.loads((tmp_path / "out" / name / folder / "run.json").read_text())
+        assert record["status"] == "complete"
 
 
 def test_what_cannot_be_run_is_an_error(run: Run) -> None:

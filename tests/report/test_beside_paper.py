@@ -74,12 +74,15 @@ def test_tokens_are_found_by_their_text_not_by_their_rank() -> None:
 def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
     embeddings = made_tables.embeddings("text")
     base = embeddings.assign(table="base", norm_mean=0.7)
+    shift = made_tables.shift()
+    shift.loc[30, ["token", "base_norm"]] = ["áveis", 1.03]
     path = run_folder(
         tmp_path / "run",
         "embeddings",
         record={"base": "Qwen/Qwen2-7B-Instruct"},
         embeddings=pd.concat([embeddings, base]),
         tokens=made_tables.tokens("text"),
+        shift=shift,
     )
     write_published(RunDir.open(path), "Qwen/Qwen2-VL-7B-Instruct")
     table = read_table(path, "published")
@@ -88,7 +91,24 @@ def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
     assert means["model"].tolist() == ["Qwen2-7B vl", "Qwen2-7B base"]
     assert means["published"].tolist() == [0.6820, 0.6908]
     assert means["measured"].tolist() == pytest.approx([measured, 0.7])
-    assert table["source"].value_counts()["Table 7"] == 10  # the base's tokens are not ranked
+    assert table["source"].value_counts()["Table 7"] == 10 + 10
+    loudest = table[(table["model"] == "Qwen2-7B base") & (table["statistic"] == "rank 1")]
+    assert loudest[["measured", "published"]].to_numpy().tolist() == [[1.03, 1.0273]]
+
+    write_published(RunDir.open(path), "org/model", "Qwen/Qwen2.5-7B-Instruct")
+    table = read_table(path, "published")
+    assert "Qwen2.5-7B base" in set(table["model"])
+
+
+def test_an_aligned_model_is_not_the_papers(tmp_path: Path) -> None:
+    path = run_folder(
+        tmp_path / "run",
+        "interface",
+        record={"alignment": {"target": "table"}},
+        interface=made_tables.interface(),
+    )
+    write_published(RunDir.open(path), LLAVA)
+    assert not (path / "published.csv").exists()
 
 
 def test_other_models_and_commands_have_nothing_beside_them() -> None:
