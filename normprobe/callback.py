@@ -24,6 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from normprobe.analyses.compare import layers_measures
 from normprobe.analyses.inputs import inputs_for
 from normprobe.analyses.layers import layer_rows, layers_table
 from normprobe.analyses.theory import theory_table
@@ -161,24 +162,12 @@ def disparity(layers: "pd.DataFrame") -> dict[str, float]:
         layers: the table of ``layers.csv``.
 
     Returns:
-        ``norm_ratio_input`` and ``norm_ratio_middle``: visual / text mean norm at the decoder
-        input and after the middle layer. ``angle_visual``, ``angle_text``: mean over all layers of
-        the mean angular velocity (Eq. 8), radians per layer; ``angle_gap``: text minus visual.
-        NaN where the inputs hold no such tokens.
+        Those that ``compare`` ranks runs by (``layers_measures``), and ``angle_visual`` and
+        ``angle_text``: mean over all layers of the mean angular velocity (Eq. 8), radians per
+        layer. NaN where the inputs hold no such tokens.
     """
-    norm, angle = (
-        layers.pivot(index="layer", columns="group", values=column).reindex(columns=[VISUAL, TEXT])
-        for column in ("norm_mean", "angle_mean")
-    )
-    ratio = norm[VISUAL] / norm[TEXT]
-    visual, text = angle[VISUAL].mean(), angle[TEXT].mean()  # layer 0 has none
-    return {
-        "norm_ratio_input": float(ratio.iloc[0]),
-        "norm_ratio_middle": float(ratio.iloc[len(ratio) // 2]),
-        "angle_visual": float(visual),
-        "angle_text": float(text),
-        "angle_gap": float(text - visual),
-    }
+    angles = layers.groupby("group")["angle_mean"].mean().reindex([VISUAL, TEXT])
+    return layers_measures(layers) | {f"angle_{g}": float(a) for g, a in angles.items()}
 
 
 @contextmanager

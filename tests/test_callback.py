@@ -85,7 +85,7 @@ def measurements(log: list[dict[str, float]]) -> dict[int, dict[str, float]]:
             if name.startswith("normprobe/")
         }
         for entry in log
-        if "normprobe/angle_gap" in entry
+        if "normprobe/inertia_gap" in entry
     }
 
 
@@ -109,11 +109,12 @@ def test_the_numbers_are_those_of_the_model_at_that_step(model_type: str, tmp_pa
         }
         middle = (depth + 1) // 2
         wanted = {
-            "norm_ratio_input": norm[0, schema.VISUAL] / norm[0, schema.TEXT],
-            "norm_ratio_middle": norm[middle, schema.VISUAL] / norm[middle, schema.TEXT],
+            "disparity_input": norm[0, schema.VISUAL] / norm[0, schema.TEXT],
+            "disparity_middle": norm[middle, schema.VISUAL] / norm[middle, schema.TEXT],
+            "disparity_last": norm[depth, schema.VISUAL] / norm[depth, schema.TEXT],
             "angle_visual": angle[schema.VISUAL],
             "angle_text": angle[schema.TEXT],
-            "angle_gap": angle[schema.TEXT] - angle[schema.VISUAL],
+            "inertia_gap": angle[schema.TEXT] - angle[schema.VISUAL],
         }
         found = measured[step]
         assert found.pop("seconds") > 0
@@ -156,7 +157,7 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
         patch.setenv("TENSORBOARD_LOGGING_DIR", str(folder))
         _, log = trained("llava", tmp_path, every=2, report_to="tensorboard")
     events = reading.EventAccumulator(str(folder)).Reload()
-    for name in ("norm_ratio_input", "angle_gap"):
+    for name in ("disparity_input", "inertia_gap"):
         scalars = events.Scalars(f"train/normprobe/{name}")
         written = {scalar.step: scalar.value for scalar in scalars}
         wanted = {step: values[name] for step, values in measurements(log).items()}
