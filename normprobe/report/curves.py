@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from normprobe.report.plots.by_layer import BAND, GROUPS
-from normprobe.report.plots.style import GROUP_LOOKS, asks_for_log
+from normprobe.report.plots.style import GROUP_LOOKS, SERIES_COLORS, GroupLook, asks_for_log
 from normprobe.schema import TEXT, VISUAL
 
 #: What can be drawn of ``layers.csv``: metric, its words, whether zero belongs on the axis.
@@ -22,19 +22,44 @@ METRICS = (
     ("pooled_cosine", "cosine of the group's mean vectors", False),
 )
 
-#: What can be drawn of ``theory.csv``: words, then a name, a column and the group it looks like.
+_BOTH, _OTHER = GroupLook("#262626", "o", "-"), GroupLook("#8c8c8c", "s", "--")
+_VISUAL, _TEXT = GROUP_LOOKS[VISUAL], GROUP_LOOKS[TEXT]
+
+#: What can be drawn of ``theory.csv``: words, then a name, a column and a look.
 _THEORY = (
     (
-        "cross-modal cosine",
+        "cross-modal cosine (Eq. 15)",
         (
-            ("measured", "cross_modal_cosine_mean", VISUAL),
-            ("predicted (Eq. 15)", "predicted_cross_modal_cosine_mean", TEXT),
+            ("measured", "cross_modal_cosine_mean", _BOTH),
+            ("predicted", "predicted_cross_modal_cosine_mean", _OTHER),
         ),
     ),
-    ("lag angle (radians, Eq. 17)", (("lag angle", "lag_angle_mean", VISUAL),)),
+    ("lag angle (radians, Eq. 17)", (("lag angle", "lag_angle_mean", _BOTH),)),
     (
-        "visual / text update norm",
-        (("update norm ratio", "update_norm_ratio_mean", VISUAL),),
+        "visual / text",
+        (("norm", "norm_ratio_mean", _BOTH), ("update norm", "update_norm_ratio_mean", _OTHER)),
+    ),
+    (
+        "angle between update and layer input (radians)",
+        (
+            ("visual", "update_angle_visual_mean", _VISUAL),
+            ("text", "update_angle_text_mean", _TEXT),
+        ),
+    ),
+    (
+        "cosine between the turn and the other modality's states",
+        (
+            ("visual", "visual_turn_to_text_mean", _VISUAL),
+            ("text", "text_turn_to_visual_mean", _TEXT),
+        ),
+    ),
+    (
+        "correlation of log angle and log norm over tokens (Eq. 13)",
+        (
+            ("visual", "norm_angle_correlation_visual", _VISUAL),
+            ("text", "norm_angle_correlation_text", _TEXT),
+            ("both", "norm_angle_correlation_both", _BOTH),
+        ),
     ),
 )
 
@@ -45,7 +70,6 @@ _ATTENTION = {
     "signal_to_noise": "attention inside the box / outside",
 }
 
-_RUN_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 
 Chart = dict[str, Any]
@@ -67,7 +91,7 @@ def layer_charts(layers: pd.DataFrame) -> list[Chart]:
             continue
         band = [f"{metric}_{end}" for end in BAND]
         series = [
-            _series(str(group), str(group), rows, f"{metric}_mean", band)
+            _series(str(group), GROUP_LOOKS[group], rows, f"{metric}_mean", band)
             for group in reversed(GROUPS)
             if len(rows := layers[layers["group"] == group])
         ]
@@ -80,7 +104,7 @@ def theory_charts(theory: pd.DataFrame) -> list[Chart]:
     charts = []
     for label, lines in _THEORY:
         present = [line for line in lines if line[1] in theory]
-        series = [_series(name, group, theory, column) for name, column, group in present]
+        series = [_series(name, look, theory, column) for name, column, look in present]
         charts.append(_chart(label, series, zero=True))
     return [chart for chart in charts if chart["series"]]
 
@@ -96,13 +120,14 @@ def run_charts(compare: pd.DataFrame) -> list[Chart]:
     if "step" in compare:
         colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0.9, 0, len(runs)))]
     else:
-        colors = [_RUN_COLORS[place % len(_RUN_COLORS)] for place in range(len(runs))]
+        colors = [SERIES_COLORS[place % len(SERIES_COLORS)] for place in range(len(runs))]
     charts = []
     for metric, label, zero in METRICS:
         if f"{metric}_mean" not in compare:
             continue
         series = [
-            _series(f"{run}, {group}", group, rows, f"{metric}_mean") | {"color": color}
+            _series(f"{run}, {group}", GROUP_LOOKS[group], rows, f"{metric}_mean")
+            | {"color": color}
             for run, color in zip(runs, colors, strict=True)
             for group in (VISUAL, TEXT)
             if len(rows := compare[(compare["run"] == run) & (compare["group"] == group)])
@@ -123,8 +148,8 @@ def attention_charts(attention: pd.DataFrame) -> list[Chart]:
         if column not in attention:
             continue
         series = [
-            _series(str(query), VISUAL, attention[attention["query"] == query], column)
-            | {"color": _RUN_COLORS[place % len(_RUN_COLORS)]}
+            _series(str(query), _VISUAL, attention[attention["query"] == query], column)
+            | {"color": SERIES_COLORS[place % len(SERIES_COLORS)]}
             for place, query in enumerate(queries)
         ]
         charts.append(_chart(label, series, zero=True))
@@ -139,9 +164,9 @@ def _chart(label: str, series: list[dict[str, Any]], zero: bool) -> Chart:
 
 
 def _series(
-    name: str, group: str, rows: pd.DataFrame, column: str, band: list[str] | None = None
+    name: str, look: GroupLook, rows: pd.DataFrame, column: str, band: list[str] | None = None
 ) -> dict[str, Any]:
-    rows, look = rows.sort_values("layer"), GROUP_LOOKS[group]
+    rows = rows.sort_values("layer")
     series = {
         "name": name,
         "color": look.color,

@@ -22,6 +22,7 @@ from normprobe.report.curves import (
 from normprobe.report.markup import Markup, data, element
 from normprobe.report.run_dir import read_record, read_table
 from normprobe.report.shift import shift_verdict
+from normprobe.report.theory import theory_verdict
 
 
 def part_of(command: str, path: Path) -> list[Markup]:
@@ -53,7 +54,7 @@ def _interface(path: Path) -> list[Markup]:
 
 
 def _layers(path: Path) -> list[Markup]:
-    table, theory = _read(path, "layers"), _read(path, "theory")
+    table, theory, assumptions = (_read(path, name) for name in ("layers", "theory", "assumptions"))
     if table is None:
         return []
     blocks = [
@@ -71,6 +72,12 @@ def _layers(path: Path) -> list[Markup]:
     charts = [] if theory is None else theory_charts(theory)
     if charts:
         blocks += [element("h3", "The theory beside the measurement"), _curves(charts)]
+    if theory is not None and assumptions is not None:
+        blocks += [
+            element("h3", "Does the paper's theory hold here?"),
+            _verdict(theory_verdict(theory, assumptions)),
+            html_tables.table(assumptions[_VERDICT_FIRST]),
+        ]
     return blocks
 
 
@@ -141,13 +148,17 @@ PARTS: dict[str, Callable[[Path], list[Markup]]] = {
     "attention": _attention,
 }
 
+#: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.
+_VERDICT_FIRST = ["assumption", "source", "verdict", "holds_in", "fails_in", "low", "high"]
+_VERDICT_FIRST += ["median", "worst", "worst_layer", "number"]
+
 #: Commands whose figures show no more than the curves and tables of their part.
 CURVES_SHOW_ALL = ("interface", "layers", "embeddings")
 
 #: Command -> files that its part has shown; a histogram is a figure.
 _SHOWN = {
     "interface": ("interface",),
-    "layers": ("layers", "theory"),
+    "layers": ("layers", "theory", "assumptions"),
     "embeddings": ("embeddings", "tokens", "histogram"),
     "compare": ("compare", "ranking"),
     "attention": ("attention", "heatmaps"),

@@ -1,5 +1,7 @@
 """A text table beside that of the base model: what is printed, and the sentence that says it."""
 
+import math
+
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
@@ -66,8 +68,13 @@ def shift_verdict(embeddings: pd.DataFrame, shift: pd.DataFrame) -> str:
 
 
 def _emerged(row: "pd.Series[str]") -> str:
-    times = significant(float(row["norm"]) / float(row["base_norm"]), 2)
-    how = "new" if pd.isna(row["base_rank"]) else f"{times} x its norm"
+    norm, base_norm = float(row["norm"]), float(row["base_norm"])
+    if math.isnan(base_norm):
+        how = "new"
+    elif base_norm == 0:
+        how = "zero in the base"
+    else:
+        how = f"{significant(norm / base_norm, 2)} x its norm"
     return f"{readable_token(row['token'])} ({how})"
 
 

@@ -11,9 +11,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from normprobe.analyses.assumptions import assumptions_table
 from normprobe.cli.app import app
 from normprobe.report.html import page
+from normprobe.report.plots.style import GROUP_LOOKS, SERIES_COLORS
 from normprobe.report.run_dir import RunDir
+from normprobe.report.theory import theory_verdict
 from report import made_tables
 from report.made_runs import ATTACK, run_folder
 
@@ -116,6 +119,33 @@ def compared(step: bool) -> pd.DataFrame:
     if step:
         tables = [table.assign(step=100 * place) for place, table in enumerate(tables)]
     return pd.concat(tables, ignore_index=True)
+
+
+def test_the_theory_is_judged_in_words_and_its_verdicts_come_first(tmp_path: Path) -> None:
+    theory = made_tables.theory()
+    assumptions = assumptions_table(theory)
+    path = run_folder(
+        tmp_path / "run",
+        "layers",
+        layers=made_tables.layers(),
+        theory=theory,
+        assumptions=assumptions,
+    )
+    text = page([path])
+    assert theory_verdict(theory, assumptions) in Reader(text).text
+    assert text.count(">Uniform Update Magnitude<") == 1
+    assert text.index(">verdict</th>") < text.index(">median</th>")
+    drawn = {chart["label"]: chart["series"] for chart in charts(text)[1]}
+    measured, predicted = drawn["cross-modal cosine (Eq. 15)"]
+    group_colors = {look.color for look in GROUP_LOOKS.values()}
+    assert not {measured["color"], predicted["color"]} & group_colors
+    turns = drawn["cosine between the turn and the other modality's states"]
+    for series, column in zip(turns, ("visual_turn_to_text", "text_turn_to_visual"), strict=True):
+        assert series["y"][1:] == pytest.approx(theory[f"{column}_mean"].tolist()[1:], rel=1e-5)
+
+
+def test_no_run_has_the_color_of_a_token_group() -> None:
+    assert not set(SERIES_COLORS) & {look.color for look in GROUP_LOOKS.values()}
 
 
 @pytest.mark.parametrize("step", [False, True])

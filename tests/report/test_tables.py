@@ -206,3 +206,10 @@ def test_a_shift_between_widths_says_why_it_has_no_distance():
     assert "The hidden sizes differ" in text
     tables = pd.concat([made_tables.embeddings(), made_tables.embeddings().assign(table="base")])
     assert "moved" not in shift_verdict(tables, made_tables.shift(distances=False))
+
+
+def test_a_token_that_was_zero_in_the_base_has_no_ratio():
+    shift = made_tables.shift()
+    shift.loc[7, ["norm", "base_norm", "rank", "base_rank", "emerging"]] = [9.0, 0.0, 0, 3000, True]
+    tables = pd.concat([made_tables.embeddings(), made_tables.embeddings().assign(table="base")])
+    assert "(zero in the base)" in shift_verdict(tables, shift)

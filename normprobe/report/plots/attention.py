@@ -8,6 +8,7 @@ from matplotlib.patches import Patch
 from normprobe.report.plots.glyphs import drawable
 from normprobe.report.plots.style import (
     DOUBLE_WIDTH,
+    SERIES_COLORS,
     asks_for_log,
     mark_layers,
     new_figure,
@@ -17,15 +18,8 @@ from normprobe.report.plots.style import (
 TABLES = ("attention",)
 
 _HEIGHT = 2.7  # inches
-#: Okabe-Ito colours; the first query is all text.
-_LOOKS = (
-    ("#0072B2", "s", "-"),
-    ("#D55E00", "o", "--"),
-    ("#009E73", "^", "-."),
-    ("#CC79A7", "D", ":"),
-    ("#E69F00", "v", "--"),
-    ("#56B4E9", "P", "-."),
-)
+#: Of each query; the first is all text.
+_LOOKS = tuple(zip(SERIES_COLORS, "so^DvPX", ("-", "--", "-.", ":", "--", "-.", ":"), strict=True))
 
 _BAND = Patch(color=_LOOKS[0][0], alpha=0.15, linewidth=0, label="std over heads and tokens")
 

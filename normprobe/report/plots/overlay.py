@@ -9,7 +9,7 @@ from normprobe.report.plots.glyphs import drawable
 from normprobe.report.plots.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    RUN_COLORS,
+    SERIES_COLORS,
     asks_for_log,
     mark_layers,
     new_figure,
@@ -75,4 +75,4 @@ def _draw(axes: Axes, compare: pd.DataFrame, runs: list[str], metric: str) -> No
 
 
 def _color(place: int) -> str:
-    return RUN_COLORS[place % len(RUN_COLORS)]
+    return SERIES_COLORS[place % len(SERIES_COLORS)]

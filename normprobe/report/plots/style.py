@@ -64,8 +64,8 @@ GROUP_LOOKS = {
 }
 
 
-#: One for each compared run, in their order; the same palette, so visual and text keep line styles.
-RUN_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: One for each compared run, or each query of attention: from Tol's muted palette, no group's.
+SERIES_COLORS = ("#882255", "#999933", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#000000")
 
 
 @contextmanager
