@@ -25,7 +25,8 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
           (Eq. 15), empty from the first layer on whose visual input was changed between layers
         - lag_angle: arccos of that prediction minus arccos of the balanced one, where both
           modalities turn by the geometric mean of the tangents (Eq. 17, Lemma 1), in radians;
-          empty where a mean cosine or the cosine at layer 0 is not positive
+          empty where a mean cosine or the cosine at layer 0 is not positive; ``lag_angle_samples``
+          counts the samples that have one
         - norm_ratio: visual / text norm of what leaves the layer, above 1 under Modality Norm
           Imbalance
         - update_norm_ratio: visual / text update norm, 1 under Uniform Update Magnitude
@@ -47,6 +48,7 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     for name, of_samples in columns.items():
         merged[f"{name}_mean"] = of_samples.mean()
         merged[f"{name}_std"] = of_samples.std(ddof=0)
+    merged["lag_angle_samples"] = columns["lag_angle"].notna().sum()
     merged = merged.join(_norm_angle_relations(rows))
     merged.insert(1, "hidden_size", rows["hidden_size"].iloc[0])
     return merged.reset_index()

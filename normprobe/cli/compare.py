@@ -78,7 +78,8 @@ def compare(
         now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         path = output or Path("runs") / "compare" / f"{command}-{now}"
         made = RunDir.create(path, overwrite=overwrite, record=record)
-        if shared([run.record.get("sample_ids") for run in opened]) is None:
+        samples = [run.record.get("sample_ids") for run in opened]  # of a training there are none
+        if any(ids != samples[0] for ids in samples):
             warning = "the runs measured different samples: part of a difference may be the data's"
             made.add_warning(warning)
             console.talk(f"warning: {warning}")

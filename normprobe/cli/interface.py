@@ -7,6 +7,9 @@ from normprobe.cli import console
 from normprobe.cli import options as opt
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
     from normprobe.cli.subject import Subject
     from normprobe.data.datasets import DataSet
     from normprobe.report.run_dir import RunDir
@@ -75,4 +78,8 @@ def measure(
     if len(histogram):
         written["histogram"] = histogram
     finish_run(run, "interface", written, started)
-    console.show(run.path, table, tables.interface_table, verdict.interface_verdict(table), mode)
+
+    def show_interface(table: "pd.DataFrame", target: "Console") -> None:
+        tables.interface_table(table, target, aligned="alignment" in run.record)
+
+    console.show(run.path, table, show_interface, verdict.interface_verdict(table), mode)

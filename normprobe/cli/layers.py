@@ -7,6 +7,7 @@ from normprobe.cli import console
 from normprobe.cli import options as opt
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from normprobe.cli.subject import Subject
@@ -85,6 +86,9 @@ def measure(
         run, "layers", {"layers": table, "theory": theory, "assumptions": assumptions}, started
     )
 
+    def show_layers(table: "pd.DataFrame", target: "Console") -> None:
+        tables.layers_table(table, target, aligned="alignment" in run.record)
+
     def show_theory(target: "Console") -> None:
         print_assumptions(assumptions, target)
         console.say(theory_verdict(theory, assumptions), target)
@@ -92,7 +96,7 @@ def measure(
     console.show(
         run.path,
         table,
-        tables.layers_table,
+        show_layers,
         verdict.layers_verdict(table),
         mode,
         then=show_theory,

@@ -38,16 +38,18 @@ _MOST_LAYERS = 33  # a 32-layer model and its input: one screen
 _STEPS = (2, 3, 4, 5, 8, 10, 20, 50, 100)
 _MOST_RANKS = 10
 _TOKEN_WIDTH = 20
+_ALIGNED = ", visual tokens aligned"  # in a title
 
 
-def interface_table(interface: pd.DataFrame, console: Console) -> None:
+def interface_table(interface: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
     """Print ``interface.csv``: norms by stage and group.
 
     Args:
         interface: the table.
         console: where to print.
+        aligned: whether the model has an alignment norm.
     """
-    table = new_table("L2 norm at the interface")
+    table = new_table("L2 norm at the interface" + _ALIGNED * aligned)
     for header in ("stage", "d", "tokens", "mean", "std", "median", "x prompt", "x table"):
         add_column(table, header, left=header == "stage")
     for stage in STAGES:
@@ -77,12 +79,13 @@ def interface_table(interface: pd.DataFrame, console: Console) -> None:
     )
 
 
-def layers_table(layers: pd.DataFrame, console: Console) -> None:
+def layers_table(layers: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
     """Print ``layers.csv``: visual beside text, or whichever groups exist, layer by layer.
 
     Args:
         layers: the table.
         console: where to print.
+        aligned: whether the model has an alignment norm.
     """
     present = [group for group in (VISUAL, TEXT, *TOKEN_GROUPS) if (layers["group"] == group).any()]
     groups = list(dict.fromkeys(present))[:2]
@@ -90,7 +93,7 @@ def layers_table(layers: pd.DataFrame, console: Console) -> None:
     numbers = sorted(int(layer) for layer in layers["layer"].unique())
     shown = _selection(numbers)
 
-    table = new_table("Decoder layers")
+    table = new_table("Decoder layers" + _ALIGNED * aligned)
     add_column(table, "\nlayer")
     for header in ("norm", "cosine", "angle", "rel.update"):
         for place, group in enumerate(groups):

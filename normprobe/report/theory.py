@@ -69,8 +69,12 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
         last = lags.iloc[-1]
         sentence += (
             f" The lag angle (Eq. 17) is {significant(float(last['lag_angle_mean']), 2)} rad after "
-            f"layer {int(last['layer'])}."
+            f"layer {int(last['layer'])}"
         )
+        having, samples = int(last["lag_angle_samples"]), int(last["samples"])
+        if having < samples:
+            sentence += f", in the {having} of {samples} samples that begin with a cosine above 0"
+        sentence += "."
     return sentence
 
 

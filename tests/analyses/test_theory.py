@@ -81,6 +81,7 @@ def test_the_lag_is_empty_where_the_theory_does_not_speak(
 ) -> None:
     table = theory_table(rows(visual, text, initial))
     assert table["lag_angle_mean"].iloc[1:].isna().all()
+    assert (table["lag_angle_samples"].iloc[1:] == 0).all()
     assert table["predicted_cross_modal_cosine_mean"].notna().all()
 
 

@@ -61,7 +61,9 @@ def edit(adapter: Path, **changes: object) -> None:
 
 def test_layers_with_alignment(run: Run) -> None:
     assert run("layers", "-n", 4, "-o", "before").exit_code == 0
-    assert run("layers", "-n", 4, "-o", "after", "--align").exit_code == 0
+    result = run("layers", "-n", 4, "-o", "after", "--align")
+    assert result.exit_code == 0
+    assert "Decoder layers, visual tokens aligned" in result.stdout
     before, after = layer_norms("before"), layer_norms("after")
     assert after["visual"] == pytest.approx(table_norm(), rel=0.01)
     assert after["text"] == before["text"]  # alignment touches no text

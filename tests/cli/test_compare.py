@@ -100,6 +100,8 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out/run.json").read_text())["warnings"]
     same = [make_run(tmp_path / name, sample_ids=["x"]) for name in ("c", "d")]
     assert "warning" not in run("compare", *same, "-o", "other").stderr
+    fixed = [make_run(tmp_path / name, step=step) for name, step in (("e", 1), ("f", 2))]
+    assert "warning" not in run("compare", *fixed, "-o", "training").stderr
 
 
 def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def theory(depth=6):
     for name, values in means.items():
         table[f"{name}_mean"] = values
         table[f"{name}_std"] = np.abs(values) / 5
+    table["lag_angle_samples"] = 56
     for name, value in (("visual", -0.8), ("text", -0.3), ("both", -0.9)):
         table[f"norm_angle_correlation_{name}"] = moved * value
         table[f"norm_angle_slope_{name}"] = moved * value

@@ -185,6 +185,9 @@ def test_the_theory_says_what_holds_where():
         "1 of 4 assumptions hold in every layer. After layer 6 Eq. 15 predicts"
         in theory_verdict(THEORY, table)
     )
+    assert theory_verdict(THEORY, table).endswith("rad after layer 6.")
+    few = THEORY.assign(lag_angle_samples=5)
+    assert "in the 5 of 56 samples that begin with" in theory_verdict(few, table)
     assert printed(print_assumptions, assumptions_table(THEORY.iloc[:0])) == ""
 
 

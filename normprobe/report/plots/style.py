@@ -65,7 +65,7 @@ GROUP_LOOKS = {
 
 
 #: One for each compared run, or each query of attention: from Tol's muted palette, no group's.
-SERIES_COLORS = ("#882255", "#999933", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#000000")
+SERIES_COLORS = ("#882255", "#999933", "#44AA99", "#332288", "#AA4499", "#000000", "#DDCC77")
 
 
 @contextmanager

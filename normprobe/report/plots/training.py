@@ -5,7 +5,7 @@ from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy import linspace
 
 from normprobe.report.plots.style import DOUBLE_WIDTH, GROUP_LOOKS, mark_layers, new_figure
@@ -48,6 +48,7 @@ def figure(title: str, compare: pd.DataFrame) -> Figure:
         ax=list(panels),
         label="training step",
         pad=0.01,
+        ticks=MaxNLocator(integer=True),
         format=FuncFormatter(lambda step, _: f"{step:.0f}"),
     )
     return drawing
