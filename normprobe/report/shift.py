@@ -59,7 +59,7 @@ def shift_verdict(embeddings: pd.DataFrame, shift: pd.DataFrame) -> str:
     if len(emerging):
         named = ", ".join(_emerged(row) for _, row in emerging.head(_NAMED).iterrows())
         visual = int(emerging["visual_token"].sum())
-        more = ", ..." if len(emerging) > _NAMED else ""
+        more = f" and {len(emerging) - _NAMED} more" if len(emerging) > _NAMED else ""
         sentences.append(
             f"{len(emerging)} of the {int(shift['rank'][shift['emerging'].astype(bool)].max())} "
             f"loudest were not among them in the base ({visual} visual): {named}{more}"

@@ -216,3 +216,4 @@ def test_a_token_that_was_zero_in_the_base_has_no_ratio():
     shift.loc[7, ["norm", "base_norm", "rank", "base_rank", "emerging"]] = [9.0, 0.0, 0, 3000, True]
     tables = pd.concat([made_tables.embeddings(), made_tables.embeddings().assign(table="base")])
     assert "(zero in the base)" in shift_verdict(tables, shift)
+    assert shift_verdict(tables, shift).endswith(f" and {shift['emerging'].sum() - 3} more.")
