@@ -97,6 +97,7 @@ class _Windows:
         model_type: str | None,
     ) -> None:
         self._data = data
+        self._ids = data.ids
         self._processor = processor
         self._batch_size = batch_size
         self._system = system
@@ -105,10 +106,10 @@ class _Windows:
         self._length = batch_size * _BATCHES_A_WINDOW if batch_size > 1 else 1
 
     def __len__(self) -> int:
-        return -(-len(self._data) // self._length)
+        return -(-len(self._ids) // self._length)
 
     def __getitem__(self, index: int) -> bytes:
-        ids = self._data.ids[index * self._length : (index + 1) * self._length]
+        ids = self._ids[index * self._length : (index + 1) * self._length]
         made: list[Batch] = []
         bad = BadRows(skip=self._data.bad.skip)
         try:
