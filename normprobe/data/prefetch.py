@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
 
 _BATCHES_A_WINDOW = 4  # among which samples are sorted by length
+_SAMPLES_A_WINDOW = 128  # whose pictures a worker holds at once; more only for one larger batch
 _MOST_WORKERS = 8
 
 
@@ -103,7 +104,8 @@ class _Windows:
         self._system = system
         self._model_type = model_type
         # One sample a batch needs no sorting.
-        self._length = batch_size * _BATCHES_A_WINDOW if batch_size > 1 else 1
+        most = max(1, _SAMPLES_A_WINDOW // batch_size)
+        self._length = batch_size * min(_BATCHES_A_WINDOW, most) if batch_size > 1 else 1
 
     def __len__(self) -> int:
         return -(-len(self._ids) // self._length)
