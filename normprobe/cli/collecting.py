@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -63,7 +64,9 @@ def collect(
     state.wait_for_everyone()  # every process has seen the same parts before one adds another
     # Every n-th: neighbours in a file often cost about the same.
     share = data.subset(rest[state.process_index :: state.num_processes])
-    _measure_share(run, subject, share, measure, batch_size, system, what)
+    alone = state.num_processes == 1  # otherwise another may be adding its first rows
+    with run.discarded_on_failure() if alone else nullcontext():
+        _measure_share(run, subject, share, measure, batch_size, system, what)
     data.bad.add(gather_object(data.bad.skipped))
     state.wait_for_everyone()
     if state.num_processes > 1:
@@ -133,7 +136,11 @@ def note_skipped(run: "RunDir", data: "DataSet") -> None:
 
     import pandas as pd
 
-    if skipped := data.bad.skipped:
+    if data.bad.skipped:
+        place = {sample_id: place for place, sample_id in enumerate(data.ids)}
+        # First what has no sample, as it was found when the data were opened. The others were
+        # found by several processes, in batches of one size or another.
+        skipped = sorted(data.bad.skipped, key=lambda row: place.get(row.sample or "", -1))
         table = pd.DataFrame([asdict(row) for row in skipped])
         table["row"] = table["row"].astype("Int64")  # no row at all is an empty field, not 3.0
         run.write_table("skipped", table)
@@ -179,7 +186,8 @@ def note_confidence(run: "RunDir", rows: "pd.DataFrame") -> None:
     units = int(image_units(rows).nunique())
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
     if units < FEW_UNITS:
-        few = f"{units} image{'' if units == 1 else 's'}"
+        unit = "image" if rows["image_hash"].notna().any() else "prompt"
+        few = f"{units} {unit}{'' if units == 1 else 's'}"
         warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
         run.add_warning(warning)
         console.talk(f"note: {warning}")

@@ -32,8 +32,9 @@ def data(text: str) -> None:
 
 
 def talk(text: str) -> None:
-    """Write a line for the person at the terminal to stderr."""
-    typer.echo(text, err=True)
+    """Write a line for the person at the terminal to stderr; of several processes, the first."""
+    if os.environ.get("RANK", "0") == "0":  # torchrun and accelerate number them
+        typer.echo(text, err=True)
 
 
 def stdout_console() -> "Console":
@@ -120,7 +121,7 @@ def reported(verbose: bool) -> Iterator[None]:
         if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
             raise
         typer.secho(f"error: {known.problem}", err=True, fg="red")
-        talk(f"       {known.remedy}")
+        typer.echo(f"       {known.remedy}", err=True)
         raise typer.Exit(FAILED) from None
 
 

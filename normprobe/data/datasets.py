@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,19 @@ class DataSet:
         """False where every question is known to be text alone."""
         return any(question.has_image for question in self._questions)
 
-    def subset(self, ids: Collection[str], bad: BadRows | None = None) -> DataSet:
-        """The questions with these ids, in the order of this data set.
+    def subset(self, ids: Iterable[str], bad: BadRows | None = None) -> DataSet:
+        """The questions with these ids, in the order of the ids.
 
         Args:
             ids: of samples.
             bad: where its bad rows go; ``None``: to those of this data set.
         """
-        kept = set(ids)
-        questions = [question for question in self._questions if question.id in kept]
+        questions = [self._by_id[sample_id] for sample_id in ids]
         return DataSet(self.name, questions, self.provenance, bad or self.bad)
+
+    @cached_property
+    def _by_id(self) -> dict[str, Question]:
+        return {question.id: question for question in self._questions}
 
     def __len__(self) -> int:
         return len(self._questions)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
 
 _BATCHES_A_WINDOW = 4  # among which samples are sorted by length
+_SAMPLES_A_WINDOW = 128  # whose pictures a worker holds at once; more only for one larger batch
 _MOST_WORKERS = 8
 
 
@@ -97,18 +98,20 @@ class _Windows:
         model_type: str | None,
     ) -> None:
         self._data = data
+        self._ids = data.ids
         self._processor = processor
         self._batch_size = batch_size
         self._system = system
         self._model_type = model_type
         # One sample a batch needs no sorting.
-        self._length = batch_size * _BATCHES_A_WINDOW if batch_size > 1 else 1
+        most = max(1, _SAMPLES_A_WINDOW // batch_size)
+        self._length = batch_size * min(_BATCHES_A_WINDOW, most) if batch_size > 1 else 1
 
     def __len__(self) -> int:
-        return -(-len(self._data) // self._length)
+        return -(-len(self._ids) // self._length)
 
     def __getitem__(self, index: int) -> bytes:
-        ids = self._data.ids[index * self._length : (index + 1) * self._length]
+        ids = self._ids[index * self._length : (index + 1) * self._length]
         made: list[Batch] = []
         bad = BadRows(skip=self._data.bad.skip)
         try:

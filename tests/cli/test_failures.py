@@ -173,6 +173,7 @@ def test_an_image_that_is_none(run: Run, tmp_path: Path) -> None:
     line = {"question_id": 1, "image": "a.jpg", "text": "Is it?", "label": "yes"}
     (tmp_path / "bad.jsonl").write_text(json.dumps(line) + "\n")
     assert_two_lines(run("layers", "--data", "bad.jsonl", "-o", "out"), "a.jpg")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_keeps_what_is_there(

@@ -42,8 +42,10 @@ def test_two_processes_give_the_table_of_one(run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_more_processes_than_samples(run: Run, tmp_path: Path) -> None:
     layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "1"]
-    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    done = torchrun(tmp_path, *layers, "-o", "two")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Decoder layers") == 1
+    assert done.stderr.count("reads 1 of 1 weight file") == 1
     assert run(*layers, "-o", "one").exit_code == 0
     assert_same_tables(tmp_path / "two", tmp_path / "one")
 

@@ -59,6 +59,21 @@ def test_the_rest_is_measured(run: Run, lines: Path, command: str) -> None:
     assert record["status"] == "complete"
 
 
+@pytest.mark.parametrize("batch_size", ["1", "2", "auto"])
+def test_what_was_left_out_stands_in_the_order_of_the_data(
+    run: Run, lines: Path, batch_size: str
+) -> None:
+    """Workers give a batch back at a time, and the processor refuses after the images are read."""
+    look, bad = {"image": "red.png", "prompt": "<image>?"}, {"image": "bad.png", "prompt": "What?"}
+    rows = [look, bad, bad, look] * 5 + [{"image": "red.png", "prompt": "What?"}]
+    text = "".join(json.dumps({"id": number} | row) + "\n" for number, row in enumerate(rows))
+    lines.write_text(text)
+    options = ["--data", lines, "--skip-bad", "-b", batch_size, "-o", "out"]
+    assert run("layers", *options).exit_code == 0
+    skipped = pd.read_csv(lines.parent / "out/skipped.csv")
+    assert skipped["sample"].tolist() == [f"prompts/{number}" for number in range(20)]
+
+
 def test_without_the_option_the_first_is_an_error(run: Run, lines: Path) -> None:
     assert_two_lines(run("layers", "--data", lines), "mine.jsonl, line 5, column id")
     rows = lines.read_text().splitlines()[:4]

@@ -59,6 +59,12 @@ def test_iteration_is_repeatable_and_limited():
     assert open_data("sample", limit=5, seed=1).ids != data.ids
 
 
+def test_a_subset_follows_its_ids():
+    data = open_data("sample", limit=5)
+    first, *_, last = data.ids
+    assert data.subset([last, first]).ids == [last, first]
+
+
 def test_provenance_is_json_and_names_file_seed_limit_and_wording():
     data = open_data("sample", limit=3, seed=7)
     provenance = json.loads(json.dumps(data.provenance))

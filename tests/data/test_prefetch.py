@@ -4,6 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
+from normprobe.data import prefetch
 from normprobe.data.batches import build_inputs
 from normprobe.data.benchmark import Question
 from normprobe.data.datasets import DataSet, open_data
@@ -63,6 +64,21 @@ def test_samples_of_about_the_same_length_go_together(specimen_processor):
     assert sum(padded) == 0
     in_order = build_inputs(specimen_processor, list(data)[:4])
     assert int((in_order["attention_mask"] == 0).sum()) > 100
+
+
+@pytest.mark.parametrize(("batch_size", "most"), [(2, 8), (64, 128), (200, 200)])
+def test_a_worker_holds_few_pictures_at_once(specimen_processor, monkeypatch, batch_size, most):
+    data, real, held = made([1] * 400), DataSet.subset, []
+
+    def subset(self, ids, bad=None):
+        held.append(len(ids))
+        return real(self, ids[:1], bad)
+
+    monkeypatch.setattr(DataSet, "subset", subset)
+    monkeypatch.setattr(prefetch, "_workers", lambda tasks: 0)
+    list(prefetched(data, specimen_processor, batch_size))
+    assert max(held) == most
+    assert sum(held) == 400
 
 
 def test_the_error_of_a_worker_arrives_whole(specimen_processor):
