@@ -232,6 +232,8 @@ def test_every_run_of_an_aligned_model_says_so(run: Run, adapter: Path, tmp_path
     for folder in ("attention", "interface"):
         record = json.loads(Path(folder, "run.json").read_text())
         assert record["alignment"] == {"after": "model.multi_modal_projector", "compensate": True}
+    assert run("report", "interface", "-o", "page.html").exit_code == 0
+    assert "after: model.multi_modal_projector" in Path("page.html").read_text()
     shown = run("inspect", adapter).stdout
     assert "behind model.multi_modal_projector" in shown
     assert "behind" not in run("inspect").stdout
