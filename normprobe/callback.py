@@ -30,6 +30,7 @@ from normprobe.analyses.layers import layer_rows, layers_table
 from normprobe.analyses.theory import theory_table
 from normprobe.analyses.token_rows import constant_rows, groups_of
 from normprobe.errors import NormprobeError
+from normprobe.model.norm_alignment import inserted_norm
 from normprobe.model.parts import find_parts
 from normprobe.report.provenance import provenance
 from normprobe.report.run_dir import RunDir
@@ -152,6 +153,9 @@ class NormProbeCallback(TrainerCallback):
             dtype=str(model.dtype).removeprefix("torch."),
             parts={role: part.name for role, part in find_parts(model)},
         )
+        norm = inserted_norm(model)
+        if norm is not None:
+            record["alignment"] = norm.placement
         return RunDir.create(self._output / f"step-{step:06d}", overwrite=True, record=record)
 
 

@@ -6,6 +6,7 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support.tiny_inputs import SPECIAL_IDS, collate, tiny_inputs, tiny_samples
 from support.tiny_models import tiny_model
 from transformers import Trainer, TrainingArguments
 
-from normprobe import NormProbeCallback, NormprobeError, schema
+from normprobe import NormProbeCallback, NormprobeError, align_norms, schema
 
 STEPS = 4
 TYPES = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")
@@ -41,10 +42,16 @@ def restless(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def trained(
-    model_type: str, folder: Path, *, every: int | None, **arguments: Any
+    model_type: str,
+    folder: Path,
+    *,
+    every: int | None,
+    prepare: Callable[[torch.nn.Module], object] = lambda model: None,
+    **arguments: Any,
 ) -> tuple[torch.nn.Module, list[dict[str, float]]]:
     """The model after a few steps, and the Trainer's log."""
     model = restless(tiny_model(model_type))
+    prepare(model)
     data = [{**sample, "labels": sample["input_ids"].clone()} for sample in tiny_samples(model, 8)]
     options = {
         "max_steps": STEPS,
@@ -148,6 +155,16 @@ def test_a_run_folder_a_step(tmp_path: Path) -> None:
     assert (tmp_path / "runs/step-000002/theory.csv").is_file()
     assert pd.read_parquet(tmp_path / "runs/step-000002/samples")["sample_id"].nunique() == 3
     trained("llava", tmp_path, every=4)  # a second training replaces its steps
+
+
+def test_runs_of_an_aligned_model_say_so(tmp_path: Path) -> None:
+    """Figure 5 puts trainings with and without the norm side by side."""
+    trained("llava", tmp_path, every=STEPS, prepare=align_norms)
+    record = json.loads((tmp_path / f"runs/step-{STEPS:06d}/run.json").read_text())
+    assert record["alignment"] == {"after": "model.multi_modal_projector", "compensate": True}
+    trained("llava", tmp_path / "plain", every=STEPS)
+    plain = json.loads((tmp_path / f"plain/runs/step-{STEPS:06d}/run.json").read_text())
+    assert "alignment" not in plain
 
 
 def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from normprobe.cli import options as opt
 if TYPE_CHECKING:
     from normprobe.cli.subject import Subject
     from normprobe.data.datasets import DataSet
+    from normprobe.model.checkpoint import Checkpoint
     from normprobe.report.run_dir import RunDir
 
 #: Samples that the target is measured on: the prompts of a data set differ little.
@@ -58,7 +59,7 @@ def align(
     mode = console.mode_of(json, quiet)
     with console.reported(verbose):
         if stats:
-            _show_statistics(model, revision, mode)
+            _show_statistics(model, revision, trust_remote_code, mode)
             return
         import pandas as pd
 
@@ -74,14 +75,8 @@ def align(
         with run.discarded_on_failure(), write_failures(run.path):
             note_subject(run, subject)
             run.note(files=[*run.record["files"], *ADAPTER_FILES])
-            checkpoint = subject.checkpoint
-            local = Path(checkpoint.source).is_dir() and model != checkpoint.name
-            save_alignment(
-                subject.model,
-                run.path,
-                base_model=str(Path(checkpoint.source).resolve()) if local else checkpoint.name,
-                revision=checkpoint.revision,
-            )
+            base, commit = _base_of(subject.checkpoint)
+            save_alignment(subject.model, run.path, base_model=base, revision=commit)
             run.finish()
         table = pd.DataFrame([run.record["alignment"]])
         console.show(run.path, table, tables.alignment_table, "", mode)
@@ -90,20 +85,15 @@ def align(
 def align_subject(
     run: "RunDir", subject: "Subject", samples: "DataSet", options: Mapping[str, Any]
 ) -> None:
-    """Align the loaded model where ``--align`` asks for it, and record what norm there is.
+    """Align the loaded model where ``--align`` asks for it.
 
     Args:
-        run: its record gets ``alignment``.
+        run: its record gets ``alignment``: how the norm was chosen.
         subject: the loaded model, changed in place.
         samples: the target and the model's own scales are measured on the first of them.
         options: the command's options by name.
     """
-    from normprobe.model.norm_alignment import inserted_norm
-
     if not options.get("align"):
-        norm = inserted_norm(subject.model)
-        if norm is not None:
-            run.note(alignment=norm.placement)
         return
     from normprobe.analyses.align import PROMPT
     from normprobe.analyses.align import align as align_model
@@ -139,6 +129,19 @@ def align_subject(
         console.talk(f"warning: {warning}")
 
 
+def _base_of(checkpoint: "Checkpoint") -> tuple[str, str | None]:
+    """What opens the model without its norm from anywhere, and its revision."""
+    from normprobe.model.checkpoint import SPECIMEN
+    from normprobe.specimen import SPECIMEN_DIR
+
+    source, revision = checkpoint.source, checkpoint.revision
+    if checkpoint.adapter is not None:
+        source, revision = checkpoint.adapter, checkpoint.adapter_revision
+    if source == str(SPECIMEN_DIR):
+        return SPECIMEN, None
+    return (str(Path(source).resolve()) if Path(source).is_dir() else source), revision
+
+
 def _number_or_name(target: str) -> float | str:
     try:
         return float(target)
@@ -146,13 +149,23 @@ def _number_or_name(target: str) -> float | str:
         return target
 
 
-def _show_statistics(source: str, revision: str | None, mode: console.Mode) -> None:
+def _show_statistics(
+    source: str, revision: str | None, trust_remote_code: bool, mode: console.Mode
+) -> None:
     """Print Table 5 of a saved norm. Nothing is loaded but its weights."""
-    from normprobe.model.alignment_files import norm_weights
+    from normprobe.model.alignment_files import adapter_files, adapter_settings, norm_weights
+    from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.norm_alignment import norm_statistics
+    from normprobe.model.weight_files import weight_files_of
     from normprobe.report import tables
 
-    weights = norm_weights(source, revision)
+    if adapter_settings(Path(source)) is not None:  # its base model need not be here
+        files = adapter_files(Path(source))
+    else:
+        files = weight_files_of(
+            open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
+        )
+    weights = norm_weights(files)
     table = norm_statistics(weights["weight"], weights["bias"])
     if mode == "json":
         console.data(tables.to_json(table))

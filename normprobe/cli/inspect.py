@@ -34,6 +34,7 @@ def inspect(
     with console.reported(verbose):
         from normprobe.analyses.inspect import norm_placement_note, parts_table
         from normprobe.analyses.weights import weights_table
+        from normprobe.model.alignment_files import saved_settings
         from normprobe.model.checkpoint import open_checkpoint
         from normprobe.model.loading import build_on_meta
         from normprobe.model.parts import family_of, find_parts
@@ -56,6 +57,9 @@ def inspect(
             "norm placement": norm_placement_note(built, parts),
             "image token ids": ", ".join(map(str, parts.image_token_ids)),
         }
+        norm = saved_settings(checkpoint)
+        if norm is not None:
+            facts["alignment norm"] = f"behind {norm['after']}"
         target = console.stdout_console()
         tables.inspect_table(table, facts, target)
         if stored is not None:

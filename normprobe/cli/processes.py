@@ -61,11 +61,14 @@ def join_processes(device: str, device_map: str | None) -> Processes:
         device_map: ``--device-map``.
 
     Raises:
-        NormprobeError: options that several processes cannot follow.
+        NormprobeError: an unknown device, or options that several processes cannot follow.
     """
     from accelerate import PartialState
 
-    state = PartialState(cpu=device == "cpu", timeout=_PATIENCE)
+    from normprobe.model.loading import pick_device
+
+    # Left to itself, accelerate lets processes on a machine without a GPU know nothing of the rest.
+    state = PartialState(cpu=pick_device(device).type == "cpu", timeout=_PATIENCE)
     if state.num_processes == 1:
         return Processes(state, device)
     if device_map is not None or device not in ("auto", "cpu"):

@@ -276,7 +276,7 @@ def start_run(
         model=checkpoint.name,
         model_revision=checkpoint.revision,
         model_type=checkpoint.config.model_type,
-        model_files=file_states(checkpoint.source),
+        model_files=file_states(*checkpoint.local_folders),
         data=data.name if data else None,
         data_provenance=data.provenance if data else None,
         data_files=file_states(*(source["path"] for source in sources if "path" in source)),
@@ -293,10 +293,11 @@ def _free(path: Path) -> Path:
 
 
 def note_subject(run: "RunDir", subject: Subject) -> None:
-    """Record what was loaded: parts, device, dtype, attention."""
+    """Record what was loaded: parts, alignment norm, device, dtype, attention."""
     from normprobe.analyses.inspect import norm_placement_note
     from normprobe.model.guard import quantised_parts
     from normprobe.model.loading import device_and_dtype
+    from normprobe.model.norm_alignment import inserted_norm
     from normprobe.model.overrides import FUSIONS
     from normprobe.model.parts import family_of
     from normprobe.report.reading import reading_record
@@ -315,6 +316,9 @@ def note_subject(run: "RunDir", subject: Subject) -> None:
         weights=reading_record(subject.plan),
         attn_implementation=getattr(subject.model.config, "_attn_implementation", None),
     )
+    norm = inserted_norm(subject.model)
+    if norm is not None and "alignment" not in run.record:  # one that --align did not insert
+        run.note(alignment=norm.placement)
     warnings = []
     if family_of(subject.parts) == "projector" and subject.parts.projector is None:
         warnings.append("no projector found: its stages are left out; --projector NAME names one")

@@ -7,27 +7,31 @@ a Trainer writes it, holds the norm beside its other weights and says so in its 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.norm_alignment import (
     CONFIG_ENTRY,
     NAME,
-    GlobalWeightCompensatedLayerNorm,
     attach_norm,
     inserted_norm,
+    running_device,
 )
 from normprobe.model.parts import Part
+from normprobe.model.repository import FETCH_AGAIN, Repository
+from normprobe.model.weight_files import WeightFiles
 
 ADAPTER_CONFIG = "norm_alignment.json"
 ADAPTER_WEIGHTS = "norm_alignment.safetensors"
 
 ADAPTER_FILES = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)
 
-_CHECKPOINT_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+#: The remedy where a norm was expected.
+HOLDS_A_NORM = "pass an adapter of `normprobe align`, or a checkpoint of an aligned model"
 
 
 def save_alignment(
@@ -85,103 +89,105 @@ def adapter_settings(folder: Path) -> dict[str, Any] | None:
     )
 
 
-def norm_weights(source: str | Path, revision: str | None = None) -> dict[str, Tensor]:
-    """Gain (``weight``) and ``bias`` of the norm in an adapter or a checkpoint.
+def norm_weights(files: WeightFiles) -> dict[str, Tensor]:
+    """Gain (``weight``) and ``bias`` of the norm, ``[hidden]`` each.
 
-    Only the file that holds them is fetched and only they are read.
+    Only the files that hold them are fetched and only they are read.
 
     Args:
-        source: an adapter folder, a checkpoint folder or a hub id.
-        revision: of a hub id.
+        files: of ``adapter_files``, or of ``weight_files_of`` a checkpoint that was trained.
 
     Raises:
-        NormprobeError: when there is no alignment norm, or the file cannot be read.
+        NormprobeError: when there is no alignment norm, its file cannot be read, or gain and bias
+            are no two finite vectors of one length.
     """
-    from safetensors import SafetensorError, safe_open
-
+    source = files.repository.name
     keys = {name: f"{NAME}.{name}" for name in ("weight", "bias")}
-    if (Path(source) / ADAPTER_CONFIG).is_file():
-        path = Path(source) / ADAPTER_WEIGHTS
-    else:
-        path = _file_with(source, revision, keys["weight"])
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(key) for name, key in keys.items()}
-    except (OSError, SafetensorError) as error:
+        if lacking := [key for key in keys.values() if key not in files.file_of]:
+            raise NormprobeError(f"no {' and no '.join(lacking)}", HOLDS_A_NORM)
+        found = files.tensors(keys.values())
+        weights = {name: cast(Tensor, found[key][...]) for name, key in keys.items()}
+    except NormprobeError as error:
         raise NormprobeError(
-            f"{source} holds no alignment norm: {' '.join(str(error).split())[:200]}",
-            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
+            f"{source} gives no alignment norm: {error.problem}", HOLDS_A_NORM
         ) from error
-
-
-def _file_with(source: str | Path, revision: str | None, key: str) -> Path:
-    """The weight file of a checkpoint that holds a tensor; the only one where there is one."""
-    from transformers.utils.hub import cached_file
-
-    def fetch(name: str) -> str | None:
-        try:
-            found: str | None = cached_file(
-                str(source), name, revision=revision, _raise_exceptions_for_missing_entries=False
-            )
-        except OSError:
-            return None
-        return found
-
-    index = fetch(_INDEX)
-    name: str | None = _CHECKPOINT_WEIGHTS
-    if index is not None:
-        name = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].get(key)
-    path = fetch(name) if name is not None else None
-    if path is None:
+    gain, bias = weights["weight"], weights["bias"]
+    if gain.dim() != 1 or gain.shape != bias.shape:
         raise NormprobeError(
-            f"{source} holds no alignment norm: no {_CHECKPOINT_WEIGHTS} with {key}",
-            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
+            f"the alignment norm of {source} has a gain of shape {list(gain.shape)} and a bias of "
+            f"shape {list(bias.shape)}; expected one length",
+            FETCH_AGAIN,
         )
-    return Path(path)
+    for name, weight in weights.items():
+        if not bool(weight.isfinite().all()):
+            raise NormprobeError(
+                f"{source} holds NaN or infinity in {keys[name]}",
+                "fetch it again, or go back to a step before the training diverged",
+            )
+    return weights
 
 
-def put_back(
-    model: nn.Module, settings: Mapping[str, Any], weights: Mapping[str, Tensor]
-) -> GlobalWeightCompensatedLayerNorm:
-    """Attach a saved norm where it was.
+def adapter_files(folder: Path) -> WeightFiles:
+    """The weight file of an adapter folder."""
+    return WeightFiles(Repository(str(folder), str(folder), None), explicit=ADAPTER_WEIGHTS)
+
+
+def put_back(model: nn.Module, settings: Mapping[str, Any], files: WeightFiles) -> None:
+    """Attach a saved norm where it was. Nothing is read where the projector was left out.
 
     Args:
         model: the base model.
-        settings: ``after`` and ``compensate``, and what else an adapter says about its base.
-        weights: of ``norm_weights``.
+        settings: of ``saved_settings``: ``after`` and ``compensate``, and what else an adapter says
+            about its base.
+        files: as ``norm_weights`` takes them.
 
     Raises:
-        NormprobeError: when the model is not the one that the norm was saved from.
+        NormprobeError: when the model is not the one that the norm was saved from, or as
+            ``norm_weights``.
     """
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
+
+    def mismatch(what: str) -> NormprobeError:
+        remedy = f"set base_model in {ADAPTER_CONFIG} to the model that it was made for"
+        return NormprobeError(
+            f"the alignment norm does not fit its base model: {what}",
+            remedy if "base_model" in settings else FETCH_AGAIN,
+        )
+
+    config = getattr(model, "config", None)
+    model_type = getattr(config, "model_type", None)
     if settings.get("model_type") not in (None, model_type):
-        raise _mismatch(f"made for a {settings['model_type']}, the base model is a {model_type}")
+        raise mismatch(f"made for a {settings['model_type']}, the base model is a {model_type}")
     try:
-        projector = model.get_submodule(settings["after"])
+        projector = Part(settings["after"], model.get_submodule(settings["after"]))
     except AttributeError:
-        raise _mismatch(
+        raise mismatch(
             f"it stands behind {settings['after']}, which {type(model).__name__} has not"
         ) from None
-    config = getattr(model, "config", None)
+    if running_device(projector.module).type == "meta":
+        return
+    weights = norm_weights(files)
     hidden = len(weights["weight"])
     text = config.get_text_config(decoder=True) if config is not None else None
     expected = getattr(text, "hidden_size", hidden)
     if expected != hidden:
-        raise _mismatch(f"it has {hidden} gains, the decoder reads rows of {expected}")
-    norm = attach_norm(
-        model, Part(settings["after"], projector), hidden, compensate=settings["compensate"]
-    )
-    norm.load_state_dict(dict(weights))
-    return norm
+        raise mismatch(f"it has {hidden} gains, the decoder reads rows of {expected}")
+    norm = attach_norm(model, projector, hidden, compensate=settings["compensate"])
+    # As exact as it was saved: a gain trained in float32 inside a bfloat16 model stays so.
+    own = norm.weight
+    saved = {
+        name: weight.to(own.device, torch.promote_types(own.dtype, weight.dtype))
+        for name, weight in weights.items()
+    }
+    norm.load_state_dict(saved, assign=True)
 
 
-def config_settings(config: Any) -> dict[str, Any] | None:
-    """What the config of a checkpoint says about its alignment norm; None without one."""
-    return getattr(config, CONFIG_ENTRY, None)
+def saved_settings(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """What a checkpoint, or the adapter that opened it, says of its norm; None without one.
 
-
-def _mismatch(what: str) -> NormprobeError:
-    return NormprobeError(
-        f"the alignment norm does not fit its base model: {what}",
-        f"set base_model in {ADAPTER_CONFIG} to the model that it was made for",
-    )
+    Raises:
+        NormprobeError: when the adapter's config is broken.
+    """
+    if checkpoint.alignment is not None:
+        return adapter_settings(checkpoint.alignment)
+    return getattr(checkpoint.config, CONFIG_ENTRY, None)

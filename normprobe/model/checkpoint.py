@@ -32,6 +32,12 @@ class Checkpoint:
     adapter_revision: str | None = None
     alignment: Path | None = None  # the folder of a norm to put behind the projector
 
+    @property
+    def local_folders(self) -> list[str]:
+        """The folders on this machine that it is read from, adapters last."""
+        folders = [self.source, self.adapter, self.alignment]
+        return [str(folder) for folder in folders if folder and Path(folder).is_dir()]
+
 
 def open_checkpoint(
     model: str, *, revision: str | None = None, trust_remote_code: bool = False

@@ -147,7 +147,7 @@ def load_model(
         show_again(built)
     if checkpoint.adapter is not None:
         built = merge_adapter(checkpoint, built)
-    _put_norm_back(checkpoint, built)
+    _put_norm_back(checkpoint, plan, built)
     refuse_non_finite(checkpoint, built)
     return built.eval()
 
@@ -194,22 +194,14 @@ def load_aligned(
     return model
 
 
-def _put_norm_back(checkpoint: Checkpoint, model: "nn.Module") -> None:
+def _put_norm_back(checkpoint: Checkpoint, plan: LoadPlan, model: "nn.Module") -> None:
     """The auto classes know nothing of the norm and would leave it out without a word."""
-    from normprobe.model.alignment_files import (
-        adapter_settings,
-        config_settings,
-        norm_weights,
-        put_back,
-    )
+    from normprobe.model.alignment_files import adapter_files, put_back, saved_settings
 
-    settings = config_settings(checkpoint.config)
+    settings = saved_settings(checkpoint)
     if settings is not None:
-        put_back(model, settings, norm_weights(checkpoint.source, checkpoint.revision))
-    if checkpoint.alignment is not None:
-        settings = adapter_settings(checkpoint.alignment)
-        assert settings is not None
-        put_back(model, settings, norm_weights(checkpoint.alignment))
+        adapter = checkpoint.alignment
+        put_back(model, settings, plan.weights if adapter is None else adapter_files(adapter))
 
 
 def pick_device(name: str) -> "torch.device":

@@ -91,7 +91,7 @@ class WeightFiles:
             if repository.holds(whole):
                 return dict.fromkeys(self.headers(whole), whole)
         raise NormprobeError(
-            f"{repository.name} holds no weights: looked for {SAFE_WEIGHTS_NAME} and "
+            f"{repository.name} holds no weights: looked for {formats[0][0]} and "
             f"{WEIGHTS_NAME}, whole or with an index",
             FETCH_AGAIN,
         )

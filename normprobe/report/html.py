@@ -25,6 +25,7 @@ _FACTS = {
     "model_type": "type",
     "family": "family",
     "norm_placement": "norm placement",
+    "alignment": "alignment norm",
     "data": "data",
     "sample_ids": "samples",
     "step": "training step",

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_two_lines
+from peft import LoraConfig, get_peft_model
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.processors import make_processor
 from support.tiny_models import tiny_model
@@ -115,11 +117,12 @@ def test_the_adapter_names_its_base(run: Run, adapter: Path) -> None:
         assert torch.equal(model.state_dict()[name], weight)
 
 
+@pytest.mark.parametrize("source", ["./model", "model"])
 def test_a_local_base_is_named_by_its_path_and_the_adapter_may_be_used_elsewhere(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(SPECIMEN_DIR, "model")
-    assert run("align", "./model", "-n", 1, "-o", "local").exit_code == 0
+    assert run("align", source, "-n", 1, "-o", "local").exit_code == 0
     adapter = Path("local").resolve()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -153,16 +156,99 @@ def test_statistics_of_an_adapter(run: Run, adapter: Path) -> None:
     assert "bias" in printed
 
 
-def test_a_trained_checkpoint_is_measured_with_its_norm(run: Run) -> None:
-    """The auto classes would leave the norm out; then the norms of layer 0 would be the base's."""
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A checkpoint of an aligned specimen, as a Trainer leaves it; it is aligned to 7."""
     model, processor = load(SPECIMEN_DIR)
     align_norms(model, 7.0)
-    model.save_pretrained("trained")
-    processor.save_pretrained("trained")
+    model.save_pretrained(tmp_path / "trained")
+    processor.save_pretrained(tmp_path / "trained")
+    return tmp_path / "trained"
+
+
+def in_shards(folder: Path) -> None:
+    """Gain and bias in different files."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    bias = {"alignment_norm.bias": weights.pop("alignment_norm.bias")}
+    shards = {"model-1.safetensors": weights, "model-2.safetensors": bias}
+    for name, shard in shards.items():
+        save_file(shard, folder / name, {"format": "pt"})
+    weight_map = {key: name for name, shard in shards.items() for key in shard}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def as_bin(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize("stored", [None, in_shards, as_bin])
+def test_a_trained_checkpoint_is_measured_with_its_norm(
+    stored: Callable[[Path], None] | None, run: Run, trained: Path
+) -> None:
+    """The auto classes would leave the norm out; then the norms of layer 0 would be the base's."""
+    if stored is not None:
+        stored(trained)
     assert run("layers", "./trained", "-n", 2, "-o", "out").exit_code == 0
     assert layer_norms("out")["visual"] == pytest.approx(7.0, rel=0.01)
     result = run("align", "--stats", "./trained", "--json")
     assert json.loads(result.stdout)[0]["l2_norm"] == pytest.approx(7.0, rel=1e-5)
+
+
+def test_a_command_without_the_projector_reads_no_norm(
+    run: Run, adapter: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    (adapter / ADAPTER_WEIGHTS).unlink()
+    assert run("embeddings", adapter, "-o", "out").exit_code == 0
+    assert not [warning for warning in recwarn if "meta" in str(warning.message)]
+    assert_two_lines(run("interface", adapter, "-n", 1), "no alignment norm", ADAPTER_WEIGHTS)
+
+
+def test_an_adapter_of_an_adapter_names_the_same_base(run: Run, adapter: Path) -> None:
+    assert run("align", adapter, "-n", 1, "-o", "again").exit_code == 0
+    assert (Path("again") / ADAPTER_CONFIG).read_text() == (adapter / ADAPTER_CONFIG).read_text()
+
+
+def test_the_base_of_an_adapted_model_is_its_adapter(run: Run) -> None:
+    """Behind the base alone the norm would stand behind another projector."""
+    config = LoraConfig(r=2, target_modules=["linear_1"], init_lora_weights=False)
+    adapted = get_peft_model(load(SPECIMEN_DIR)[0], config)
+    adapted.peft_config["default"].base_model_name_or_path = str(SPECIMEN_DIR)
+    adapted.save_pretrained("lora")
+    assert run("align", "lora", "-n", 1, "-o", "aligned").exit_code == 0
+    settings = json.loads((Path("aligned") / ADAPTER_CONFIG).read_text())
+    assert settings["base_model"] == str(Path("lora").resolve())
+    assert run("layers", "lora", "-n", 1, "--align", "-o", "what-if").exit_code == 0
+    assert run("layers", "./aligned", "-n", 1, "-o", "out").exit_code == 0
+    assert Path("out/layers.csv").read_text() == Path("what-if/layers.csv").read_text()
+
+
+def test_every_run_of_an_aligned_model_says_so(run: Run, adapter: Path, tmp_path: Path) -> None:
+    image = tmp_path / "image.png"
+    Image.new("RGB", (8, 8), "red").save(image)
+    prompt = ("--image", image, "--prompt", "What is this?")
+    assert run("attention", adapter, *prompt, "-o", "attention").exit_code == 0
+    assert run("interface", adapter, "-n", 1, "-o", "interface").exit_code == 0
+    for folder in ("attention", "interface"):
+        record = json.loads(Path(folder, "run.json").read_text())
+        assert record["alignment"] == {"after": "model.multi_modal_projector", "compensate": True}
+    assert run("report", "interface", "-o", "page.html").exit_code == 0
+    assert "after: model.multi_modal_projector" in Path("page.html").read_text()
+    shown = run("inspect", adapter).stdout
+    assert "behind model.multi_modal_projector" in shown
+    assert "behind" not in run("inspect").stdout
+
+
+def test_a_run_does_not_go_on_with_another_norm(run: Run, adapter: Path) -> None:
+    assert run("layers", adapter, "-n", 2, "-o", "out").exit_code == 0
+    file = adapter / ADAPTER_WEIGHTS
+    save_file({name: 2 * weight for name, weight in load_file(file).items()}, file)
+    record = json.loads(Path("out/run.json").read_text())
+    Path("out/run.json").write_text(json.dumps(record | {"status": "partial"}))
+    resumed = run("layers", adapter, "-n", 2, "-o", "out", "--resume")
+    assert_two_lines(resumed, "another model files")
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -230,9 +316,55 @@ def test_a_broken_adapter(run: Run, adapter: Path) -> None:
     assert_two_lines(run("layers", adapter), ADAPTER_CONFIG, "base_model")
 
 
-@pytest.mark.parametrize("source", ["specimen", "./nowhere", "nobody/nothing"])
-def test_statistics_of_what_has_no_norm(source: str, run: Run) -> None:
-    assert_two_lines(run("align", "--stats", source), source, "alignment norm")
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("specimen", "no alignment norm: no alignment_norm.weight and no alignment_norm.bias"),
+        ("./nowhere", "no such folder"),
+        ("nobody/nothing", "cannot find the model"),
+    ],
+)
+def test_statistics_of_what_has_no_norm(source: str, reason: str, run: Run) -> None:
+    assert_two_lines(run("align", "--stats", source), source, reason)
+
+
+def without_bias(weights: dict[str, torch.Tensor]) -> None:
+    del weights["alignment_norm.bias"]
+
+
+def short_bias(weights: dict[str, torch.Tensor]) -> None:
+    weights["alignment_norm.bias"] = weights["alignment_norm.bias"][1:].clone()
+
+
+def diverged_gain(weights: dict[str, torch.Tensor]) -> None:
+    weights["alignment_norm.weight"][7] = torch.nan
+
+
+@pytest.mark.parametrize("command", [["align", "--stats"], ["interface", "-n", "1", "-o", "out"]])
+@pytest.mark.parametrize("holder", ["adapter", "trained"])
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (without_bias, "no alignment_norm.bias"),
+        (short_bias, "bias of shape [127]"),
+        (diverged_gain, "NaN or infinity in alignment_norm.weight"),
+    ],
+)
+def test_weights_of_a_norm_that_mean_nothing(
+    damage: Callable[[dict[str, torch.Tensor]], None],
+    reason: str,
+    holder: str,
+    command: list[str],
+    run: Run,
+    adapter: Path,
+    trained: Path,
+) -> None:
+    file = {"adapter": adapter / ADAPTER_WEIGHTS, "trained": trained / "model.safetensors"}[holder]
+    weights = load_file(file)
+    damage(weights)
+    save_file(weights, file, {"format": "pt"})
+    assert_two_lines(run(*command, file.parent), file.parent.name, reason)
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("family", ["kimi_vl", "minicpmv", "molmo", "deepseek_vl_v2", "phi4mm"])

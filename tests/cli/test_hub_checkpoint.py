@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from normprobe import align_norms
 from normprobe.specimen import SPECIMEN_DIR
 
 HUB = Path(__file__).parents[1] / "support/loopback_hub.py"
@@ -203,3 +206,33 @@ def test_inspect_reads_headers_alone(
     assert table["text_embedding"]["bytes"] == ROWS * 128 * 2
     assert table["text_embedding"]["files"] == shard_of(folder, "embed_tokens")
     assert all(sent <= 100_001 for sent in hub.weights_sent().values())
+
+
+def test_an_aligned_checkpoint_and_an_adapter_of_a_commit(
+    serve: Callable[..., Hub], ask: Ask, tmp_path: Path
+) -> None:
+    """The norm's shard is fetched where the norm is needed, and the adapter keeps the commit."""
+    model = AutoModelForImageTextToText.from_pretrained(SPECIMEN_DIR)
+    align_norms(model, 7.0)
+    served = tmp_path / "aligned"
+    files = shutil.ignore_patterns("*.safetensors", "config.json")
+    shutil.copytree(SPECIMEN_DIR, served, ignore=files)
+    model.save_pretrained(served, max_shard_size="1MB")
+    hub = serve(served=served)
+    assert ask(hub, "embeddings", "team/model").returncode == 0
+    assert hub.weights_sent().keys() == {shard_of(served, "embed_tokens")}
+    done = ask(hub, "align", "team/model", "-n", "1", "--target", "3")
+    assert done.returncode == 0, done.stderr
+    settings = json.loads((tmp_path / "out/norm_alignment.json").read_text())
+    assert settings["base_model"] == "team/model"
+    assert re.fullmatch("[0-9a-f]{40}", settings["revision"])
+    (tmp_path / "out").rename(tmp_path / "adapter")
+    for source, norm in (("team/model", 7.0), ("./adapter", 3.0)):
+        done = ask(hub, "interface", source, "-n", "1")
+        assert done.returncode == 0, done.stderr
+        table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
+        behind = table.loc[("projector_output", "visual"), "norm_mean"]
+        assert behind == pytest.approx(norm, rel=0.01)
+    done = ask(hub, "align", "./adapter", "-n", "1")
+    again = json.loads((tmp_path / "out/norm_alignment.json").read_text())
+    assert again == settings

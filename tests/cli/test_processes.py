@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from cli.conftest import assert_same_tables
 from typer.testing import Result
 
@@ -37,6 +38,17 @@ def test_two_processes_give_the_table_of_one(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "two/run.json").read_text())["status"] == "complete"
     rows = pd.read_parquet(tmp_path / "two/samples")
     assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="one GPU is not for two processes")
+def test_processes_meet_where_auto_means_the_cpu(run: Run, tmp_path: Path) -> None:
+    """Each aligns its own copy of the model, on the same prompts."""
+    layers = ["layers", "-n", "3", "--align", "--align-target", "prompt"]
+    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    assert done.returncode == 0, done.stderr
+    assert run(*layers, "-o", "one").exit_code == 0
+    assert_same_tables(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.slow

@@ -26,6 +26,8 @@ from normprobe import (
     save_alignment,
 )
 from normprobe.model.alignment_files import ADAPTER_CONFIG, norm_weights
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.weight_files import weight_files_of
 
 
 def aligned_model(model_type="llava", **arguments):
@@ -349,7 +351,20 @@ def test_a_sharded_checkpoint_gives_its_norm_back(tmp_path):
     assert (tmp_path / "sharded/model.safetensors.index.json").exists()
     again = load_aligned(tmp_path / "sharded")
     assert torch.equal(again.alignment_norm.weight, model.alignment_norm.weight)
-    assert torch.equal(norm_weights(tmp_path / "sharded")["weight"], model.alignment_norm.weight)
+    weights = norm_weights(weight_files_of(open_checkpoint(str(tmp_path / "sharded"))))
+    assert torch.equal(weights["weight"], model.alignment_norm.weight)
+
+
+def test_a_float32_norm_inside_a_bfloat16_model_comes_back_as_it_was(tmp_path):
+    """bfloat16 would round a gain near 0.02 by up to 6e-5, more than a step of training."""
+    model = aligned_model().bfloat16()
+    norm = model.alignment_norm.float()
+    torch.nn.init.normal_(norm.weight, 0.02, 0.001)
+    model.save_pretrained(tmp_path)
+    again = load_aligned(tmp_path)
+    assert again.model.multi_modal_projector.linear_2.weight.dtype == torch.bfloat16
+    assert torch.equal(again.alignment_norm.weight, norm.weight)
+    assert all(weight.requires_grad for weight in again.alignment_norm.parameters())
 
 
 def test_a_checkpoint_that_says_aligned_but_lost_its_norm_is_refused(tmp_path):

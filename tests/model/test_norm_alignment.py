@@ -236,7 +236,9 @@ def test_the_norm_may_stay_in_float32_inside_a_bfloat16_model():
     torch.testing.assert_close(fine, coarse, rtol=0.05, atol=0.05)
 
 
-def test_an_offloaded_projector_gets_its_norm_where_it_runs():
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_offloaded_projector_gets_its_norm_where_it_runs(whole):
+    """Of a whole model that is offloaded, the modules inside the projector have the hooks."""
     model = copy.deepcopy(model_of("llava"))
     inputs = tiny_inputs(model)
     parts = find_parts(model)
@@ -244,7 +246,8 @@ def test_an_offloaded_projector_gets_its_norm_where_it_runs():
     with torch.no_grad():
         expected = model(**inputs).logits
         remove_norm(model)
-        accelerate.cpu_offload(parts.projector.module, execution_device=torch.device("cpu"))
+        offloaded = model if whole else parts.projector.module
+        accelerate.cpu_offload(offloaded, execution_device=torch.device("cpu"))
         assert all(w.is_meta for w in parts.projector.module.parameters())
         norm = insert_norm(model, parts, 0.1)
         assert norm.weight.device == torch.device("cpu")
