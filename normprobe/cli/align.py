@@ -63,7 +63,7 @@ def align(
             return
         import pandas as pd
 
-        from normprobe.cli.subject import begin, note_subject
+        from normprobe.cli.run import begin, note_subject
         from normprobe.model.alignment_files import ADAPTER_FILES, save_alignment
         from normprobe.model.checkpoint import VISION_LANGUAGE
         from normprobe.report import tables

@@ -59,7 +59,8 @@ def attention(
     """How much text attends to the image in each decoder layer, and where (Appendix G)."""
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import load_subject, start_run
+        from normprobe.cli.run import start_run
+        from normprobe.cli.subject import load_subject
         from normprobe.model.checkpoint import VISION_LANGUAGE, open_checkpoint
 
         region = _parsed_box(box)
@@ -108,7 +109,7 @@ def measure(
     from dataclasses import replace
 
     from normprobe.analyses.attention import measure_attention
-    from normprobe.cli.subject import finish_run, note_subject
+    from normprobe.cli.run import finish_run, note_subject
     from normprobe.data.batches import build_inputs
     from normprobe.report import tables, verdict
 

@@ -38,7 +38,7 @@ def compare(
     chosen = dict(locals())
     with console.reported(verbose):
         from normprobe.analyses.compare import joined, labels_of, ranking, step_of
-        from normprobe.cli.subject import finish_run
+        from normprobe.cli.run import finish_run
         from normprobe.report.comparison import comparison_verdict, print_ranking
         from normprobe.report.provenance import provenance
         from normprobe.report.run_dir import RunDir, read_table

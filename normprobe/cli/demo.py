@@ -23,7 +23,8 @@ def demo(
     """
     with console.reported(verbose):
         from normprobe.cli import align, attention, compare, embeddings, interface, layers
-        from normprobe.cli.subject import load_subject, start_run
+        from normprobe.cli.run import start_run
+        from normprobe.cli.subject import load_subject
         from normprobe.data.datasets import SAMPLE, open_data
         from normprobe.model.checkpoint import SPECIMEN, open_checkpoint
         from normprobe.report.atomic import write_by_rename

@@ -46,7 +46,8 @@ def embeddings(
     """Norms of the embedding tables, and the tokens that stand out (Tables 3, 6-8)."""
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import load_subject, start_run
+        from normprobe.cli.run import start_run
+        from normprobe.cli.subject import load_subject
         from normprobe.model.checkpoint import open_checkpoint
 
         checkpoint = open_checkpoint(model, revision=revision, trust_remote_code=trust_remote_code)
@@ -95,7 +96,7 @@ def measure(
 ) -> None:
     """Read the tables of the loaded model, fill the run folder, print."""
     from normprobe.analyses.embeddings import measure_embeddings
-    from normprobe.cli.subject import finish_run, note_subject
+    from normprobe.cli.run import finish_run, note_subject
     from normprobe.data.vocabulary import token_text
     from normprobe.model.discrete import image_token_rows
     from normprobe.report import tables, verdict

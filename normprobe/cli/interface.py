@@ -51,7 +51,7 @@ def interface(
     """
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import begin
+        from normprobe.cli.run import begin
 
         subject, samples, run = begin("interface", chosen)
         measure(subject, samples, run, system, console.mode_of(json, quiet))
@@ -65,7 +65,7 @@ def measure(
     from normprobe.analyses.interface import interface_table, measure_interface, table_rows
     from normprobe.analyses.visual_table import visual_table_histogram
     from normprobe.cli.collecting import collect, note_confidence
-    from normprobe.cli.subject import finish_run, note_subject
+    from normprobe.cli.run import finish_run, note_subject
     from normprobe.report import tables, verdict
 
     started = time.perf_counter()

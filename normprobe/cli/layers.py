@@ -51,7 +51,7 @@ def layers(
     """
     chosen = dict(locals())
     with console.reported(verbose):
-        from normprobe.cli.subject import begin
+        from normprobe.cli.run import begin
         from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_LANGUAGE
 
         subject, samples, run = begin("layers", chosen, kinds=[VISION_LANGUAGE, LANGUAGE_MODEL])
@@ -72,7 +72,7 @@ def measure(
     from normprobe.analyses.layers import layers_table, measure_layers
     from normprobe.analyses.theory import theory_table
     from normprobe.cli.collecting import collect, note_confidence
-    from normprobe.cli.subject import finish_run, note_subject
+    from normprobe.cli.run import finish_run, note_subject
     from normprobe.report import tables, verdict
     from normprobe.report.theory import print_assumptions, theory_verdict
 

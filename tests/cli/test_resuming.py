@@ -206,12 +206,12 @@ def test_a_finished_run_stays_as_it_is(finished: Path, run: Run) -> None:
 def test_a_model_that_fails_to_load_costs_no_rows(
     finished: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.cli import subject
+    from normprobe.cli import run as run_module
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(subject, "load_subject", fail)
+    monkeypatch.setattr(run_module, "load_subject", fail)
     options = ["-n", "2", "-o", "out", "--resume"]
     assert_two_lines(run("interface", "./model", *options), "out of memory")
     assert not pd.read_parquet(finished / "samples").empty
