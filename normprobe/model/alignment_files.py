@@ -5,7 +5,7 @@ a Trainer writes it, holds the norm beside its other weights and says so in its 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,18 @@ from normprobe.errors import NormprobeError
 from normprobe.model.norm_alignment import (
     CONFIG_ENTRY,
     NAME,
-    GlobalWeightCompensatedLayerNorm,
     attach_norm,
+    device_that_runs,
     inserted_norm,
 )
 from normprobe.model.parts import Part
+from normprobe.model.repository import Repository
+from normprobe.model.weight_files import WeightFiles
 
 ADAPTER_CONFIG = "norm_alignment.json"
 ADAPTER_WEIGHTS = "norm_alignment.safetensors"
 
 ADAPTER_FILES = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)
-
-_CHECKPOINT_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 
 
 def save_alignment(
@@ -85,70 +84,44 @@ def adapter_settings(folder: Path) -> dict[str, Any] | None:
     )
 
 
-def norm_weights(source: str | Path, revision: str | None = None) -> dict[str, Tensor]:
+def norm_weights(
+    source: str | Path, revision: str | None = None, *, weights: WeightFiles | None = None
+) -> dict[str, Tensor]:
     """Gain (``weight``) and ``bias`` of the norm in an adapter or a checkpoint.
 
-    Only the file that holds them is fetched and only they are read.
+    Only the file that holds them is fetched, with range reads their bytes, and only they are read.
 
     Args:
         source: an adapter folder, a checkpoint folder or a hub id.
         revision: of a hub id.
+        weights: of ``weight_files_of``; None: made here.
 
     Raises:
         NormprobeError: when there is no alignment norm, or the file cannot be read.
     """
-    from safetensors import SafetensorError, safe_open
-
+    if weights is None:
+        adapter = (Path(source) / ADAPTER_CONFIG).is_file()
+        repository = Repository(str(source), str(source), revision)
+        weights = WeightFiles(repository, explicit=ADAPTER_WEIGHTS if adapter else None)
     keys = {name: f"{NAME}.{name}" for name in ("weight", "bias")}
-    if (Path(source) / ADAPTER_CONFIG).is_file():
-        path = Path(source) / ADAPTER_WEIGHTS
-    else:
-        path = _file_with(source, revision, keys["weight"])
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(key) for name, key in keys.items()}
-    except (OSError, SafetensorError) as error:
+    if lacking := [key for key in keys.values() if key not in weights.file_of]:
         raise NormprobeError(
-            f"{source} holds no alignment norm: {' '.join(str(error).split())[:200]}",
-            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
-        ) from error
-
-
-def _file_with(source: str | Path, revision: str | None, key: str) -> Path:
-    """The weight file of a checkpoint that holds a tensor; the only one where there is one."""
-    from transformers.utils.hub import cached_file
-
-    def fetch(name: str) -> str | None:
-        try:
-            found: str | None = cached_file(
-                str(source), name, revision=revision, _raise_exceptions_for_missing_entries=False
-            )
-        except OSError:
-            return None
-        return found
-
-    index = fetch(_INDEX)
-    name: str | None = _CHECKPOINT_WEIGHTS
-    if index is not None:
-        name = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].get(key)
-    path = fetch(name) if name is not None else None
-    if path is None:
-        raise NormprobeError(
-            f"{source} holds no alignment norm: no {_CHECKPOINT_WEIGHTS} with {key}",
+            f"{source} holds no alignment norm: no {' and no '.join(lacking)}",
             "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
         )
-    return Path(path)
+    tensors = weights.tensors(keys.values())
+    return {name: tensors[key][...] for name, key in keys.items()}
 
 
 def put_back(
-    model: nn.Module, settings: Mapping[str, Any], weights: Mapping[str, Tensor]
-) -> GlobalWeightCompensatedLayerNorm:
-    """Attach a saved norm where it was.
+    model: nn.Module, settings: Mapping[str, Any], read: Callable[[], Mapping[str, Tensor]]
+) -> None:
+    """Attach a saved norm where it was; not where the projector was left out of the load.
 
     Args:
         model: the base model.
         settings: ``after`` and ``compensate``, and what else an adapter says about its base.
-        weights: of ``norm_weights``.
+        read: gives the weights, as ``norm_weights`` does.
 
     Raises:
         NormprobeError: when the model is not the one that the norm was saved from.
@@ -162,6 +135,9 @@ def put_back(
         raise _mismatch(
             f"it stands behind {settings['after']}, which {type(model).__name__} has not"
         ) from None
+    if device_that_runs(projector).type == "meta":
+        return
+    weights = read()
     config = getattr(model, "config", None)
     hidden = len(weights["weight"])
     text = config.get_text_config(decoder=True) if config is not None else None
@@ -172,7 +148,6 @@ def put_back(
         model, Part(settings["after"], projector), hidden, compensate=settings["compensate"]
     )
     norm.load_state_dict(dict(weights))
-    return norm
 
 
 def config_settings(config: Any) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
         except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
             raise _not_loaded(checkpoint, error) from error
         except ImportError as error:
-            raise _missing_extra(checkpoint, error) from error
+            raise _missing_package(checkpoint, error) from error
     return model.eval()
 
 
@@ -137,7 +137,7 @@ def load_model(
             f"a weight file of {checkpoint.name} cannot be read: {error}", FETCH_AGAIN
         ) from error
     except ImportError as error:
-        raise _missing_extra(checkpoint, error) from error
+        raise _missing_package(checkpoint, error) from error
     except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
         raise _not_loaded(checkpoint, error) from error
     built: nn.Module = model
@@ -147,7 +147,7 @@ def load_model(
         show_again(built)
     if checkpoint.adapter is not None:
         built = merge_adapter(checkpoint, built)
-    _put_norm_back(checkpoint, built)
+    _put_norm_back(checkpoint, built, plan)
     refuse_non_finite(checkpoint, built)
     return built.eval()
 
@@ -194,7 +194,7 @@ def load_aligned(
     return model
 
 
-def _put_norm_back(checkpoint: Checkpoint, model: "nn.Module") -> None:
+def _put_norm_back(checkpoint: Checkpoint, model: "nn.Module", plan: LoadPlan) -> None:
     """The auto classes know nothing of the norm and would leave it out without a word."""
     from normprobe.model.alignment_files import (
         adapter_settings,
@@ -205,11 +205,11 @@ def _put_norm_back(checkpoint: Checkpoint, model: "nn.Module") -> None:
 
     settings = config_settings(checkpoint.config)
     if settings is not None:
-        put_back(model, settings, norm_weights(checkpoint.source, checkpoint.revision))
-    if checkpoint.alignment is not None:
-        settings = adapter_settings(checkpoint.alignment)
+        put_back(model, settings, lambda: norm_weights(checkpoint.source, weights=plan.weights))
+    if (folder := checkpoint.alignment) is not None:
+        settings = adapter_settings(folder)
         assert settings is not None
-        put_back(model, settings, norm_weights(checkpoint.alignment))
+        put_back(model, settings, lambda: norm_weights(folder))
 
 
 def pick_device(name: str) -> "torch.device":
@@ -252,10 +252,14 @@ def _dtype(name: str) -> "torch.dtype | str":
     return known[name]
 
 
-def _missing_extra(checkpoint: Checkpoint, error: ImportError) -> NormprobeError:
+def _missing_package(checkpoint: Checkpoint, error: ImportError) -> NormprobeError:
+    text = " ".join(str(error).split())
+    extra = any(package in text for package in ("torchvision", "timm", "scipy"))
     return NormprobeError(
-        f"{checkpoint.name} needs a package that is not installed: {str(error).strip()[:200]}",
-        "pip install 'normprobe[vision]' (torchvision, timm, scipy)",
+        f"{checkpoint.name} needs a package that is not installed: {text[:200]}",
+        "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
+        if extra
+        else "install the package that it names",
     )
 
 

@@ -219,15 +219,26 @@ def hidden_size_of(parts: Parts) -> int:
     return weight.shape[1]
 
 
+def device_that_runs(module: nn.Module) -> torch.device:
+    """Where a module computes: of offloaded weights, the device that accelerate brings them to.
+
+    Returns:
+        The device of its last weight; ``meta`` where the weights were left out.
+    """
+    device = list(module.parameters())[-1].device
+    if device.type == "meta":
+        hooks = [getattr(inner, "_hf_hook", None) for inner in module.modules()]
+        devices = [getattr(hook, "execution_device", None) for hook in hooks]
+        device = next((torch.device(d) for d in reversed(devices) if d is not None), device)
+    return device
+
+
 def _device_and_dtype(model: nn.Module, projector: Part) -> dict[str, Any]:
     """Device and dtype of what the projector returns, read from its last weight."""
     weight = list(projector.module.parameters())[-1]
-    device = weight.device
-    if device.type == "meta":  # offloaded by accelerate
-        device = getattr(getattr(projector.module, "_hf_hook", None), "execution_device", device)
     # Quantised weights are integers; what they return has the model's dtype.
     dtype = weight.dtype if weight.is_floating_point() else getattr(model, "dtype", torch.float32)
-    return {"device": device, "dtype": dtype}
+    return {"device": device_that_runs(projector.module), "dtype": dtype}
 
 
 def _normalise_output(
