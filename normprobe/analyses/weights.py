@@ -7,7 +7,7 @@ import pandas as pd
 from torch import nn
 
 from normprobe.model.checkpoint import Checkpoint
-from normprobe.model.parts import Parts
+from normprobe.model.parts import Part, Parts
 from normprobe.model.plan import LoadPlan, plan_loading
 from normprobe.model.unneeded import COMMANDS, outside, unneeded_by
 from normprobe.model.weight_files import weight_files_of
@@ -39,11 +39,19 @@ def weights_table(checkpoint: Checkpoint, model: nn.Module, parts: Parts) -> pd.
     rows += [
         _row(command, "command", plan(unneeded_by(command, model, parts)))
         for command in COMMANDS
-        if command not in ("layers", "attention") or parts.decoder_layers is not None
-        if command != "embeddings" or parts.text_embedding is not None
+        if None not in _measured_by(command, parts)
     ]
     whole = LoadPlan(checkpoint, type(model), weights, frozenset(weights.file_of))
     return pd.DataFrame([*rows, _row("checkpoint", "checkpoint", whole)])
+
+
+def _measured_by(command: str, parts: Parts) -> tuple[Part | None, ...]:
+    """The parts without which a command has nothing to measure."""
+    return {
+        "embeddings": (parts.text_embedding,),
+        "layers": (parts.decoder_layers,),
+        "attention": (parts.decoder_layers, parts.vision_encoder),
+    }.get(command, ())
 
 
 def _row(what: str, kind: str, plan: LoadPlan) -> dict[str, Any]:

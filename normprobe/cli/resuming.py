@@ -19,6 +19,7 @@ _FACTS = (
     "model",
     "model_revision",
     "model_files",
+    "adapter_revision",
     "data",
     "data_provenance",
     "data_files",

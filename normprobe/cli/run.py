@@ -156,6 +156,7 @@ def start_run(
         model_revision=checkpoint.revision,
         model_type=checkpoint.config.model_type,
         model_files=file_states(*checkpoint.local_folders),
+        adapter_revision=checkpoint.adapter_revision,
         data=data.name if data else None,
         data_provenance=data.provenance if data else None,
         data_files=file_states(*(source["path"] for source in sources if "path" in source)),

@@ -29,7 +29,7 @@ class Checkpoint:
     kind: str
     trust_remote_code: bool
     adapter: str | None = None  # a PEFT adapter to merge into it: a local folder or a hub id
-    adapter_revision: str | None = None
+    adapter_revision: str | None = None  # its resolved commit
     alignment: Path | None = None  # the folder of a norm to put behind the projector
 
     @property
@@ -65,13 +65,16 @@ def open_checkpoint(
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     config_file = _cached(source, "config.json", revision)
-    if config_file is None and (adapter := _adapter_config(source, revision)) is not None:
+    adapter_file = None if config_file else _cached(source, "adapter_config.json", revision)
+    if adapter_file is not None:
+        adapter = _adapter_config(adapter_file, source)
         base = open_checkpoint(
             adapter["base_model_name_or_path"],
             revision=adapter.get("revision"),
             trust_remote_code=trust_remote_code,
         )
-        return replace(base, name=_name_of(model), adapter=source, adapter_revision=revision)
+        commit = _commit_of(adapter_file) or revision
+        return replace(base, name=_name_of(model), adapter=source, adapter_revision=commit)
     # One commit for all that follows, however the branch moves meanwhile.
     revision = _commit_of(config_file) or revision
     try:
@@ -79,7 +82,7 @@ def open_checkpoint(
             source, revision=revision, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, KeyError) as error:
-        raise _explained(error, model) from error
+        raise _explained(error, model, revision) from error
     return Checkpoint(
         name=_name_of(model),
         source=source,
@@ -108,21 +111,18 @@ def _cached(source: str, file: str, revision: str | None) -> Path | None:
 
 
 def _commit_of(config_file: Path | None) -> str | None:
-    """The commit of a file in the hub's cache; None of a local one."""
+    """The commit of a file in the hub's cache; None of a local one or of none."""
     from transformers.utils.hub import extract_commit_hash
 
     return None if config_file is None else extract_commit_hash(str(config_file), None)
 
 
-def _adapter_config(source: str, revision: str | None) -> dict[str, Any] | None:
-    """What a PEFT adapter says of itself; None for a model of its own.
+def _adapter_config(path: Path, source: str) -> dict[str, Any]:
+    """What a PEFT adapter says of itself.
 
     Raises:
         NormprobeError: it does not name the model that it adapts.
     """
-    path = _cached(source, "adapter_config.json", revision)
-    if path is None:
-        return None
     try:
         adapter = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -225,12 +225,31 @@ def _refuse_bad_path(model: str, source: str) -> None:
         )
 
 
-def _explained(error: Exception, model: str) -> NormprobeError:
+def _explained(error: Exception, model: str, revision: str | None) -> NormprobeError:
+    from huggingface_hub import is_offline_mode
+    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
+
     text = " ".join(str(error).split())
     if "trust_remote_code" in text:
         return NormprobeError(
             f"{model} needs code of its own, which is not run unless asked for",
             "read that code, then pass --trust-remote-code",
+        )
+    if isinstance(error.__cause__, GatedRepoError):
+        return NormprobeError(
+            f"{model} is gated, and the hub does not let this account in",
+            f"ask for access on {ENDPOINT}/{model}, then `hf auth login` or set HF_TOKEN",
+        )
+    if isinstance(error.__cause__, RevisionNotFoundError):
+        return NormprobeError(
+            f"{model} has no revision {revision!r}",
+            "pass a branch, tag or commit that it has, or leave --revision out",
+        )
+    if isinstance(error, OSError) and is_offline_mode() and not Path(model).is_dir():
+        return NormprobeError(
+            f"config.json of {model} is not in the cache, and HF_HUB_OFFLINE is set",
+            f"check the name, unset HF_HUB_OFFLINE, pass a local folder, or use `{SPECIMEN}`",
         )
     if isinstance(error, OSError):
         return NormprobeError(

@@ -43,7 +43,7 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
         except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
             raise _not_loaded(checkpoint, error) from error
         except ImportError as error:
-            raise _missing_extra(checkpoint, error) from error
+            raise _missing_package(checkpoint, error) from error
     return model.eval()
 
 
@@ -137,7 +137,7 @@ def load_model(
             f"a weight file of {checkpoint.name} cannot be read: {error}", FETCH_AGAIN
         ) from error
     except ImportError as error:
-        raise _missing_extra(checkpoint, error) from error
+        raise _missing_package(checkpoint, error) from error
     except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
         raise _not_loaded(checkpoint, error) from error
     built: nn.Module = model
@@ -244,10 +244,14 @@ def _dtype(name: str) -> "torch.dtype | str":
     return known[name]
 
 
-def _missing_extra(checkpoint: Checkpoint, error: ImportError) -> NormprobeError:
+def _missing_package(checkpoint: Checkpoint, error: ImportError) -> NormprobeError:
+    text = " ".join(str(error).split())
+    extra = any(package in text for package in ("torchvision", "timm", "scipy"))
     return NormprobeError(
-        f"{checkpoint.name} needs a package that is not installed: {str(error).strip()[:200]}",
-        "pip install 'normprobe[vision]' (torchvision, timm, scipy)",
+        f"{checkpoint.name} needs a package that is not installed: {text[:200]}",
+        "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
+        if extra
+        else "install the package that it names",
     )
 
 

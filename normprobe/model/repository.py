@@ -35,14 +35,14 @@ class Repository:
         return Path(cached) if isinstance(cached, str) else None
 
     def holds(self, file: str) -> bool:
-        """Whether there is such a file; asks the hub where it is not here.
+        """Whether there is such a file; asks the hub where it is not here, offline nobody.
 
         Raises:
-            NormprobeError: the hub cannot be asked.
+            NormprobeError: the hub does not answer.
         """
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, is_offline_mode
 
-        if self.is_local or self.path_here(file):
+        if self.is_local or self.path_here(file) or is_offline_mode():
             return self.path_here(file) is not None
         with self._asking_for(file):
             return HfApi().file_exists(self.source, file, revision=self.revision)
@@ -86,14 +86,27 @@ class Repository:
             NormprobeError: it cannot be fetched, or is no header.
         """
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            OfflineModeIsEnabled,
+            SafetensorsParsingError,
+        )
 
-        with self._asking_for(file):
+        def ask() -> Mapping[str, Any]:
             tensors: Mapping[str, Any] = (
                 HfApi()
                 .parse_safetensors_file_metadata(self.source, file, revision=self.revision)
                 .tensors
             )
-        return tensors
+            return tensors
+
+        with self._asking_for(file):
+            try:
+                return ask()
+            except (HfHubHTTPError, OfflineModeIsEnabled, SafetensorsParsingError):
+                raise
+            except Exception:  # a broken connection: the library itself does not try this again
+                return ask()
 
     def read_spans(
         self, file: str, spans: Iterable[tuple[int, int]]
@@ -125,6 +138,8 @@ class Repository:
                 remote.seek(start if start >= 0 else remote.size + start)
                 while at < len(data):
                     chunk = remote.read(min(_CHUNK, len(data) - at))
+                    if not chunk:
+                        raise EOFError(f"it ends {len(data) - at} bytes early")
                     data[at : at + len(chunk)] = chunk
                     at += len(chunk)
                     bar.update(len(chunk))
@@ -151,7 +166,8 @@ class Repository:
         """The error that names an absent weight file."""
         return NormprobeError(f"{self.name} lacks the weight file {file}", FETCH_AGAIN)
 
-    def _not_cached(self, file: str) -> NormprobeError:
+    def not_cached(self, file: str) -> NormprobeError:
+        """The error that names a file that is not here while nobody can be asked for it."""
         return NormprobeError(
             f"{file} of {self.name} is not in the cache, and the hub cannot be reached",
             "connect (is HF_HUB_OFFLINE set, or the network down?), or pass a local folder",
@@ -172,7 +188,7 @@ class Repository:
         except NormprobeError:
             raise
         except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-            raise self._not_cached(file) from error
+            raise self.not_cached(file) from error
         except EntryNotFoundError as error:
             raise self.lacks(file) from error
         except SafetensorsParsingError as error:
@@ -181,10 +197,10 @@ class Repository:
             ) from error
         except Exception as error:  # the hub library's HTTP client changes from version to version
             if is_offline_mode():
-                raise self._not_cached(file) from error
+                raise self.not_cached(file) from error
             raise NormprobeError(
                 f"cannot fetch {file} of {self.name}: {first_line(error)}",
-                "run the command again: what was fetched is kept",
+                "run the command again: files go on where they stopped",
             ) from error
 
 

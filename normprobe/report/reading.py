@@ -12,24 +12,27 @@ def reading_sentence(plan: LoadPlan) -> str:
         plan: of ``plan_loading``.
 
     Returns:
-        Such as ``fetches 2 of 5 weight files, 7.8 GB of 16.6 GB, for 2.4 GB of tensors``.
+        Such as ``fetches 2 of 5 weight files of org/model, 7.8 GB of 16.6 GB, for 2.4 GB of
+        tensors``.
     """
     checkpoint = plan.checkpoint
     if checkpoint.adapter is None:
-        return _reading(plan)
-    base = f"{_reading(plan)}; base {checkpoint.source}"
-    return f"{base}, with the adapter {checkpoint.name} merged into it"
+        return _reading(plan, checkpoint.name)
+    base = f"the base {checkpoint.source}"
+    return f"{_reading(plan, base)}, with the adapter {checkpoint.name} merged into it"
 
 
-def _reading(plan: LoadPlan) -> str:
+def _reading(plan: LoadPlan, name: str) -> str:
     weights = plan.weights
     absent = [file for file in plan.files if weights.repository.path_here(file) is None]
     whole = _size(weights.size_of(weights.files))
     if plan.keys is None or plan.because:
         verb = "fetches" if absent else "reads"
-        return f"{verb} every weight, {whole}" + (f": {plan.because}" if plan.because else "")
+        return f"{verb} every weight of {name}, {whole}" + (
+            f": {plan.because}" if plan.because else ""
+        )
     number = len(weights.files)
-    files = f"of {number} weight file{'s' if number > 1 else ''}"
+    files = f"of {number} weight file{'s' if number > 1 else ''} of {name}"
     if not absent:
         return f"reads {len(plan.files)} {files}, {decimal(plan.nbytes_in(plan.files))} of {whole}"
     needed = decimal(plan.nbytes_in(absent))

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from support.cases import model_of
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 
-from normprobe import find_parts, probe_interface, probe_layers
+from normprobe import align_norms, find_parts, probe_interface, probe_layers
 from normprobe.analyses.embeddings import embedding_statistics, weight_of
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.loading import load_model, plan_for
+from normprobe.model.norm_alignment import inserted_norm
 from normprobe.model.parts import Part
 
 
@@ -61,3 +63,36 @@ def test_device_map_auto_loads_what_is_needed(tmp_path: Path) -> None:
     inputs = tiny_inputs(model_of("llava"))
     plain = load_model(checkpoint, device="cpu")
     pd.testing.assert_frame_equal(probe_interface(model, inputs), probe_interface(plain, inputs))
+
+
+@pytest.mark.parametrize("place", ["disk", "cpu"])
+def test_a_norm_behind_an_offloaded_projector_is_put_back(place: str, tmp_path: Path) -> None:
+    model = model_of("llava")
+    gain = torch.linspace(0.5, 2, align_norms(model).normalized_shape[0])
+    model.alignment_norm.weight.data.copy_(gain)
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    plain = load_model(checkpoint, device="cpu")
+    device_map = {
+        "model.multi_modal_projector.linear_1": place,
+        "model.multi_modal_projector.linear_2": place,
+        "model.vision_tower": "cpu",
+        "model.language_model": "disk",
+        "lm_head": "cpu",
+    }
+    spread = load_model(checkpoint, plan_for("interface", checkpoint), device_map=device_map)
+    assert torch.equal(spread.alignment_norm.weight, gain)
+    inputs = tiny_inputs(plain)
+    pd.testing.assert_frame_equal(
+        probe_interface(spread, inputs, special_token_ids=SPECIAL_IDS),
+        probe_interface(plain, inputs, special_token_ids=SPECIAL_IDS),
+    )
+
+
+def test_without_the_projector_there_is_no_norm_to_read(tmp_path: Path) -> None:
+    model = model_of("llava")
+    align_norms(model)
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    loaded = load_model(checkpoint, plan_for("embeddings", checkpoint), device="cpu")
+    assert inserted_norm(loaded) is None

@@ -38,6 +38,7 @@ def test_bytes_and_files_are_those_of_the_headers(model_type: str, tmp_path: Pat
         assert table.loc[role, "bytes"] == 4 * expected
     commands = table[table["kind"] == "command"]
     assert (commands["bytes"] <= table.loc["checkpoint", "bytes"]).all()
+    assert ("attention" in commands.index) == (model_type not in ("llama", "clip"))
     if parts.text_embedding is not None:
         assert commands.loc["embeddings", "bytes"] == table.loc["text_embedding", "bytes"]
     if parts.decoder_layers is not None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,15 @@ def test_a_shard_that_is_missing_is_named(run: Run, checkpoint: Path) -> None:
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
     assert_two_lines(run("layers", checkpoint, "-o", "out"), "model-00001-of-00001.safetensors")
     assert not (checkpoint.parent / "out").exists()
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_a_package_that_only_this_checkpoint_needs(run: Run, checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    result = run("embeddings", str(checkpoint))
+    assert_two_lines(result, "bitsandbytes", "install the package that it names")
 
 
 def test_an_adapter_for_nothing_here(run: Run, checkpoint: Path, tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from support.loopback_hub import COMMIT
 from transformers import AutoModelForImageTextToText
 
 from normprobe import align_norms
@@ -167,9 +170,11 @@ def test_range_reads_fetch_the_needed_bytes_alone(
 def test_interface_by_ranges_equals_interface_by_files(
     serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
-    hub = serve()
+    hub = serve("--break-after", "60000")
     result = ask(hub, "interface", "team/model", "--range-reads", "-n", "2")
     assert result.returncode == 0, result.stderr
+    sent = [r["sent"] for r in hub.requests() if str(r["range"]).startswith("bytes=0-")]
+    assert sent[:2] == [60_000, 100_001]  # the broken header is asked for again
     layers = {shard_of(folder, f"layers.{layer}.mlp.up_proj") for layer in (1, 2, 3)}
     assert not layers & hub.weights_sent().keys()
     by_ranges = (tmp_path / "out/interface.csv").read_text()
@@ -236,3 +241,66 @@ def test_an_aligned_checkpoint_and_an_adapter_of_a_commit(
     done = ask(hub, "align", "./adapter", "-n", "1")
     again = json.loads((tmp_path / "out/norm_alignment.json").read_text())
     assert again == settings
+
+
+def test_old_weight_files_are_found_again_offline(
+    serve: Callable[..., Hub], ask: Ask, tmp_path: Path
+) -> None:
+    old = Path(shutil.copytree(SPECIMEN_DIR, tmp_path / "old"))
+    torch.save(load_file(old / "model.safetensors"), old / "pytorch_model.bin")
+    (old / "model.safetensors").unlink()
+    hub = serve(served=old)
+    assert ask(hub, "embeddings", "team/model").returncode == 0
+    table = (tmp_path / "out/embeddings.csv").read_text()
+    offline = ask(hub, "embeddings", "team/model", HF_HUB_OFFLINE="1")
+    assert offline.returncode == 0, offline.stderr
+    assert (tmp_path / "out/embeddings.csv").read_text() == table
+
+
+def test_an_adapter_on_the_hub_is_merged_and_pinned(
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+) -> None:
+    adapter = tmp_path / "adapter"
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    config = LoraConfig(r=2, target_modules=["embed_tokens"], init_lora_weights=False)
+    adapted = get_peft_model(model, config)
+    adapted.peft_config["default"].base_model_name_or_path = "team/model"
+    adapted.save_pretrained(adapter)
+    hub = serve(f"team/adapter={adapter}")
+    result = ask(hub, "embeddings", "team/adapter")
+    assert result.returncode == 0, result.stderr
+    shard = shard_of(folder, "embed_tokens")
+    assert hub.weights_sent().keys() == {shard, "adapter_model.safetensors"}
+    assert json.loads((tmp_path / "out/run.json").read_text())["adapter_revision"] == COMMIT
+    merged = adapted.merge_and_unload().get_input_embeddings().weight.detach().double()
+    table = pd.read_csv(tmp_path / "out/embeddings.csv").set_index("rows")
+    expected = merged.norm(dim=1).mean().item()
+    assert table.loc["all_rows", "norm_mean"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["gated/model"], {}, ["gated/model is gated", "HF_TOKEN"]),
+        (["team/model", "--revision", "dev"], {}, ["team/model has no revision 'dev'"]),
+        (
+            ["team/model"],
+            {"HF_HUB_OFFLINE": "1"},
+            ["config.json of team/model is not in the cache", "HF_HUB_OFFLINE is set"],
+        ),
+    ],
+    ids=["gated", "revision", "offline"],
+)
+def test_why_the_hub_gives_nothing(
+    arguments: list[str],
+    environment: dict[str, str],
+    words: list[str],
+    serve: Callable[..., Hub],
+    ask: Ask,
+    tmp_path: Path,
+) -> None:
+    result = ask(serve(), "embeddings", *arguments, **environment)
+    assert result.returncode == 1
+    assert all(word in result.stderr for word in words), result.stderr
+    assert len(result.stderr.strip().splitlines()) == 2
+    assert not (tmp_path / "out").exists()

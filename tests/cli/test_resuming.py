@@ -225,3 +225,12 @@ def test_resuming_needs_a_folder_and_no_overwrite(run: Run) -> None:
 def test_resuming_nothing_begins(run: Run, tmp_path: Path) -> None:
     assert run("interface", "-n", "1", "-o", "out", "--resume").exit_code == 0
     assert (tmp_path / "out/interface.csv").is_file()
+
+
+def test_an_adapter_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
+    assert run("align", "-n", "1", "-o", "adapter").exit_code == 0
+    command = ["interface", "./adapter", "-n", "1", "-o", "out"]
+    assert run(*command).exit_code == 0
+    assert run(*command, "--resume").exit_code == 0
+    os.utime(tmp_path / "adapter/norm_alignment.safetensors", (1, 1))
+    assert_two_lines(run(*command, "--resume"), "model files", "expected", "received")

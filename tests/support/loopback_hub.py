@@ -2,7 +2,8 @@
 
 Run as a program it serves folders until its standard input closes, and prints its port first:
 ``python loopback_hub.py LOG ORG/NAME=FOLDER ... [--break-after BYTES]``. The log has a JSON line a
-request: method, path, status, range, bytes sent.
+request: method, path, status, range, bytes sent. No repository of ``gated`` lets
+anybody in.
 """
 
 import argparse
@@ -71,6 +72,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         path = unquote(urlparse(self.path).path)
         repositories = self.server.repositories
+        if re.match(r"(?:/api/models)?/gated/", path):
+            return self.refuse("GatedRepo", 403)
+        revision = re.search(r"/(?:resolve|revision|tree)/([^/]+)", path)
+        if revision is not None and revision[1] not in ("main", COMMIT):
+            return self.refuse("RevisionNotFound")
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/[^/]+)?", path):
             if match[1] not in repositories:
                 return self.refuse("RepoNotFound")
@@ -136,8 +142,8 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
 
-    def refuse(self, code: str) -> None:
-        self.send_json({"error": code}, 404, {"X-Error-Code": code, "X-Repo-Commit": COMMIT})
+    def refuse(self, code: str, status: int = 404) -> None:
+        self.send_json({"error": code}, status, {"X-Error-Code": code, "X-Repo-Commit": COMMIT})
 
     def send_json(
         self, value: Any, status: int = 200, headers: dict[str, str] | None = None
