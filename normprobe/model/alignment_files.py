@@ -104,11 +104,12 @@ def norm_weights(
         repository = Repository(str(source), str(source), revision)
         weights = WeightFiles(repository, explicit=ADAPTER_WEIGHTS if adapter else None)
     keys = {name: f"{NAME}.{name}" for name in ("weight", "bias")}
-    if lacking := [key for key in keys.values() if key not in weights.file_of]:
-        raise NormprobeError(
-            f"{source} holds no alignment norm: no {' and no '.join(lacking)}",
-            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
-        )
+    try:
+        lacking = [key for key in keys.values() if key not in weights.file_of]
+    except (NormprobeError, ValueError) as error:  # ValueError: neither a folder nor a hub id
+        raise _no_norm(source, getattr(error, "problem", str(error))) from error
+    if lacking:
+        raise _no_norm(source, f"no {' and no '.join(lacking)}")
     tensors = weights.tensors(keys.values())
     return {name: tensors[key][...] for name, key in keys.items()}
 
@@ -153,6 +154,13 @@ def put_back(
 def config_settings(config: Any) -> dict[str, Any] | None:
     """What the config of a checkpoint says about its alignment norm; None without one."""
     return getattr(config, CONFIG_ENTRY, None)
+
+
+def _no_norm(source: str | Path, why: str) -> NormprobeError:
+    return NormprobeError(
+        f"{source} holds no alignment norm: {' '.join(why.split())[:200]}",
+        "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
+    )
 
 
 def _mismatch(what: str) -> NormprobeError:

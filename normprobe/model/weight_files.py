@@ -94,7 +94,7 @@ class WeightFiles:
         if is_offline_mode() and not repository.is_local:
             raise repository.not_cached(formats[0][0])
         raise NormprobeError(
-            f"{repository.name} holds no weights: looked for {SAFE_WEIGHTS_NAME} and "
+            f"{repository.name} holds no weights: looked for {formats[0][0]} and "
             f"{WEIGHTS_NAME}, whole or with an index",
             FETCH_AGAIN,
         )
