@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.cases import model_of
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import tiny_model
 
 from normprobe import align_norms, find_parts, probe_interface, probe_layers
 from normprobe.analyses.embeddings import embedding_statistics, weight_of
@@ -67,7 +68,7 @@ def test_device_map_auto_loads_what_is_needed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["disk", "cpu"])
 def test_a_norm_behind_an_offloaded_projector_is_put_back(place: str, tmp_path: Path) -> None:
-    model = model_of("llava")
+    model = tiny_model("llava")  # its own: it is changed
     gain = torch.linspace(0.5, 2, align_norms(model).normalized_shape[0])
     model.alignment_norm.weight.data.copy_(gain)
     model.save_pretrained(tmp_path)
@@ -90,7 +91,7 @@ def test_a_norm_behind_an_offloaded_projector_is_put_back(place: str, tmp_path: 
 
 
 def test_without_the_projector_there_is_no_norm_to_read(tmp_path: Path) -> None:
-    model = model_of("llava")
+    model = tiny_model("llava")
     align_norms(model)
     model.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))

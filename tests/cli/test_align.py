@@ -321,7 +321,7 @@ def test_a_broken_adapter(run: Run, adapter: Path) -> None:
     [
         ("specimen", "no alignment norm: no alignment_norm.weight and no alignment_norm.bias"),
         ("./nowhere", "no such folder"),
-        ("nobody/nothing", "cannot find the model"),
+        ("nobody/nothing", "is not in the cache"),
     ],
 )
 def test_statistics_of_what_has_no_norm(source: str, reason: str, run: Run) -> None:
