@@ -182,15 +182,13 @@ def load_aligned(
     Raises:
         NormprobeError: when the base model is missing or another one, or there is no norm.
     """
+    from normprobe.model.alignment_files import HOLDS_A_NORM
     from normprobe.model.norm_alignment import inserted_norm
 
     checkpoint = open_checkpoint(str(folder), trust_remote_code=trust_remote_code)
     model = load_model(checkpoint, device=device, dtype=dtype)
     if inserted_norm(model) is None:
-        raise NormprobeError(
-            f"{folder} holds no alignment norm",
-            "pass an adapter of `normprobe align`, or a checkpoint of an aligned model",
-        )
+        raise NormprobeError(f"{folder} holds no alignment norm", HOLDS_A_NORM)
     return model
 
 
