@@ -19,12 +19,23 @@ import typer
 from transformers import AutoModelForImageTextToText, LlavaConfig
 
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.guard import refuse_non_finite
-from normprobe.model.loading import load_model, plan_for
+from normprobe.model.load.loading import load_model
+from normprobe.model.load.plan import plan_for
+from normprobe.model.load.required_tensors import (
+    before_the_decoder,
+    embedding_tables,
+    forward_to_last_layer,
+)
+from normprobe.model.load.weight_checks import refuse_non_finite
 
 REPOSITORY = "team/llava-shaped"
 HUB = Path(__file__).parents[1] / "tests/support/loopback_hub.py"
 FULL = "full load"
+NEEDS = {
+    "embeddings": embedding_tables,
+    "interface": before_the_decoder,
+    "layers": forward_to_last_layer,
+}
 MB = 2**20
 
 app = typer.Typer()
@@ -71,7 +82,7 @@ def load(mode: str, source: str, ranges: bool = False) -> None:
         model: Any = AutoModelForImageTextToText.from_pretrained(source)
         refuse_non_finite(checkpoint, model)  # every weight is touched, as below
     else:
-        plan = plan_for(mode, checkpoint, range_reads=ranges)
+        plan = plan_for(NEEDS[mode], checkpoint, range_reads=ranges)
         needed = plan.nbytes_in(plan.files)
         model = load_model(checkpoint, plan, device="cpu")
     seconds = time.perf_counter() - started
@@ -136,7 +147,7 @@ def table() -> None:
     with tempfile.TemporaryDirectory() as name:
         scratch, folder = Path(name), Path(name, "checkpoint")
         write_checkpoint(folder)
-        for mode in (FULL, "embeddings", "interface", "layers"):
+        for mode in (FULL, *NEEDS):
             for where in ("folder", "hub, files", "hub, ranges"):
                 if where == "hub, ranges" and mode in (FULL, "layers"):
                     continue

@@ -17,16 +17,17 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from normprobe.model.token_groups import groups_of
 from torch import nn
 from transformers import AutoModelForImageTextToText, LlavaConfig
 
-from normprobe.analyses.layers import layer_rows, measure_layers
-from normprobe.analyses.token_rows import groups_of
-from normprobe.data.batches import build_inputs, load_processor, special_token_ids
-from normprobe.data.datasets import DataSet, open_data
-from normprobe.data.prefetch import prefetched
-from normprobe.model.parts import find_parts
-from normprobe.report.run_dir import RunDir
+from normprobe.data.data_set import DataSet, open_data
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.prefetch import prefetched
+from normprobe.inputs.processor import load_processor
+from normprobe.measurements.layers.measure import layer_rows, measure_layers
+from normprobe.model.find.structure import find_parts
+from normprobe.runs.run_folder import RunDir
 from normprobe.specimen import SPECIMEN_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,8 +166,8 @@ def compare(layers: int, rounds: int) -> dict[str, tuple[float, float, float]]:
     """CPU seconds, wall seconds and peak MiB of each way."""
     model, processor = build_model(layers), build_processor()
     (sample,) = open_data("sample", limit=1)
-    inputs = build_inputs(processor, [sample])
-    chosen = ways(model, inputs, special_token_ids(processor))
+    inputs = InputBuilder(processor).build([sample])
+    chosen = ways(model, inputs, InputBuilder(processor).special_token_ids)
     memory = {name: peak_mib(way) for name, way in chosen.items()}  # and the warm-up
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
     for _ in range(rounds):
@@ -185,9 +186,9 @@ def end_to_end(samples: int, rounds: int) -> tuple[float, float]:
     data, parts, special = (
         open_data("sample", limit=samples),
         find_parts(model),
-        special_token_ids(processor),
+        InputBuilder(processor).special_token_ids,
     )
-    ready = [build_inputs(processor, [sample]) for sample in data]
+    ready = [InputBuilder(processor).build([sample]) for sample in data]
     bare(model, ready[0])
     rates: dict[str, list[float]] = {"ready": [], "whole": []}
     for _ in range(rounds):
@@ -203,7 +204,8 @@ def measure_all(model: Any, parts: Any, data: DataSet, processor: Any, special: 
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir.create(Path(folder) / "run", overwrite=False, record={})
         batches = (
-            (list(batch.image_hashes), batch.inputs) for batch in prefetched(data, processor, 1)
+            (list(batch.image_hashes), batch.inputs)
+            for batch in prefetched(data, InputBuilder(processor), 1)
         )
         for rows in measure_layers(model, parts, batches, special):
             run.append(rows)

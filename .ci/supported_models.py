@@ -1,6 +1,6 @@
 """Write the table of supported model types, from tiny models of every type.
 
-Run by `make models`; tests/model/test_supported_models.py holds the table to it.
+Run by `make models`; tests/model/find/test_supported_models.py holds the table to it.
 """
 
 import csv
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "normprobe/model/supported_models.csv"
+TABLE = ROOT / "normprobe/model/find/supported_models.csv"
 COLUMNS = ("model_type", "family", "norm_placement", "found_by", "notes")
 
 
@@ -19,10 +19,11 @@ def rows() -> list[dict[str, str]]:
     from support.tiny_inputs import tiny_inputs
     from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, tiny_model
 
-    from normprobe.model.norm_placement import find_norm_placement
-    from normprobe.model.overrides import OVERRIDES
-    from normprobe.model.parts import family_of, find_parts
-    from normprobe.model.residual_stream import STREAMS
+    from normprobe.model.find.norm_placement import find_norm_placement
+    from normprobe.model.find.overrides import OVERRIDES
+    from normprobe.model.find.parts import family_of
+    from normprobe.model.find.residual_stream import STREAMS
+    from normprobe.model.find.structure import find_parts
     from normprobe.model.tracing import trace_parts
 
     made = []

@@ -1,5 +1,10 @@
 """normprobe: what the norms of visual and text tokens do inside a multimodal LLM.
 
+    Probe(model)                    a model that is ready to be measured
+    probe.layers(data="mmbench")    a Run: .table, .verdict, .figures(), .save(folder)
+    load_run(folder)                a run of the command line
+    compare([run, run])             runs side by side
+
     find_parts(model)               where a model keeps its vision encoder, projector and decoder
     probe_layers(model, inputs)     norms, cosines and angles of every decoder layer
     probe_interface(model, inputs)  norms from the vision encoder to the decoder input
@@ -16,15 +21,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normprobe.analyses.align import align_norms
-    from normprobe.analyses.embeddings import embedding_statistics
-    from normprobe.analyses.interface import probe_interface
-    from normprobe.analyses.layers import probe_layers
     from normprobe.callback import NormProbeCallback
-    from normprobe.model.alignment_files import save_alignment
-    from normprobe.model.loading import load_aligned
-    from normprobe.model.norm_alignment import GlobalWeightCompensatedLayerNorm, remove_norm
-    from normprobe.model.parts import Parts, find_parts
+    from normprobe.measurements.interface.measure import probe_interface
+    from normprobe.measurements.layers.measure import probe_layers
+    from normprobe.model.align.files import save_alignment
+    from normprobe.model.align.norm import GlobalWeightCompensatedLayerNorm, remove_norm
+    from normprobe.model.align.target import align_norms
+    from normprobe.model.find.parts import Parts
+    from normprobe.model.find.structure import find_parts
+    from normprobe.model.load.loading import load_aligned
+    from normprobe.probe import Probe
+    from normprobe.run import Run, compare, load_run
+    from normprobe.statistics.embedding_rows import embedding_statistics
 
 from normprobe.errors import NormprobeError
 
@@ -34,10 +42,14 @@ __all__ = [
     "NormProbeCallback",
     "NormprobeError",
     "Parts",
+    "Probe",
+    "Run",
     "align_norms",
+    "compare",
     "embedding_statistics",
     "find_parts",
     "load_aligned",
+    "load_run",
     "probe_interface",
     "probe_layers",
     "remove_norm",
@@ -45,17 +57,21 @@ __all__ = [
 ]
 
 _HOME = {
+    "GlobalWeightCompensatedLayerNorm": "normprobe.model.align.norm",
     "NormProbeCallback": "normprobe.callback",
-    "GlobalWeightCompensatedLayerNorm": "normprobe.model.norm_alignment",
-    "Parts": "normprobe.model.parts",
-    "align_norms": "normprobe.analyses.align",
-    "embedding_statistics": "normprobe.analyses.embeddings",
-    "find_parts": "normprobe.model.parts",
-    "load_aligned": "normprobe.model.loading",
-    "probe_interface": "normprobe.analyses.interface",
-    "probe_layers": "normprobe.analyses.layers",
-    "remove_norm": "normprobe.model.norm_alignment",
-    "save_alignment": "normprobe.model.alignment_files",
+    "Parts": "normprobe.model.find.parts",
+    "Probe": "normprobe.probe",
+    "Run": "normprobe.run",
+    "align_norms": "normprobe.model.align.target",
+    "compare": "normprobe.run",
+    "embedding_statistics": "normprobe.statistics.embedding_rows",
+    "find_parts": "normprobe.model.find.structure",
+    "load_aligned": "normprobe.model.load.loading",
+    "load_run": "normprobe.run",
+    "probe_interface": "normprobe.measurements.interface.measure",
+    "probe_layers": "normprobe.measurements.layers.measure",
+    "remove_norm": "normprobe.model.align.norm",
+    "save_alignment": "normprobe.model.align.files",
 }
 
 
@@ -63,3 +79,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names alone: the modules behind them are not the interface."""
+    return [*__all__, "__version__"]

@@ -16,3 +16,17 @@ class NormprobeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.problem}\n{self.remedy}"
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The message of another library's exception in one line, for a ``NormprobeError`` to quote.
+
+    Args:
+        error: any exception. Its lines are joined: the first one alone often only says that more
+            follows.
+        most: how many characters are kept.
+
+    Returns:
+        The message without a final full stop; the name of the class where there is no message.
+    """
+    return " ".join(str(error).split())[:most].rstrip(".") or type(error).__name__

@@ -9,13 +9,13 @@ Callbacks receive the hidden state alone. They never change what the model compu
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 
 #: What models raise on inputs that they cannot take.
 _REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
@@ -82,17 +82,36 @@ def hidden_state_of(value: Any) -> Tensor:
     return found
 
 
-def _first_state(value: Any) -> Tensor | None:
+def path_to_state(value: Any) -> tuple[Any, ...] | None:
+    """Where the hidden state is in what a module takes or returns.
+
+    Returns:
+        Keys and indices, from the outside in; None where there is no hidden state. The empty path
+        means ``value`` itself: a tensor, or a list of tensors, one an image.
+    """
     if isinstance(value, Tensor):
-        return value if value.is_floating_point() and value.dim() >= 2 else None
-    if isinstance(value, Mapping):
-        value = (value.get("last_hidden_state"), *value.values())
+        return () if value.is_floating_point() and value.dim() >= 2 else None
     if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
-        # One tensor an image, of different lengths: MoonViT, MiniCPM-V.
-        return torch.cat([item.reshape(-1, item.shape[-1]) for item in value])
-    if not isinstance(value, tuple | list):
+        return ()  # MoonViT, MiniCPM-V
+    if isinstance(value, Mapping):
+        items = [(key, value.get(key)) for key in ("last_hidden_state", *value)]
+    elif isinstance(value, tuple | list):
+        items = list(enumerate(value))
+    else:
         return None
-    return next((state for item in value if (state := _first_state(item)) is not None), None)
+    paths = ((key, path_to_state(item)) for key, item in items)
+    return next(((key, *path) for key, path in paths if path is not None), None)
+
+
+def _first_state(value: Any) -> Tensor | None:
+    path = path_to_state(value)
+    if path is None:
+        return None
+    for key in path:
+        value = value[key]
+    if isinstance(value, list):  # of different lengths
+        return torch.cat([item.reshape(-1, item.shape[-1]) for item in value])
+    return cast(Tensor, value)
 
 
 @contextmanager
@@ -154,9 +173,8 @@ def run_until(
         except _REFUSALS as error:
             if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
                 raise
-            reason = " ".join(str(error).split())[:200]
             raise NormprobeError(
-                f"{type(model).__name__} fails on these inputs: {reason}",
+                f"{type(model).__name__} fails on these inputs: {first_line(error)}",
                 "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
             ) from error
     if handles:

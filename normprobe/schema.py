@@ -63,3 +63,6 @@ POOLED_METRIC = "pooled_cosine"
 PAIR_METRICS = ("cross_modal_cosine", "visual_turn_to_text", "text_turn_to_visual")
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q95": 0.95}
+
+#: The table of a run that holds the paper's numbers beside the measured ones.
+PUBLISHED = "published"

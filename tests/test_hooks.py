@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
-from normprobe.hooks import attached, hidden_state_of, observing, on_call, on_input, on_output
+from normprobe.hooks import (
+    attached,
+    hidden_state_of,
+    observing,
+    on_call,
+    on_input,
+    on_output,
+    path_to_state,
+)
 from normprobe.hooks import run_until as run
 
 
@@ -102,6 +110,21 @@ def test_a_module_that_never_runs_is_an_error(stack: Stack) -> None:
 )
 def test_the_hidden_state_is_found_in_what_layers_return(value: object) -> None:
     assert hidden_state_of(value).tolist() == torch.ones(1, 2, 4).tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (torch.ones(1, 2), ()),
+        ([torch.ones(1, 2), torch.ones(3, 2)], ()),
+        ((None, [None, torch.ones(1, 2)]), (1, 1)),
+        ({"loss": torch.ones(1, 1), "last_hidden_state": torch.ones(1, 2)}, ("last_hidden_state",)),
+        ((torch.ones(3), {"features": (7, torch.ones(1, 2))}), (1, "features", 1)),
+        ((torch.ones(3), 7, [], {}), None),
+    ],
+)
+def test_the_path_leads_to_the_hidden_state(value: object, path: tuple[object, ...]) -> None:
+    assert path_to_state(value) == path
 
 
 def test_a_module_that_passes_no_state_is_an_error() -> None:

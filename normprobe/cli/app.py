@@ -13,16 +13,15 @@ from normprobe.cli import (
     demo,
     embeddings,
     inspect,
-    interface,
-    layers,
     models,
     paper,
     report,
 )
+from normprobe.cli.over_samples import command_of
+from normprobe.measurements import measurements
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "interface": interface.interface,
-    "layers": layers.layers,
+    **{offered.name: command_of(offered) for offered in measurements() if offered.over_samples},
     "embeddings": embeddings.embeddings,
     "attention": attention.attention,
     "compare": compare.compare,

@@ -1,22 +1,27 @@
 """``normprobe models``."""
 
+from typing import Annotated
+
 from normprobe.cli import console
-from normprobe.cli import options as opt
+from normprobe.cli.options import Display, Without, grouped
 
 
-def models(json: opt.Json = False, verbose: opt.Verbose = False) -> None:
+@grouped
+def models(display: Annotated[Display, Without("quiet")]) -> None:
     """The model types of transformers that were checked: family, norm placement, notes."""
-    with console.reported(verbose):
+    with console.reported(display):
         from importlib.resources import files
 
         import pandas as pd
 
-        from normprobe.model.overrides import FUSIONS
-        from normprobe.report import tables
+        from normprobe.measurements.inspect.terminal import print_models
+        from normprobe.model.find.overrides import FUSIONS
+        from normprobe.runs.json_text import table_json
 
-        with (files("normprobe.model") / "supported_models.csv").open(encoding="utf-8") as file:
+        table_file = files("normprobe.model.find") / "supported_models.csv"
+        with table_file.open(encoding="utf-8") as file:
             table = pd.read_csv(file, keep_default_na=False)
-        if json:
-            console.data(tables.to_json(table))
+        if display.json:
+            console.data(table_json(table))
         else:
-            tables.models_table(table, FUSIONS, console.stdout_console())
+            print_models(table, FUSIONS, console.stdout_console())

@@ -1,8 +1,19 @@
-"""Each option that several commands share, once."""
+"""The options of all commands: each once, and those that belong together as a group.
 
-from collections.abc import Mapping
+A command takes groups as arguments. ``grouped`` shows typer their fields as options of their own:
+
+    @grouped
+    def layers(model: Model = "specimen", *, loading: Loading, run: RunOptions) -> None: ...
+
+``Annotated[Loading, Without("device_map")]`` leaves options out: these keep their defaults.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
@@ -116,14 +127,143 @@ Verbose = Annotated[
 ]
 
 
-def named_parts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that were named by hand, as ``find_parts`` takes them.
+@dataclass(frozen=True)
+class Sampling:
+    """Which samples are measured, and how many at once."""
+
+    data: Data = "sample"
+    batch_size: BatchSize = 1
+    limit: Limit = None
+    seed: Seed = 42
+    skip_bad: SkipBad = False
+    system: System = None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the model is loaded."""
+
+    revision: Revision = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    device_map: DeviceMap = None
+    attn_implementation: Attention = None
+    range_reads: RangeReads = False
+    trust_remote_code: TrustRemoteCode = False
+
+
+@dataclass(frozen=True)
+class NamedParts:
+    """Parts that are named by hand."""
+
+    vision_encoder: PartName = None
+    projector: PartName = None
+    decoder_layers: PartName = None
+    text_embedding: PartName = None
+    image_token_id: ImageTokenId = None
+    verify: Verify = False
+
+    def named(self) -> dict[str, Any]:
+        """The parts as ``find_parts`` takes them."""
+        roles = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
+        named = {role: getattr(self, role) for role in roles if getattr(self, role) is not None}
+        if self.image_token_id is not None:
+            named["image_token_ids"] = (self.image_token_id,)
+        return named
+
+
+@dataclass(frozen=True)
+class NormAlignment:
+    """Whether to measure with an alignment norm."""
+
+    align: Align = False
+    align_target: AlignTarget = "table"
+
+    @property
+    def target(self) -> str | None:
+        """What to align to; None: nothing."""
+        return self.align_target if self.align else None
+
+
+@dataclass(frozen=True)
+class RunFolderOptions:
+    """Where the run goes."""
+
+    output: Output = None
+    overwrite: Overwrite = False
+    resume: Resume = False
+
+
+@dataclass(frozen=True)
+class Display:
+    """What is printed."""
+
+    json: Json = False
+    quiet: Quiet = False
+    verbose: Verbose = False
+
+
+class Without:
+    """Leaves options of a group out of a command."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+
+
+def only(group: type, *names: str) -> Without:
+    """Leaves all options of a group out but these."""
+    return Without(*(field.name for field in fields(group) if field.name not in names))
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Show typer the fields of option groups as options of their own.
 
     Args:
-        options: a command's options by name.
+        command: each argument is an option, or a group: a dataclass whose fields are options.
+
+    Returns:
+        A function with an argument for every option, which calls ``command`` with the groups.
     """
-    parts = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
-    named = {part: options[part] for part in parts if options[part] is not None}
-    if options["image_token_id"] is not None:
-        named["image_token_ids"] = (options["image_token_id"],)
-    return named
+    groups: dict[str, tuple[type, list[str]]] = {}
+    options: list[Parameter] = []
+    for argument in signature(command).parameters.values():
+        group, without = _group_of(argument.annotation)
+        if group is None:
+            options.append(argument.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        shown = [option for option in _options_of(group) if option.name not in without]
+        groups[argument.name] = group, [option.name for option in shown]
+        options += shown
+
+    @wraps(command)
+    def with_groups(**given: Any) -> None:
+        for name, (group, names) in groups.items():
+            given[name] = group(**{option: given.pop(option) for option in names})
+        command(**given)
+
+    described: Any = with_groups
+    described.__signature__ = signature(command).replace(parameters=options)
+    described.__annotations__ = {option.name: option.annotation for option in options}
+    return with_groups
+
+
+def _group_of(annotation: Any) -> tuple[type | None, frozenset[str]]:
+    """The group that an argument is annotated with, and the options left out of it."""
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return annotation, frozenset()
+    arguments = get_args(annotation)
+    if arguments and isinstance(arguments[0], type) and is_dataclass(arguments[0]):
+        left_out = (extra.names for extra in arguments[1:] if isinstance(extra, Without))
+        return arguments[0], frozenset().union(*left_out)
+    return None, frozenset()
+
+
+def _options_of(group: type) -> Iterator[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )

@@ -1,20 +1,33 @@
-"""Questions with images in, model inputs out.
+"""Data sets to samples: each sample is one question with its image.
 
-``sample``      one question with its image
-``images``      encoded bytes to an RGB picture, or a refusal
-``bad_rows``    where a bad row stands, and whether it ends the run or is left out
-``tables``      TSV, JSON lines, parquet and text files to rows
-``keys``        what identifies a row
-``benchmark``   what a benchmark has to say about itself
-``mmbench``, ``pope``, ``mmstar``, ``seedbench2plus``, ``ocrbench``, ``scienceqa``, ``ai2d``: one
-                benchmark each, over
+``data_set``        ``open_data``: a data set by name or path, and ``DataSet``, which is iterated
+``sample``          one question with its image
+``question``        one question before its row is read, and the questions of one file or table
+
+Where questions come from:
+
+``benchmarks``      every benchmark that ``--data`` can name, one entry each
+``hub``             published data sets
+``local``           local copies: which benchmark a file or folder holds
+``saved_folder``    folders of ``Dataset.save_to_disk``
+``bundle``          the questions inside the package
+``prompts``         prompts of one's own: text, or JSON lines of image and prompt
+``image_folder``    images of one's own, each with the same prompt
+
+How rows are read:
+
+``formats``         TSV, JSON lines, parquet and text files to rows
+``cells``           checks of columns and cells
 ``question_table``  tables of a question, an image and options
-``benchmarks``  all of them by name
-``prompts``, ``image_folder``: prompts and images of one's own
-``hub``, ``local``, ``bundle``: published data sets, local copies, what travels in the package
-``draw``, ``paper``: which questions ``--limit`` keeps, and which are the paper's
-``datasets``    ``open_data``: all of the above behind one name
-``chat``        the text a model reads, through its chat template
-``prefetch``    batches made by workers while the model runs
-``batches``     the processor, its inputs and the group of every token
+``json_questions``  JSON lines: prompts of one's own, or
+``pope_lines``      POPE's official files
+``wording``         the prompt: a template over the cells of a row
+``keys``            what identifies a row
+``images``          encoded bytes to an RGB picture, or a refusal
+``bad_rows``        where a bad row stands, and whether it ends the run or is skipped
+
+Which questions are taken:
+
+``draw``            those that ``--limit`` keeps
+``paper_samples``   the paper's 1000
 """

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: where they stand, and whether they end the run or are left out."""
+"""Rows that cannot be used: where they stand, and whether they end the run or are skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Place:
 
     Attributes:
         file: path of a file, or id of a data set on the hub.
-        row: from 1, a header not counted; ``None``: the whole file.
+        row: counted from 1 without the header; ``None``: the whole file.
         column: name of the column; ``None``: the whole row.
         unit: what ``row`` counts: rows, or lines of a text file.
         note: more about the cell, such as the file that it names.
@@ -52,17 +52,17 @@ class BadRow(NormprobeError):
         self.place = where if isinstance(where, Place) else Place(where)
 
     def __reduce__(self) -> tuple[type[BadRow], tuple[Place, str, str]]:
-        """Comes out of a worker process as it is."""
+        """Pickle by these arguments: worker processes send the error to the main process."""
         return BadRow, (self.place, self.fault, self.remedy)
 
 
 class RefusedSample(NormprobeError):
-    """A sample that the model's processor does not take; it may take the others."""
+    """A sample that the model's processor refuses; it may accept the others."""
 
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """One line of ``skipped.csv``; what does not apply is None."""
+    """One line of ``skipped.csv``; a field that does not apply is None."""
 
     file: str | None
     row: int | None
@@ -72,10 +72,10 @@ class SkippedRow:
 
 
 class BadRows:
-    """What becomes of bad rows: the first one ends the run, or all are left out and listed.
+    """Takes bad rows: the first one ends the run, or all are skipped and listed.
 
     Attributes:
-        skip: leave them out.
+        skip: skip bad rows instead of raising on the first.
     """
 
     def __init__(self, *, skip: bool = False) -> None:
@@ -84,11 +84,11 @@ class BadRows:
 
     @property
     def skipped(self) -> list[SkippedRow]:
-        """What was left out so far, each once however often the data were read."""
+        """The rows skipped so far, each listed once however often the data were read."""
         return list(self._skipped)
 
     def refuse(self, error: BadRow | RefusedSample, sample: str | None = None) -> None:
-        """Raise the error, or note it and return: the caller goes on with the next row.
+        """Raise the error, or note it and return so that the caller goes on with the next row.
 
         Args:
             error: what is wrong.
@@ -104,6 +104,6 @@ class BadRows:
         self.add([row])
 
     def add(self, rows: Iterable[SkippedRow]) -> None:
-        """Note what another process left out."""
+        """Add the rows that another process skipped."""
         for row in rows:
             self._skipped.setdefault(row)

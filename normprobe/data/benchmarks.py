@@ -1,15 +1,168 @@
-"""Every benchmark that ``--data`` knows; a new one is one file and one entry here."""
+"""Every benchmark that ``--data`` can name. A new benchmark is one more entry of ``BENCHMARKS``."""
 
-from normprobe.data.ai2d import AI2D
-from normprobe.data.benchmark import Benchmark
-from normprobe.data.mmbench import MMBENCH
-from normprobe.data.mmstar import MMSTAR
-from normprobe.data.ocrbench import OCRBENCH
-from normprobe.data.pope import POPE
-from normprobe.data.scienceqa import SCIENCEQA
-from normprobe.data.seedbench2plus import SEEDBENCH2PLUS
+from __future__ import annotations
 
-BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (MMBENCH, POPE, MMSTAR, SEEDBENCH2PLUS, OCRBENCH, SCIENCEQA, AI2D)
-}
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """One place where rows are published.
+
+    Attributes:
+        repo: data set id.
+        config: configuration name; ``None`` where there is one only.
+        split: split name.
+    """
+
+    repo: str
+    config: str | None
+    split: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What ``question_table.read_benchmark`` has to know to read the tables of a benchmark.
+
+    Attributes:
+        name: as in ``--data NAME``. A file whose name begins with it holds this benchmark.
+        template: the prompt, a format string over ``{question}``, ``{hint}`` and ``{options}``.
+        subsets: as in ``--data NAME:SUBSET``, the first is the default; each with the places that
+            publish its rows, tried in this order.
+        columns: of the table on the hub. A table that has all of them holds this benchmark,
+            whatever the name of its file.
+        key: the column that identifies a row. A table without it is keyed by ``index``, as the
+            TSVs of VLMEvalKit are, or else by the content of its rows.
+        group: the column that is put before the key where a table holds several groups.
+        options: the column that holds a list of options, or one column for each option. A table
+            without them has its options in those of the columns A, B, ... that are there.
+        options_template: ``template`` of tables with a column A; ``None``: the same.
+        text_only: a row without an image is a question of text alone, not a fault.
+        required: columns without which a table is refused, besides ``question`` and ``image``.
+        copies_from: keys are whole numbers, and rows from this key on repeat others: no questions.
+    """
+
+    name: str
+    template: str
+    subsets: Mapping[str, tuple[HubSource, ...]]
+    columns: tuple[str, ...]
+    key: str | None = None
+    group: str | None = None
+    options: tuple[str, ...] = ()
+    options_template: str | None = None
+    text_only: bool = False
+    required: tuple[str, ...] = ()
+    copies_from: int | None = None
+
+    def wording(self, columns: Sequence[str]) -> str:
+        """The template for a table with these columns."""
+        return self.options_template if self.options_template and "A" in columns else self.template
+
+
+def _lmms_eval(name: str, config: str | None, split: str) -> tuple[HubSource, ...]:
+    """The places of a data set of lmms-eval, which moved to another organisation in 2026."""
+    return tuple(
+        HubSource(f"{organisation}/{name}", config, split)
+        for organisation in ("lmms-lab-encoder", "lmms-lab")
+    )
+
+
+# LLaVA-1.5 was evaluated with this instruction, and lmms-eval uses it for multiple choice.
+_ANSWER_WITH_LETTER = "Answer with the option's letter from the given choices directly."
+_OPTIONS = "{question}\n{options}\n" + _ANSWER_WITH_LETTER
+_HINT_AND_OPTIONS = "{hint}\n" + _OPTIONS
+
+_MMBENCH_COLUMNS = ("index", "question", "hint", "A", "B", "C", "D", "image")
+_SEEDBENCH2PLUS_OPTIONS = ("choice_A", "choice_B", "choice_C", "choice_D")
+
+_ALL = (
+    # One picture, one question, up to four options. https://github.com/open-compass/MMBench
+    Benchmark(
+        name="mmbench",
+        template=_HINT_AND_OPTIONS,  # the wording of LLaVA-1.5
+        subsets={
+            split: (
+                *_lmms_eval("MMBench", "en", split),
+                HubSource("HuggingFaceM4/MMBench", None, {"dev": "validation"}.get(split, split)),
+            )
+            for split in ("dev", "test")
+        },
+        columns=_MMBENCH_COLUMNS,
+        key="index",
+        required=_MMBENCH_COLUMNS,
+        # Every question is repeated with its options rotated ("CircularEval", for scoring).
+        copies_from=1_000_000,
+    ),
+    # Is this object in the picture? Six yes-or-no questions a picture. The default subset is the
+    # adversarial third: its absent objects are those that most often appear together with the
+    # present ones. The official files are read by pope_lines. https://github.com/AoiDragon/POPE
+    Benchmark(
+        name="pope",
+        template="{question}\nAnswer the question using a single word or phrase.",  # of lmms-eval
+        subsets={
+            **{
+                third: _lmms_eval("POPE", "Full", third)
+                for third in ("adversarial", "popular", "random")
+            },
+            "all": _lmms_eval("POPE", "default", "test"),
+        },
+        columns=("question_id", "question", "image"),
+        key="question_id",
+        group="category",  # a table of all three thirds numbers each from 1
+    ),
+    # Questions that cannot be answered without the picture, with four options in the question.
+    # https://github.com/MMStar-Benchmark/MMStar
+    Benchmark(
+        name="mmstar",
+        # The wording of lmms-eval, which ends without a full stop.
+        template="{question}\nAnswer with the option's letter from the given choices directly",
+        subsets={"val": (HubSource("Lin-Chen/MMStar", None, "val"),)},
+        # meta_info is not read. Without it, any table with a question and an image would be taken
+        # for MMStar, and its options would be lost.
+        columns=("index", "question", "image", "meta_info"),
+        key="index",
+        options_template=_HINT_AND_OPTIONS,  # the TSV of VLMEvalKit
+    ),
+    # Charts, maps and web pages full of text, four options. The published ids may repeat, so rows
+    # are keyed by their content. https://github.com/AILab-CVC/SEED-Bench
+    Benchmark(
+        name="seedbench2plus",
+        template=_OPTIONS,  # the wording of lmms-eval
+        subsets={"test": (HubSource("doolayer/SEED-Bench-2-Plus", None, "test"),)},
+        columns=("question_id", "question", *_SEEDBENCH2PLUS_OPTIONS, "image"),
+        options=_SEEDBENCH2PLUS_OPTIONS,
+    ),
+    # Read what is written in the picture. Rows have no id.
+    # https://github.com/Yuliang-Liu/MultimodalOCR
+    Benchmark(
+        name="ocrbench",
+        template="{question}",  # it says by itself how to answer
+        subsets={"test": (HubSource("echo840/OCRBench", None, "test"),)},
+        columns=("dataset", "question", "question_type", "image"),
+    ),
+    # School questions, two to five options, about half of them with a picture: the default subset
+    # holds those. Rows have no id. https://github.com/lupantech/ScienceQA
+    Benchmark(
+        name="scienceqa",
+        template="Context: {hint}\n" + _OPTIONS,  # the wording of lmms-eval
+        subsets={
+            "img": _lmms_eval("ScienceQA", "ScienceQA-IMG", "test"),
+            "full": _lmms_eval("ScienceQA", "ScienceQA-FULL", "test"),
+        },
+        columns=("image", "question", "choices", "hint"),
+        options=("choices",),
+        text_only=True,
+    ),
+    # Diagrams of school books, four options. Rows have no id.
+    # https://prior.allenai.org/projects/diagram-understanding
+    Benchmark(
+        name="ai2d",
+        template=_OPTIONS,  # the wording of lmms-eval
+        subsets={"test": _lmms_eval("ai2d", None, "test")},
+        columns=("question", "options", "answer", "image"),
+        options=("options",),
+    ),
+)
+
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

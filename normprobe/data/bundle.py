@@ -1,4 +1,4 @@
-"""The questions that travel with normprobe: no download, real photographs."""
+"""The questions inside the package: real photographs, no download."""
 
 from pathlib import Path
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
-from normprobe.data.benchmark import Question
+from normprobe.data.question import Question
 
 
 def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
@@ -16,7 +16,7 @@ def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Qu
     Args:
         questions: all questions.
         limit: how many to keep; ``None`` keeps all of them in file order.
-        seed: another seed, another draw.
+        seed: of the hash.
     """
     return list(questions) if limit is None else shuffled(questions, seed)[:limit]
 

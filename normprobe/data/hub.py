@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import Place
-from normprobe.data.benchmark import Benchmark
-from normprobe.data.tables import Rows
+from normprobe.data.benchmarks import Benchmark
+from normprobe.data.formats import Rows
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, str | None]]:
     """Load the rows of a published benchmark, images still encoded.
 
-    Data sets move between organisations, so a benchmark may have several ids for the same rows;
-    the one that answered is part of the provenance.
+    Data sets move between organisations, so a benchmark may list several ids for the same rows;
+    the first that can be loaded is recorded in the provenance.
 
     Args:
         benchmark: what to load.
@@ -54,11 +54,11 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
 
 
 def rows_of(dataset: Dataset, source: str) -> Rows:
-    """The rows of a loaded data set.
+    """The rows of a loaded data set, images still encoded.
 
     Args:
         dataset: of the ``datasets`` library.
-        source: names it in errors.
+        source: its name in errors.
     """
     # The arrow format leaves images encoded: one bad image must not stop the whole table.
     table = dataset.with_format("arrow")[:]

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normprobe.data.bad_rows import Place
-from normprobe.data.benchmark import Question, Source
 from normprobe.data.images import read_image
+from normprobe.data.question import Question, Source
 
 if TYPE_CHECKING:
     from PIL import Image
 
 IMAGES = "images"
 PROMPT = "Describe the image."
-"""Says nothing about the picture, so that every image meets the same words."""
+"""The prompt of every image; neutral, for it has to fit each of them."""
 
 SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
@@ -24,7 +24,7 @@ SUFFIXES = {
 
 
 def read_image_folder(folder: Path) -> Source | None:
-    """The images of a folder and the folders below it, by name; None where there are none."""
+    """The images of a folder and the folders below it, sorted by name; None if there are none."""
     names = sorted(
         path.relative_to(folder)
         for path in folder.rglob("*")
@@ -32,7 +32,7 @@ def read_image_folder(folder: Path) -> Source | None:
     )
     questions = []
     for name in names:
-        # File systems allow names that are no text.
+        # A file name may hold bytes that are not valid UTF-8.
         key = str(name.as_posix()).encode(errors="backslashreplace").decode()
         place = Place(str(folder / key))
         questions.append(Question(IMAGES, key, partial(_load, str(name), folder, place)))

@@ -39,8 +39,8 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
     """
     try:
         with warnings.catch_warnings():
-            # Damaged metadata make Pillow talk, and from its limit on pixels it only warns: that
-            # limit is checked below.
+            # Pillow warns of damaged metadata, and also where an image exceeds its limit on pixels:
+            # that limit is checked below.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=_formats()) as encoded:
                 _refuse_bomb(encoded.size)
@@ -57,10 +57,10 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
             _REPLACE,
         ) from error
     except MemoryError:
-        raise  # of the machine, not of the image: nothing to leave out
+        raise  # the machine lacks memory, the image may be sound: not a row to skip
     except Exception as error:
-        # Each of Pillow's format plugins fails in its own way on damaged bytes (OSError,
-        # SyntaxError, struct.error, zlib.error, ...); what they mean is the same.
+        # Pillow's format plugins raise many types on damaged bytes: OSError, SyntaxError,
+        # struct.error, zlib.error, ...
         raise BadRow(
             where, f"the image cannot be decoded ({str(error)[:200]}).", _REPLACE
         ) from error
@@ -137,12 +137,13 @@ def read_image(path: str, root: Path, where: Place) -> Image.Image:
             f"the image file {path[:200]!a} cannot be read from {root} ({str(error)[:200]}).",
             f"Put the image into {root}.",
         ) from error
-    is_named = where.column is not None  # by a cell, not by its own place
-    return decode_image(data, replace(where, note=resolved.name) if is_named else where)
+    # Where a cell names the file, an error names both; in a folder of images, where is the file.
+    is_cell = where.column is not None
+    return decode_image(data, replace(where, note=resolved.name) if is_cell else where)
 
 
 def image_hash(image: Image.Image) -> str:
-    """SHA-256 of the size and the RGB pixels: the same picture in another file format matches."""
+    """SHA-256 of the size and the RGB pixels; the same in whatever file format they are saved."""
     width, height = image.size
     return hashlib.sha256(f"{width}x{height}\n".encode() + image.tobytes()).hexdigest()
 

@@ -1,11 +1,11 @@
-"""What identifies a row: a published id or, where there is none, its content."""
+"""What identifies a row: a published id or, where there is none, a hash of its content."""
 
 import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 from normprobe.data.bad_rows import BadRow, BadRows, Place
-from normprobe.data.tables import quoted, text_cell
+from normprobe.data.cells import quoted, text_cell
 
 _HASH_LENGTH = 16  # hexadecimal digits
 
@@ -23,8 +23,24 @@ def key_cell(value: Any, place: Place) -> str:
     return text_cell(value, place).strip()
 
 
+def whole_number_cell(value: Any, place: Place) -> str:
+    """Return a cell that identifies its row by a whole number, without leading zeros.
+
+    Raises:
+        BadRow: no whole number.
+    """
+    try:
+        return str(int(key_cell(value, place)))
+    except (BadRow, ValueError) as error:
+        raise BadRow(
+            place,
+            f"expected a whole number, received {str(value)[:40]!a}.",
+            "Give every row its number; shifted columns show here first.",
+        ) from error
+
+
 def content_keys(contents: Iterable[bytes]) -> list[str]:
-    """Keys that do not depend on the order of rows; equal rows are numbered."""
+    """A hash of each row's content as its key; repeats of a row get ``-2``, ``-3``, ..."""
     keys, seen = [], dict[str, int]()
     for content in contents:
         key = hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]

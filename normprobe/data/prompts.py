@@ -1,4 +1,4 @@
-"""Prompts of one's own: text alone, one a line, or JSON lines of image and prompt."""
+"""Prompts of one's own: a text file of one prompt a line, or JSON lines of image and prompt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import Place
-from normprobe.data.benchmark import Question, Source
+from normprobe.data.cells import text_cell
+from normprobe.data.formats import read_lines
 from normprobe.data.images import read_image
 from normprobe.data.keys import content_keys
-from normprobe.data.tables import read_lines, text_cell
+from normprobe.data.question import Question, Source
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,7 +23,7 @@ BUNDLED_PROMPTS = Path(__file__).with_name("prompts.txt")
 
 
 def read_text(path: Path) -> Source:
-    """Prompts without images, one a line; blank lines are skipped.
+    """Read prompts without images, one a line; blank lines are skipped.
 
     Raises:
         NormprobeError: unreadable, not UTF-8, or no lines.

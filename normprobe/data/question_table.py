@@ -1,17 +1,20 @@
-"""Tables with a question, an image and perhaps options in every row: what the hub and TSVs hold."""
+"""Tables with a question, an image and perhaps options in every row: the hub's, and TSVs."""
 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import BadRow, BadRows, Place
-from normprobe.data.benchmark import Question, fill_template, is_present, lettered, letters
+from normprobe.data.benchmarks import Benchmark
+from normprobe.data.cells import is_present, require_columns, text_cell
+from normprobe.data.formats import Rows
 from normprobe.data.images import decode_base64, decode_image_cell
-from normprobe.data.keys import content_keys, key_cell, unique
-from normprobe.data.tables import Rows, require_columns, text_cell
+from normprobe.data.keys import content_keys, key_cell, unique, whole_number_cell
+from normprobe.data.question import Question
+from normprobe.data.wording import fill_template, lettered, letters
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,77 +24,62 @@ if TYPE_CHECKING:
 _MAX_REFERENCE = 64
 
 
-def read_question_table(
-    benchmark: str,
-    rows: Rows,
-    bad: BadRows,
-    *,
-    template: str,
-    key: str | None,
-    group: str | None = None,
-    options: Sequence[str] = (),
-    text_only: bool = False,
-    parse_key: Callable[[Any, Place], str] = key_cell,
-) -> list[Question]:
-    """Read a table with the columns ``question`` and ``image``.
+def read_benchmark(benchmark: Benchmark, rows: Rows, bad: BadRows) -> list[Question]:
+    """Read the questions of a benchmark from a table with the columns ``question`` and ``image``.
 
     An image is a struct of bytes and path, as the hub stores it, or text, as TSVs do: base64, or
     the ``index`` of the row that holds it.
 
     Args:
-        benchmark: name of the benchmark.
+        benchmark: says which columns identify a row and hold its options, and the prompt.
         rows: the table.
         bad: takes rows without a key of their own.
-        template: prompt over ``{question}``, ``{hint}`` and ``{options}``.
-        key: the column that identifies a row. Where the table has none, ``index`` does, which TSVs
-            have; where it has neither, a hash of the row's content.
-        group: column that is put before the key where a table holds several groups.
-        options: the column that holds a list of options, or one column for each. Otherwise the
-            columns A, B, ... that are there.
-        text_only: an absent image is no fault.
-        parse_key: reads a cell of the key column, or raises ``BadRow``.
 
     Raises:
         NormprobeError: a column is missing or there twice.
     """
-    names = [name for name in (key, "index") if name in rows.columns]
-    identifier = names[0] if names else None
-    present = [name for name in options if name in rows.columns]
-    columns = present or [name for name in string.ascii_uppercase if name in rows.columns]
-    used = [name for name in (identifier, group, "hint", *columns) if name in rows.columns]
+    require_columns(rows.columns, benchmark.required, rows.source)
+    key = next((name for name in (benchmark.key, "index") if name in rows.columns), None)
+    own = [name for name in benchmark.options if name in rows.columns]
+    options = own or [name for name in string.ascii_uppercase if name in rows.columns]
+    used = [name for name in (key, benchmark.group, "hint", *options) if name in rows.columns]
     require_columns(rows.columns, ["question", "image", *map(str, used)], rows.source)
-    keyed: Iterable[tuple[int, Place, str]]
-    if identifier is None:
-        keys = content_keys(_content(rows, row, columns) for row in range(len(rows)))
-        keyed = zip(range(len(rows)), rows.places, keys, strict=True)
+    keyed: Iterable[tuple[int, Place, str]]  # number, place and key of each row
+    if key is None:
+        contents = content_keys(_content(rows, row, options) for row in range(len(rows)))
+        keyed = zip(range(len(rows)), rows.places, contents, strict=True)
     else:
-        keyed = _column_keys(rows, identifier, group, parse_key, bad)
-    row_of = unique(keyed, identifier or "question", bad)
+        keyed = _column_keys(benchmark, rows, key, bad)
+    row_of = unique(keyed, key or "question", bad)
     load = partial(
         _load,
         rows,
-        template=template,
-        options=columns,
-        row_of=row_of if identifier == "index" else {},
-        text_only=text_only,
+        template=benchmark.wording(rows.columns),
+        options=options,
+        row_of=row_of if key == "index" else {},
+        text_only=benchmark.text_only,
     )
-    return [Question(benchmark, name, partial(load, row)) for name, (row, _) in row_of.items()]
+    end = benchmark.copies_from  # row_of keeps the copies: an image cell may name any row
+    return [
+        Question(benchmark.name, name, partial(load, row))
+        for name, (row, _) in row_of.items()
+        if end is None or int(name) < end
+    ]
 
 
 def _column_keys(
-    rows: Rows,
-    column: str,
-    group: str | None,
-    parse_key: Callable[[Any, Place], str],
-    bad: BadRows,
+    benchmark: Benchmark, rows: Rows, column: str, bad: BadRows
 ) -> Iterator[tuple[int, Place, str]]:
+    """Number, place and key of each row that has a key."""
+    group = benchmark.group
     groups = [None] * len(rows)
     if group in rows.columns and len(set(map(str, cells := rows.table[group].to_pylist()))) > 1:
         groups = cells
+    read_key = key_cell if benchmark.copies_from is None else whole_number_cell
     for row, cell in enumerate(rows.table[column].to_pylist()):
         place = rows.places[row]
         try:
-            name = parse_key(cell, place.at(column))
+            name = read_key(cell, place.at(column))
             if groups[row] is not None:
                 name = f"{key_cell(groups[row], place.at(str(group)))}/{name}"
         except BadRow as error:
@@ -101,6 +89,7 @@ def _column_keys(
 
 
 def _content(rows: Rows, row: int, options: Sequence[str]) -> bytes:
+    """What tells a row apart where no column does: its question, options and image."""
     image = rows.cell(row, "image")
     data = image.get("bytes") if isinstance(image, dict) else image
     text = repr([rows.cell(row, name) for name in ("question", "hint", *options)])
@@ -134,12 +123,12 @@ def _options(rows: Rows, row: int, columns: Sequence[str]) -> list[tuple[str, An
         if not isinstance(cell, list) or not cell:
             raise BadRow(place, "expected a list of options.", "Fill the cell or remove its row.")
         return letters([text_cell(option, place) for option in cell])
-    # choice_A or A: the letter is the last one, and keeps its option where another is absent.
+    # choice_A or A: the last character is the letter, also where an option before it is absent.
     return [(name[-1], _text(rows, row, name)) for name in columns]
 
 
 def _text(rows: Rows, row: int, column: str) -> str | None:
-    """A cell that may be empty; numbers are text of their own."""
+    """A cell that may be empty, a number as text."""
     cell = rows.cell(row, column)
     if not is_present(cell):
         return None

@@ -1,18 +1,24 @@
-"""From what a user types to a checkpoint: the bundled specimen, a local folder or a hub id."""
+"""Opens what a user names as MODEL: the bundled specimen, a local folder or a hub id."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from normprobe.errors import NormprobeError
-from normprobe.model.overrides import OVERRIDES
+from normprobe.errors import NormprobeError, first_line
+from normprobe.model.alignment_settings import (
+    ADAPTER_CONFIG,
+    AlignmentSettings,
+    adapter_settings,
+    config_settings,
+)
+from normprobe.model.find.overrides import OVERRIDES
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
 
-#: What a checkpoint can hold. It decides the auto class, and which commands make sense.
+#: The kinds of models that a checkpoint can hold. The kind decides the auto class, and which
+#: commands make sense.
 VISION_LANGUAGE = "vision-language model"
 VISION_ENCODER = "vision encoder"
 LANGUAGE_MODEL = "language model"
@@ -20,22 +26,34 @@ LANGUAGE_MODEL = "language model"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose config was read, before any weight is."""
+    """A checkpoint whose config was read, but no weights yet.
 
-    name: str  # as typed; names the run folder
-    source: str  # what from_pretrained takes
-    revision: str | None  # the resolved commit of a hub checkpoint
+    Attributes:
+        name: as typed; of a local folder its last part. It names the run folder.
+        source: what ``from_pretrained`` takes: a local folder or a hub id.
+        revision: the resolved commit of a hub checkpoint.
+        config: the config, of a transformers class or of the repository's own code.
+        kind: one of the three kinds above.
+        trust_remote_code: whether the repository's own code may run.
+        adapter: a PEFT adapter that is merged into the weights: a local folder or a hub id.
+        adapter_revision: the resolved commit of an adapter on the hub.
+        alignment: the alignment norm that the checkpoint, or the adapter that opened it, holds.
+    """
+
+    name: str
+    source: str
+    revision: str | None
     config: Any
     kind: str
     trust_remote_code: bool
-    adapter: str | None = None  # a PEFT adapter to merge into it: a local folder or a hub id
-    adapter_revision: str | None = None  # its resolved commit
-    alignment: Path | None = None  # the folder of a norm to put behind the projector
+    adapter: str | None = None
+    adapter_revision: str | None = None
+    alignment: AlignmentSettings | None = None
 
     @property
     def local_folders(self) -> list[str]:
         """The folders on this machine that it is read from, adapters last."""
-        folders = [self.source, self.adapter, self.alignment]
+        folders = [self.source, self.adapter, self.alignment and self.alignment.folder]
         return [str(folder) for folder in folders if folder and Path(folder).is_dir()]
 
 
@@ -45,23 +63,21 @@ def open_checkpoint(
     """Read the config of a checkpoint and tell what kind of model it is.
 
     Args:
-        model: ``specimen``, a local folder or a hub id. The folder of an adapter opens the model
-            that it was made for.
+        model: ``specimen``, a local folder or a hub id. An adapter (PEFT, or of ``normprobe
+            align``) opens the model that it was made for.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: run the model's own code.
 
     Raises:
         NormprobeError: no such folder or hub id, no readable config, code that is not trusted, or
-            a model type without a vision or a language side.
+            a model type that has neither a vision encoder nor a language model.
     """
     from transformers import AutoConfig
-
-    from normprobe.model.alignment_files import adapter_settings
 
     alignment = adapter_settings(Path(model))
     if alignment is not None:
         base = _base_of(model, alignment, trust_remote_code)
-        return replace(base, name=_name_of(model), alignment=Path(model))
+        return replace(base, name=_name_of(model), alignment=alignment)
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     config_file = _cached(source, "config.json", revision)
@@ -90,6 +106,7 @@ def open_checkpoint(
         config=config,
         kind=_kind_of(config),
         trust_remote_code=trust_remote_code,
+        alignment=config_settings(config),
     )
 
 
@@ -98,30 +115,30 @@ def _name_of(model: str) -> str:
 
 
 def _cached(source: str, file: str, revision: str | None) -> Path | None:
-    """A file of a local folder or of the hub; None where there is none, or no hub answers."""
+    """The path of a file; None where there is no such file, or no hub answers."""
     from transformers.utils.hub import cached_file
 
     try:
         path = cached_file(
             source, file, revision=revision, _raise_exceptions_for_missing_entries=False
         )
-    except (OSError, ValueError):  # loading the config says it better
+    except (OSError, ValueError):  # loading the config explains it better
         return None
     return None if path is None else Path(path)
 
 
 def _commit_of(config_file: Path | None) -> str | None:
-    """The commit of a file in the hub's cache; None of a local one or of none."""
+    """The commit of a file in the hub's cache; None of a local file."""
     from transformers.utils.hub import extract_commit_hash
 
     return None if config_file is None else extract_commit_hash(str(config_file), None)
 
 
 def _adapter_config(path: Path, source: str) -> dict[str, Any]:
-    """What a PEFT adapter says of itself.
+    """The adapter_config.json of a PEFT adapter.
 
     Raises:
-        NormprobeError: it does not name the model that it adapts.
+        NormprobeError: it does not name its base model.
     """
     try:
         adapter = json.loads(path.read_text(encoding="utf-8"))
@@ -135,13 +152,15 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
     return adapter
 
 
-def _base_of(model: str, adapter: Mapping[str, Any], trust_remote_code: bool) -> Checkpoint:
-    """The checkpoint that an adapter was made for."""
-    from normprobe.model.alignment_files import ADAPTER_CONFIG
-
-    name, revision = adapter["base_model"], adapter["revision"]
+def _base_of(model: str, alignment: AlignmentSettings, trust_remote_code: bool) -> Checkpoint:
+    """The checkpoint that an adapter of ``normprobe align`` was made for."""
+    assert alignment.base_model is not None
     try:
-        return open_checkpoint(name, revision=revision, trust_remote_code=trust_remote_code)
+        return open_checkpoint(
+            alignment.base_model,
+            revision=alignment.revision,
+            trust_remote_code=trust_remote_code,
+        )
     except NormprobeError as error:
         raise NormprobeError(
             f"the base model of the adapter {model} cannot be opened: {error.problem}",
@@ -188,14 +207,14 @@ def _is_image_text_to_text(config: Any) -> bool:
 
 
 def _remote_classes(config: Any) -> dict[str, Any]:
-    """What the repository's own code offers, by the name of the auto class."""
+    """The classes of the repository's own code, by the name of the auto class."""
     return getattr(config, "auto_map", None) or {}
 
 
 def _has_vision_part(config: Any) -> bool:
-    """Many repositories offer a vision-language model as a causal language model.
+    """Whether a model that is offered as a causal language model also reads images.
 
-    Some configs do not even mention the vision part: then an override knows the type.
+    Some configs do not mention the vision encoder; then the overrides know the model type.
     """
     fields = ("vision_config", "vit_config")
     return any(getattr(config, field, None) is not None for field in fields) or (
@@ -204,7 +223,7 @@ def _has_vision_part(config: Any) -> bool:
 
 
 def _refuse_bad_path(model: str, source: str) -> None:
-    """A typed path that is not there should not be looked up on a hub."""
+    """Refuse a path that is no checkpoint folder, before it is looked up on a hub."""
     path = Path(source)
     if path.is_file():
         raise NormprobeError(
@@ -226,12 +245,12 @@ def _refuse_bad_path(model: str, source: str) -> None:
 
 
 def _explained(error: Exception, model: str, revision: str | None) -> NormprobeError:
+    """Why a config cannot be loaded, and what to do."""
     from huggingface_hub import is_offline_mode
     from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
-    text = " ".join(str(error).split())
-    if "trust_remote_code" in text:
+    if "trust_remote_code" in str(error):
         return NormprobeError(
             f"{model} needs code of its own, which is not run unless asked for",
             "read that code, then pass --trust-remote-code",
@@ -257,6 +276,6 @@ def _explained(error: Exception, model: str, revision: str | None) -> NormprobeE
             f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",
         )
     return NormprobeError(
-        f"cannot read the config of {model}: {text[:200]}",
+        f"cannot read the config of {model}: {first_line(error)}",
         "check config.json; upgrade transformers if the model type is new",
     )

@@ -46,3 +46,9 @@ def print_notes(console: Console, *lines: str) -> None:
 def words(name: str) -> str:
     """A name of the CSV files as words."""
     return name.replace("_", " ")
+
+
+def print_sentence(sentence: str, console: Console) -> None:
+    """Print what a table says, in words, and an empty line; nothing where it says nothing."""
+    if sentence:
+        console.print(f"{sentence}\n", markup=False, highlight=False)

@@ -17,11 +17,11 @@ from support.processors import make_processor
 from support.tiny_models import tiny_model
 from typer.testing import CliRunner, Result
 
+from experiments.specimen.evaluate import load
 from normprobe import align_norms, load_aligned
 from normprobe.cli.app import app
-from normprobe.model.alignment_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from normprobe.model.alignment_settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from normprobe.specimen import SPECIMEN_DIR
-from normprobe.specimen.evaluate import load
 
 Run = Callable[..., Result]
 

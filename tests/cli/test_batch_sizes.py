@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_same_tables, assert_two_lines
+from normprobe.analyses import layers
 from typer.testing import Result
 
-from normprobe.analyses import layers
 from normprobe.data.bundle import bundled_data_dir
 
 Run = Callable[..., Result]

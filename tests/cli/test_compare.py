@@ -14,7 +14,7 @@ from cli.conftest import assert_two_lines
 from report import made_tables
 from typer.testing import Result
 
-from normprobe.report.run_dir import RunDir
+from normprobe.runs.run_folder import RunDir
 from normprobe.schema import SCHEMA_VERSION
 
 Run = Callable[..., Result]

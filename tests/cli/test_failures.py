@@ -189,8 +189,8 @@ def test_an_image_that_is_none(run: Run, tmp_path: Path) -> None:
 def test_a_full_disk_keeps_what_is_there(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.cli import collecting
-    from normprobe.report import run_dir
+    from normprobe.runs import collecting
+    from normprobe.runs import run_folder as run_dir
 
     monkeypatch.setattr(collecting, "_SECONDS_A_PART", 0.0)
     written: list[Path] = []

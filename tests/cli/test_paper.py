@@ -13,7 +13,7 @@ from support.paper_models import FAMILIES, TYPES, stand_in
 from typer.testing import Result
 
 from normprobe.cli.app import COMMANDS, app
-from normprobe.report.reference import names_of
+from normprobe.paper.numbers import names_of
 
 IMAGES = Path(__file__).parents[2] / "benchmarks_data/images"
 

@@ -17,7 +17,7 @@ from support.tiny_models import IMAGE, INDICATORS, TILE, VOCABULARY
 from transformers import AutoProcessor
 from typer.testing import Result
 
-from normprobe.data.datasets import open_data
+from normprobe.data.data_set import open_data
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,

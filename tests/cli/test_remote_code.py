@@ -24,8 +24,9 @@ from transformers import AutoModel, AutoModelForCausalLM
 from typer.testing import Result
 
 from normprobe import probe_interface, schema
-from normprobe.data.batches import build_inputs, load_processor
-from normprobe.data.datasets import open_data
+from normprobe.data.data_set import open_data
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.processor import load_processor
 
 Run = Callable[..., Result]
 Repository = Callable[[str], Path]
@@ -137,7 +138,8 @@ def test_moonvit_gives_a_list_with_a_tensor_for_each_image(repository: Repositor
     model = AutoModel.from_pretrained(folder, trust_remote_code=True)
     processor = load_processor(str(folder), trust_remote_code=True)
     samples = list(open_data("sample", limit=2))
-    table = probe_interface(model, build_inputs(processor, samples, model_type="moonvit"))
+    inputs = InputBuilder(processor, model_type="moonvit").build(samples)
+    table = probe_interface(model, inputs)
     assert table["tokens"].tolist() == [2 * 4 * 6]
 
 

@@ -15,9 +15,9 @@ import pytest
 from cli.conftest import assert_same_tables, assert_two_lines
 from typer.testing import Result
 
-from normprobe.cli import collecting
+from normprobe.runs import collecting
 from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.datasets import DataSet
+from normprobe.data.data_set import DataSet
 from normprobe.data.sample import Sample
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -123,7 +123,7 @@ def test_a_worker_that_is_killed_loses_nothing_on_disk(
                 os.kill(os.getpid(), signal.SIGKILL)
             yield sample
 
-    from normprobe.data.datasets import open_data
+    from normprobe.data.data_set import open_data
 
     third = open_data("sample", limit=4).ids[2]
     monkeypatch.setattr(DataSet, "__iter__", killed_at_the_third)
@@ -206,7 +206,7 @@ def test_a_finished_run_stays_as_it_is(finished: Path, run: Run) -> None:
 def test_a_model_that_fails_to_load_costs_no_rows(
     finished: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.cli import run as run_module
+    from normprobe.runs import begin as run as run_module
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError

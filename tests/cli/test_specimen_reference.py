@@ -15,8 +15,8 @@ from support.reference_interface import interface_table, stage_rows
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from typer.testing import Result
 
-from normprobe.data.batches import build_inputs, special_token_ids
-from normprobe.data.datasets import open_data
+from normprobe.data.data_set import open_data
+from normprobe.inputs.builder import InputBuilder
 from normprobe.specimen import SPECIMEN_DIR
 
 SAMPLES = 6
@@ -33,11 +33,11 @@ PARTS = ExpectedParts(
 def cases(dtype: torch.dtype) -> list[Case]:
     model = AutoModelForImageTextToText.from_pretrained(SPECIMEN_DIR, dtype=dtype).eval()
     processor = AutoProcessor.from_pretrained(SPECIMEN_DIR)
-    special = special_token_ids(processor)
+    builder = InputBuilder(processor)
     made = []
     for sample in open_data("sample", limit=SAMPLES):
-        inputs = dict(build_inputs(processor, [sample]).to("cpu", dtype))
-        made.append(make_case(model, inputs, PARTS, special))
+        inputs = dict(builder.build([sample]).to("cpu", dtype))
+        made.append(make_case(model, inputs, PARTS, builder.special_token_ids))
     return made
 
 

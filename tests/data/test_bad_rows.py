@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from data.conftest import write_tsv
-from data.test_mmbench import mmbench_row
+from data.published import mmbench_row, write_mmbench
 from normprobe.data.bad_rows import BadRow, BadRows, Place, RefusedSample
-from normprobe.data.datasets import open_data
-from normprobe.data.mmbench import COLUMNS
+from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 ROWS = [
@@ -32,7 +30,7 @@ FAULTS = [
 
 
 def test_the_rest_is_read_and_every_fault_has_its_place(tmp_path):
-    path = write_tsv(tmp_path / "mmbench.tsv", [list(COLUMNS), *ROWS])
+    path = write_mmbench(tmp_path / "mmbench.tsv", *ROWS)
     data = open_data(str(path), skip_bad=True)
     assert [sample.id for sample in data] == ["mmbench/1", "mmbench/8"]
     assert [sample.id for sample in data] == ["mmbench/1", "mmbench/8"]  # listed once all the same
@@ -48,7 +46,7 @@ def test_without_the_option_each_fault_is_an_error(tmp_path, fault):
     row, column, _, reason = FAULTS[fault]
     # The first row stays, and so do the numbers of the others.
     rows = [r if n in (0, row - 1) else mmbench_row(50 + n) for n, r in enumerate(ROWS)]
-    path = write_tsv(tmp_path / "mmbench.tsv", [list(COLUMNS), *rows])
+    path = write_mmbench(tmp_path / "mmbench.tsv", *rows)
     with pytest.raises(NormprobeError) as refusal:
         list(open_data(str(path)))
     where = f"{path}, row {row}" + (f", column {column}" if column else "")
@@ -81,14 +79,14 @@ def test_lines_of_json(tmp_path, red_png):
 def test_a_swallowed_line_is_an_error_all_the_same(tmp_path):
     # What it swallowed would be lost without a word.
     rows = [mmbench_row(1, question='"What?'), mmbench_row(2), [*mmbench_row(3), 'x"']]
-    path = write_tsv(tmp_path / "mmbench.tsv", [list(COLUMNS), *rows])
+    path = write_mmbench(tmp_path / "mmbench.tsv", *rows)
     with pytest.raises(NormprobeError, match="swallows the next line"):
         open_data(str(path), skip_bad=True)
 
 
 def test_nothing_left(tmp_path):
     rows = [[*mmbench_row(number), "more"] for number in (1, 2)]
-    path = write_tsv(tmp_path / "mmbench.tsv", [list(COLUMNS), *rows])
+    path = write_mmbench(tmp_path / "mmbench.tsv", *rows)
     with pytest.raises(NormprobeError, match="none of its 2 rows"):
         open_data(str(path), skip_bad=True)
 

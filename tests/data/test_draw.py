@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from normprobe.data.benchmark import Question
 from normprobe.data.draw import draw
+from normprobe.data.question import Question
 
 
 def no_load():

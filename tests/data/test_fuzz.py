@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from data.conftest import encode, write_tsv
-from normprobe.data.datasets import open_data
-from normprobe.data.mmbench import COLUMNS
+from data.files import encode
+from data.published import write_mmbench
+from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 LIMIT = 30  # seconds a case; a case takes milliseconds
@@ -57,7 +57,7 @@ def a_tsv(folder: Path, picture: Image.Image) -> Path:
         ["1000001", "Which?", "", "dog", "cat", "", "", "1"],
         ["3", "café?", "nan", "a", "b", "", "", cell],
     ]
-    return write_tsv(folder / "mmbench.tsv", [list(COLUMNS), *rows])
+    return write_mmbench(folder / "mmbench.tsv", *rows)
 
 
 def some_pope_lines(folder: Path, picture: Image.Image) -> Path:

@@ -1,93 +1,18 @@
-import base64
-
 import datasets
 import pytest
 from PIL import Image
 
-from data.conftest import encode
-from normprobe.data.datasets import BENCHMARKS, open_data
+from data.files import encode
+from data.published import BLUE, PUBLISHED, RED, base64_image, hub_table
+from normprobe.data.benchmarks import BENCHMARKS
+from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-IMAGES = [Image.new("RGB", (6, 4), "red"), Image.new("RGB", (4, 6), "blue")]
-
-# The columns of each data set on the hub that matter here.
-HUB_ROWS = {
-    "mmbench": {
-        "index": ["5", "1000005"],
-        "question": ["Which?", "Which?"],
-        "hint": ["nan", "nan"],
-        "answer": ["A", "B"],
-        "A": ["cat", "dog"],
-        "B": ["dog", "cat"],
-        "C": ["nan", "nan"],
-        "D": [None, None],
-    },
-    "pope": {
-        "question_id": ["1", "2"],
-        "question": ["Is it red?", "Is it?"],
-        "answer": ["yes"] * 2,
-    },
-    "seedbench2plus": {
-        "question_id": ["7", "7"],
-        "question": ["Which?", "Which one?"],
-        "choice_A": ["cat", "dog"],
-        "choice_B": ["dog", "cat"],
-        "choice_C": ["None", "ox"],
-        "choice_D": ["hen", "ox"],
-        "answer": ["A", "B"],
-    },
-    "ocrbench": {
-        "dataset": ["IIIT5K"] * 2,
-        "question": ["what is written in the image?"] * 2,
-        "question_type": ["Regular Text Recognition"] * 2,
-        "answer": [["RED"], ["BLUE"]],
-    },
-    "scienceqa": {
-        "question": ["Which?", "Why?"],
-        "choices": [["cat", "dog"], ["so", "thus", "hence"]],
-        "answer": [0, 1],
-        "hint": ["Look.", ""],
-    },
-    "ai2d": {
-        "question": ["Which?", "Why?"],
-        "options": [["cat", "dog", "ox", "None"], ["so", "thus", "hence", "then"]],
-        "answer": ["0", "1"],
-    },
-    "mmstar": {
-        "index": [0, 1],
-        "question": ["Which?\nOptions: A: x", "Which?\nOptions: A: y"],
-        "meta_info": [{"source": "x"}] * 2,
-    },
-}
-PROMPTS = {
-    "mmbench": "Which?\nA. cat\nB. dog\n"
-    "Answer with the option's letter from the given choices directly.",
-    "pope": "Is it red?\nAnswer the question using a single word or phrase.",
-    "seedbench2plus": "Which?\nA. cat\nB. dog\nC. None\nD. hen\n"
-    "Answer with the option's letter from the given choices directly.",
-    "ocrbench": "what is written in the image?",
-    "scienceqa": "Context: Look.\nWhich?\nA. cat\nB. dog\n"
-    "Answer with the option's letter from the given choices directly.",
-    "ai2d": "Which?\nA. cat\nB. dog\nC. ox\nD. None\n"
-    "Answer with the option's letter from the given choices directly.",
-    "mmstar": "Which?\nOptions: A: x\n"
-    "Answer with the option's letter from the given choices directly",
-}
-CALLS = {
-    "mmbench": ("lmms-lab-encoder/MMBench", "en", "dev"),
-    "pope": ("lmms-lab-encoder/POPE", "Full", "adversarial"),
-    "mmstar": ("Lin-Chen/MMStar", None, "val"),
-    "seedbench2plus": ("doolayer/SEED-Bench-2-Plus", None, "test"),
-    "ocrbench": ("echo840/OCRBench", None, "test"),
-    "scienceqa": ("lmms-lab-encoder/ScienceQA", "ScienceQA-IMG", "test"),
-    "ai2d": ("lmms-lab-encoder/ai2d", None, "test"),
-}
 
 
 def hub_dataset(benchmark):
-    dataset = datasets.Dataset.from_dict(HUB_ROWS[benchmark] | {"image": IMAGES})
-    dataset = dataset.cast_column("image", datasets.Image())
+    dataset = datasets.Dataset(hub_table(benchmark)).cast_column("image", datasets.Image())
     url = f"hf://datasets/x/y@{COMMIT}/data/part-0.parquet"
     dataset.info.download_checksums = {url: {"num_bytes": 1, "checksum": None}}
     return dataset
@@ -104,13 +29,13 @@ def test_published_columns(monkeypatch, benchmark):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     data = open_data(benchmark)
     samples = list(data)
-    assert calls == [CALLS[benchmark]]
+    assert calls == [PUBLISHED[benchmark].call]
     assert data.name == benchmark
-    assert len(samples) == (1 if benchmark == "mmbench" else 2)
-    assert samples[0].prompt == PROMPTS[benchmark]
+    assert len(samples) == 2
+    assert samples[0].prompt == PUBLISHED[benchmark].prompt
     assert samples[0].image.getpixel((0, 0)) == (255, 0, 0)
     source = data.provenance["sources"][0]
-    assert (source["hub"], source["config"], source["split"]) == CALLS[benchmark]
+    assert (source["hub"], source["config"], source["split"]) == PUBLISHED[benchmark].call
     assert source["revision"] == COMMIT
 
 
@@ -195,19 +120,20 @@ def test_unknown_subset_names_those_there_are(spec):
 
 
 def test_third_id_of_mmbench_holds_base64(monkeypatch):
-    columns = HUB_ROWS["mmbench"] | {"image": [png_text(image) for image in IMAGES]}
+    images = [base64_image(RED), base64_image(BLUE)]
+    columns = PUBLISHED["mmbench"].columns | {"image": images, "index": [5, 1000005]}
     calls = []
 
     def load_dataset(repo, config, *, split):
         calls.append((repo, config, split))
         if repo != "HuggingFaceM4/MMBench":
             raise datasets.exceptions.DatasetNotFoundError("Dataset doesn't exist on the Hub")
-        return datasets.Dataset.from_dict(columns | {"index": [5, 1000005]})
+        return datasets.Dataset.from_dict(columns)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     (sample,) = open_data("mmbench")
     assert calls[-1] == ("HuggingFaceM4/MMBench", None, "validation")
-    assert (sample.id, sample.prompt) == ("mmbench/5", PROMPTS["mmbench"])
+    assert (sample.id, sample.prompt) == ("mmbench/5", PUBLISHED["mmbench"].prompt)
     assert sample.image.getpixel((0, 0)) == (255, 0, 0)
 
 
@@ -228,12 +154,14 @@ def test_the_papers_draw_names_its_three_sources(monkeypatch):
     calls = []
 
     def load_dataset(repo, config, *, split):
-        name = next(name for name, call in CALLS.items() if call == (repo, config, split))
+        name = next(
+            name for name, known in PUBLISHED.items() if known.call == (repo, config, split)
+        )
         calls.append(name)
         rows = range(700)
         dataset = datasets.Dataset.from_dict(
             {
-                **{key: [values[0]] * 700 for key, values in HUB_ROWS[name].items()},
+                **{key: [values[0]] * 700 for key, values in PUBLISHED[name].columns.items()},
                 {"pope": "question_id"}.get(name, "index"): [str(row) for row in rows],
                 "image": [pixel(row + 700 * len(calls)) for row in rows],
             }
@@ -250,7 +178,3 @@ def test_the_papers_draw_names_its_three_sources(monkeypatch):
 
 def pixel(number):
     return {"bytes": encode(Image.new("RGB", (1, 1), (number % 256, number // 256, 0)), "BMP")}
-
-
-def png_text(image):
-    return base64.b64encode(encode(image)).decode()

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.conftest import encode
+from data.files import encode
 from normprobe.data.bad_rows import Place
 from normprobe.data.images import (
+    FORMATS,
     decode_base64,
     decode_image,
     decode_image_cell,
@@ -201,3 +202,9 @@ def test_a_machine_without_memory_is_no_bad_image(monkeypatch, red_png):
     monkeypatch.setattr(Image, "open", full)
     with pytest.raises(MemoryError):
         decode_image(red_png, WHERE)
+
+
+def test_formats_that_run_programs_are_not_read():
+    Image.init()
+    assert "EPS" in Image.OPEN
+    assert not {"EPS", "WMF", "FPX", "MIC"} & set(FORMATS)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normprobe import experiments
-from normprobe.experiments.norm_alignment import (
+from experiments.norm_alignment import (
     ALIGNED,
     COMPENSATED,
     DEFAULT,
@@ -18,7 +17,8 @@ from normprobe.experiments.norm_alignment import (
     missing_runs,
     report,
 )
-from normprobe.specimen.questions import QUESTION_KINDS
+from experiments.specimen.questions import QUESTION_KINDS
+from normprobe import experiments
 
 FOLDER = Path(experiments.__file__).parent
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")

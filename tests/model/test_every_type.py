@@ -20,9 +20,9 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, build
 
 from normprobe import NormprobeError, find_parts, probe_interface, probe_layers, schema
-from normprobe.analyses.token_rows import groups_of, place_groups, read_stream
-from normprobe.model.overrides import ADDED, CROSS_ATTENTION, DISCRETE
-from normprobe.model.parts import Parts
+from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
+from normprobe.model.find.parts import Parts
+from normprobe.model.measured_model import MeasuredModel, fitted
 from normprobe.model.tracing import trace_parts, verify
 
 with_images = pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_structure_and_trace_agree(model_type: str) -> None:
     traced = trace_parts(model, inputs)
     table = verify(parts, traced)
     assert table["agree"].all(), table
-    # Where text rows get features added, a trace sees that the sequence grew (UDOP).
+    # Where features are added to text tokens, a trace sees that the sequence grew (UDOP).
     assert parts.fusion == traced.fusion or parts.fusion == ADDED
     rows = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS).set_index(["group", "layer"])
     if traced.visual_positions is not None:
@@ -59,17 +59,17 @@ def test_structure_and_trace_agree(model_type: str) -> None:
 
 
 @with_images
-def test_visual_rows_are_those_that_pixels_change(model_type: str) -> None:
+def test_visual_tokens_are_those_that_pixels_change(model_type: str) -> None:
     model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
     parts = find_parts(model)
     traced = trace_parts(model, inputs)
     if parts.fusion == CROSS_ATTENTION:
         assert traced.visual_positions is None
         return
-    groups = groups_of(model, parts, inputs, SPECIAL_IDS)
+    measured = MeasuredModel(model, parts, SPECIAL_IDS)
     entered = capture(model, inputs, _stack(parts)).layers[0].entered
-    state = read_stream(model, parts)(torch.from_numpy(entered))
-    placed = place_groups(groups, state, parts, None)
+    state = measured.read_stream(torch.from_numpy(entered))
+    placed = fitted(measured.prompt_groups(inputs), state, parts)
     placeholders = (placed == schema.TOKEN_GROUPS.index(schema.VISUAL)).numpy()
     moved = traced.visual_positions.numpy()
     assert not (moved & ~placeholders).any()  # the rest of the placeholders is structural
@@ -166,7 +166,7 @@ def _one_stream(states: States, model_type: str, model: torch.nn.Module) -> Stat
 
 
 def _groups(model: torch.nn.Module, parts: Parts, inputs: dict, states: States) -> np.ndarray:
-    """Groups by the trace: pixels tell visual rows, ids the special ones, the mask padding."""
+    """Groups by the trace: pixels tell visual tokens, ids the special ones, the mask padding."""
     decodes = parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs
     ids = inputs["decoder_input_ids" if decodes else "input_ids"].numpy()
     groups = np.full(ids.shape, schema.TEXT, dtype="<U16")

@@ -7,16 +7,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from normprobe.analyses.assumptions import assumptions_table
-from normprobe.report.shift import print_shift, shift_verdict
-from normprobe.report.tables import (
-    attention_table,
-    embeddings_table,
-    interface_table,
-    layers_table,
-    to_json,
-)
-from normprobe.report.theory import print_assumptions, theory_verdict
+from normprobe.measurements.attention.terminal import print_attention
+from normprobe.measurements.embeddings.shift_words import print_shift, shift_verdict
+from normprobe.measurements.embeddings.terminal import print_embeddings
+from normprobe.measurements.interface.terminal import print_interface
+from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.terminal import print_layers
+from normprobe.measurements.layers.theory_words import print_assumptions, theory_verdict
+from normprobe.runs.table_json import to_json
 from report import made_tables
 
 
@@ -61,13 +59,13 @@ def extreme(table):
 LAYERS = made_tables.layers()
 THEORY = made_tables.theory()
 ALL_TABLES = {
-    "interface": (interface_table, made_tables.interface()),
-    "interface, extreme": (interface_table, extreme(made_tables.interface())),
-    "layers": (layers_table, LAYERS),
-    "80 layers": (layers_table, made_tables.layers(80)),
-    "layers, extreme": (layers_table, extreme(LAYERS.assign(angle_below_resolution=True))),
-    "attention": (attention_table, made_tables.attention(80)),
-    "attention, extreme": (attention_table, extreme(made_tables.attention())),
+    "interface": (print_interface, made_tables.interface()),
+    "interface, extreme": (print_interface, extreme(made_tables.interface())),
+    "layers": (print_layers, LAYERS),
+    "80 layers": (print_layers, made_tables.layers(80)),
+    "layers, extreme": (print_layers, extreme(LAYERS.assign(angle_below_resolution=True))),
+    "attention": (print_attention, made_tables.attention(80)),
+    "attention, extreme": (print_attention, extreme(made_tables.attention())),
     "theory": (print_assumptions, assumptions_table(THEORY)),
     "80 layers of theory": (
         print_assumptions,
@@ -77,9 +75,9 @@ ALL_TABLES = {
     ),
     "shift": (print_shift, made_tables.shift()),
     "shift without distances": (print_shift, extreme(made_tables.shift(distances=False))),
-    "embeddings": (embeddings_table, made_tables.embeddings(), made_tables.tokens()),
+    "embeddings": (print_embeddings, made_tables.embeddings(), made_tables.tokens()),
     "visual table": (
-        embeddings_table,
+        print_embeddings,
         extreme(made_tables.embeddings("text", "visual")),
         extreme(made_tables.tokens("text", "visual")),
     ),
@@ -95,7 +93,7 @@ def test_every_line_fits_and_nothing_is_cut_or_wrapped(case):
 
 
 def test_nasty_tokens_are_shown_not_obeyed():
-    text = printed(embeddings_table, made_tables.embeddings(), made_tables.tokens())
+    text = printed(print_embeddings, made_tables.embeddings(), made_tables.tokens())
     assert '* "<|im_start|>"' in text
     assert '"[bold␣red]x[/]"' in text
     assert '"漢字仮名交じり文…' in text
@@ -108,7 +106,7 @@ def test_nasty_tokens_are_shown_not_obeyed():
 
 
 def test_interface_shows_sizes_and_ratios():
-    lines = printed(interface_table, made_tables.interface()).splitlines()
+    lines = printed(print_interface, made_tables.interface()).splitlines()
     assert lines[1].split()[:2] == ["stage", "d"]
     at = lines.index(next(line for line in lines if line.startswith("decoder input")))
     assert lines[at].split()[-1] == "128"
@@ -118,7 +116,7 @@ def test_interface_shows_sizes_and_ratios():
 
 
 def test_layers_set_visual_beside_text():
-    lines = printed(layers_table, LAYERS).splitlines()
+    lines = printed(print_layers, LAYERS).splitlines()
     row = next(line for line in lines if line.split()[:1] == ["1"])
     assert row.split()[:5] == ["1", "16.52", "1.500", "0.9995", "0.4303"]
     first = next(line for line in lines if line.split()[:1] == ["0"])
@@ -126,17 +124,17 @@ def test_layers_set_visual_beside_text():
 
 
 def test_deep_models_print_a_selection_and_say_so():
-    text = printed(layers_table, made_tables.layers(80))
+    text = printed(print_layers, made_tables.layers(80))
     numbers = [int(line.split()[0]) for line in text.splitlines() if line[:6].strip().isdigit()]
     assert numbers[:2] == [0, 1]
     assert numbers[-1] == 80
     assert len(numbers) <= 22
     assert "18 of 81 layers shown; layers.csv has all." in text
-    assert "layers shown" not in printed(layers_table, made_tables.layers(32))
+    assert "layers shown" not in printed(print_layers, made_tables.layers(32))
 
 
 def test_text_only_models_show_the_groups_that_exist():
-    text = printed(layers_table, LAYERS[LAYERS["group"].isin(["text", "special"])])
+    text = printed(print_layers, LAYERS[LAYERS["group"].isin(["text", "special"])])
     assert "visual" not in text
     assert "special" in text
 
@@ -146,15 +144,15 @@ def test_flags_and_missing_rows_are_told():
     table.loc[(table["layer"] == 1) & (table["group"] == "visual"), "angle_below_resolution"] = True
     table.loc[table["layer"] == 3, "nonfinite"] = 2
     table = table[~((table["layer"] == 2) & (table["group"] == "text"))]
-    text = printed(layers_table, table)
+    text = printed(print_layers, table)
     assert "0.03160*" in text
     assert "* below what the stored numbers resolve." in text
     assert "Left out as non-finite: 10 at layer 3." in text
-    assert "below what" not in printed(layers_table, LAYERS)
+    assert "below what" not in printed(print_layers, LAYERS)
 
 
 def test_attention_tells_layers_without_it_and_regions_without_a_box():
-    text = printed(attention_table, made_tables.attention())
+    text = printed(print_attention, made_tables.attention())
     assert "from red cup (12 tokens)" in text
     assert [line.split()[1:] for line in text.splitlines() if line.startswith("    2 ")] == [
         5 * ["-"],
@@ -162,7 +160,7 @@ def test_attention_tells_layers_without_it_and_regions_without_a_box():
     ]
     assert "- a layer without softmax attention" in text
     assert "inside the box / outside" in text
-    assert "inside the box" not in printed(attention_table, made_tables.attention(target=False))
+    assert "inside the box" not in printed(print_attention, made_tables.attention(target=False))
 
 
 def test_json_is_strict_and_exact():

@@ -2,12 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.report.verdict import (
-    attention_verdict,
-    embeddings_verdict,
-    interface_verdict,
-    layers_verdict,
-)
+from normprobe.measurements.attention.words import attention_verdict
+from normprobe.measurements.embeddings.words import embeddings_verdict
+from normprobe.measurements.interface.words import interface_verdict
+from normprobe.measurements.layers.words import layers_verdict
 from report import made_tables
 
 FLAT = [np.nan, 0.1, 0.1, 0.1]

@@ -1,19 +1,23 @@
-"""Find the parts of a model by running it: the check on what static discovery says.
+"""Find the parts of a model by running it: a check on what its structure says.
 
-    trace_parts(model, inputs)   three small forwards: where pixels and words arrive
-    verify(parts, traced)        static and traced findings side by side
+    trace_parts(model, inputs)   three forwards: which modules do pixels and words reach?
+    verify(parts, traced)        the parts by structure and by trace side by side
 
-The given inputs run first, then other pixels, then other words. What changes tells which stack
-reads text, which positions hold the image, and, row by row, which module made them. No name, no
-config field and no accessor of the model is consulted.
+The given inputs run first, then the same with other pixels, then with other words. What changes
+tells which stack reads text, which positions hold the image, and which module made the visual
+tokens. No name, no config field and no accessor of the model is consulted.
 
-    recording      one forward with hooks on every module
-    sketches       what is kept of an activation: eleven numbers a row
     perturbation   other pixels, other words
+    recording      one forward with hooks on every module
+    sketches       what is kept of an activation: eleven numbers a vector
     observation    three forwards side by side
-    stacks         which list of blocks reads the text
-    provenance     which module made the rows
+    stacks         lists of blocks that ran
+    language       which stack reads the text, and where the image is in it
+    visual_tokens  where that stack reads the visual tokens
+    origins        which module made the states of visual and text tokens
     encoder        which module saw the pixels
+    fusion         how visual tokens meet text
+    trace          all of these together
 """
 
 from normprobe.model.tracing.trace import TracedParts, trace_parts

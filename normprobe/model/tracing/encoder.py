@@ -1,4 +1,4 @@
-"""Which module turns pixels into what the projector reads."""
+"""Which module is the vision encoder: it turns pixels into what the projector reads."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,20 @@ _STEM_SHARE = 0.1
 
 
 def find_blocks(stacks: Sequence[Stack], language: Stack | None, read: int) -> Stack | None:
-    """The first stack that changes with the pixels and not with the words.
+    """The blocks of the encoder: the first stack that changes with the pixels, not the words.
 
     Args:
         stacks: all lists of blocks.
         language: the one that reads the text.
-        read: the time at which the visual rows are read; what runs later saw them already mixed.
+        read: the time at which the visual tokens are read; later, text has mixed with them.
     """
     seeing = [
         stack
         for stack in stacks
         if stack is not language
         and stack.began < read
-        and stack.entered.by_pixels.any()
-        and not stack.entered.by_text.any()
+        and stack.input.by_pixels.any()
+        and not stack.input.by_text.any()
     ]
     largest = max((stack.size for stack in seeing), default=0)
     weighty = [stack for stack in seeing if stack.size >= _STEM_SHARE * largest]

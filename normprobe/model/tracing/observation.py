@@ -1,4 +1,8 @@
-"""Three forwards side by side: what of each call changes with the pixels, what with the words."""
+"""Three forwards side by side: which vectors change with the pixels, which with the words.
+
+A vector is a tensor along its last axis: ``[*shape, width]`` holds one of ``width`` numbers for
+each index of ``[*shape]``.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +17,7 @@ from normprobe.model.tracing.sketches import Sketch, differs
 
 @dataclass(frozen=True)
 class Observation:
-    """One tensor in the three forwards; its rows are numbered alike in all."""
+    """One tensor in the three forwards."""
 
     base: Sketch
     other_pixels: Sketch
@@ -21,32 +25,32 @@ class Observation:
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
-        """Of the activation."""
+        """The shape of the tensor, ``[*shape, width]``."""
         return (*self.base.shape, self.base.width)
 
     @cached_property
     def by_pixels(self) -> Tensor:
-        """Rows that change with the pixels, ``[*shape]`` bool."""
+        """Which vectors change with the pixels, ``[*shape]`` bool."""
         return self._changed(self.other_pixels)
 
     @cached_property
     def by_text(self) -> Tensor:
-        """Rows that change with the words, ``[*shape]`` bool."""
+        """Which vectors change with the words, ``[*shape]`` bool."""
         return self._changed(self.other_words)
 
     @cached_property
     def pixel_changes(self) -> Tensor:
-        """How the rows that change with the pixels change, ``[rows, projections]``."""
+        """The changes of vectors that change with the pixels, ``[vectors, PROJECTIONS]``."""
         return self._changes(self.other_pixels, self.by_pixels)
 
     @cached_property
     def text_changes(self) -> Tensor:
-        """How the rows that change with the words alone change, ``[rows, projections]``."""
+        """The changes of vectors that change with words alone, ``[vectors, PROJECTIONS]``."""
         return self._changes(self.other_words, self.by_text & ~self.by_pixels)
 
     @property
-    def has_text_rows(self) -> bool:
-        """Whether some rows change with the words and not with the pixels."""
+    def has_text(self) -> bool:
+        """Whether some vectors change with the words and not with the pixels."""
         return bool((self.by_text & ~self.by_pixels).any())
 
     def _changed(self, other: Sketch) -> Tensor:
@@ -54,15 +58,24 @@ class Observation:
             return differs(self.base, other)
         return torch.ones(self.base.shape, dtype=torch.bool)
 
-    def _changes(self, other: Sketch, rows: Tensor) -> Tensor:
+    def _changes(self, other: Sketch, which: Tensor) -> Tensor:
         if not _aligned(self.base, other):
-            return self.base.rows[:0]
-        return (other.rows - self.base.rows)[rows.flatten()]
+            return self.base.vectors[:0]
+        return (other.vectors - self.base.vectors)[which.flatten()]
 
 
 @dataclass(frozen=True)
 class ObservedCall:
-    """One run of one module, in the three forwards; the times are those of the first."""
+    """One run of one module in the three forwards; see ``recording.Call``.
+
+    Attributes:
+        name: of the module, dotted.
+        began: the time in the first forward.
+        ended: likewise.
+        inputs: the floating-point tensors that the module took.
+        outputs: those that it returned.
+        reads_ids: names of the model's inputs of token ids that it took.
+    """
 
     name: str
     began: int
@@ -103,28 +116,28 @@ def _aligned(first: Sketch, second: Sketch) -> bool:
     return (first.shape, first.width) == (second.shape, second.width)
 
 
-def by_position(rows: Tensor, batch: int, lengths: set[int]) -> Tensor | None:
-    """Bring a mask of rows to ``[batch, seq]``: any row of a position counts.
+def by_position(mask: Tensor, batch: int, lengths: set[int]) -> Tensor | None:
+    """Bring a mask of vectors to ``[batch, seq]``: any vector of a position counts.
 
     Residual streams come as ``[batch, seq]``, ``[streams, batch, seq]``, ``[batch, seq, streams]``
     or ``[batch * seq]``.
 
     Args:
-        rows: bool, the leading axes of an activation.
+        mask: bool, one value for each vector of an activation.
         batch: samples.
         lengths: of the token sequences; another length is taken when none fits.
 
     Returns:
-        bool, or None where the rows are no sequence of this batch.
+        bool, or None where the vectors are no sequence of this batch.
     """
-    shape = tuple(rows.shape)
+    shape = tuple(mask.shape)
     for axis in range(len(shape) - 1):
         if shape[axis] == batch and shape[axis + 1] in lengths:
             return (
-                rows.movedim((axis, axis + 1), (0, 1)).reshape(*shape[axis : axis + 2], -1).any(2)
+                mask.movedim((axis, axis + 1), (0, 1)).reshape(*shape[axis : axis + 2], -1).any(2)
             )
     if len(shape) == 1 and shape[0] % batch == 0:
-        return rows.reshape(batch, -1)
+        return mask.reshape(batch, -1)
     if len(shape) > 1 and shape[0] == batch:
-        return rows.reshape(*shape[:2], -1).any(2)
+        return mask.reshape(*shape[:2], -1).any(2)
     return None

@@ -1,4 +1,4 @@
-"""Other pixels, other words: inputs that differ from the given ones in one of the two."""
+"""Perturbed inputs: the same words with other pixels, the same pixels with other words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def other_pixels(inputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """The same inputs with the pixels shuffled and negated, or None where there are no pixels.
 
     Floating-point tensors are pixels. Zeros stay: an empty tile means that there is no tile.
-    Columns of whole numbers stay: Pix2Struct stores the place of a patch in its first two.
+    Columns of whole numbers stay: in the first two Pix2Struct stores where a patch is.
     """
     sizes = {name: _float_numbers(value) for name, value in inputs.items()}
     largest = max(sizes.values(), default=0)
@@ -30,7 +30,7 @@ def other_pixels(inputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _float_numbers(value: Any) -> int:
-    """How many numbers that are no masks, places or zeros."""
+    """How many numbers of a value may be pixels: no masks, places or zeros."""
     if isinstance(value, Tensor):
         return int(_free(value).sum())
     return sum(map(_float_numbers, value)) if isinstance(value, list | tuple) else 0
@@ -66,9 +66,9 @@ def other_words(
 ) -> tuple[dict[str, Any], list[Tensor]]:
     """The same inputs with each ordinary word replaced by another word of the same prompt.
 
-    What is ordinary is told by place: not where pixels arrive and not beside it (begin and end of
-    image), not at either end of the prompt (begin and end of sequence, padding), and no id that
-    also stands at such a place. So no id arrives that has a meaning for the image.
+    Its position tells whether a word is ordinary: it is neither an image token nor beside one
+    (begin and end of image), nor at either end of the prompt (begin and end of sequence, padding),
+    and its id is at no such position either. So no id with a special meaning is moved.
 
     Args:
         inputs: what the processor returned.
@@ -108,7 +108,7 @@ def other_words(
 
 
 def _ordinary(ids: Tensor, influenced: Tensor) -> Tensor:
-    """Positions of ordinary words, ``[batch, seq]`` bool; the ends only where nothing else is."""
+    """Positions of ordinary words, ``[batch, seq]`` bool; the ends only if there are no others."""
     chosen = torch.zeros_like(influenced)
     if not _are_words(ids):
         return chosen
@@ -125,5 +125,5 @@ def _ordinary(ids: Tensor, influenced: Tensor) -> Tensor:
 
 
 def _are_words(ids: Tensor) -> bool:
-    """More values than the two or three of a mask, and not counted upwards as positions are."""
+    """Whether ids can be words: a mask has two or three values, position ids count upwards."""
     return len(set(ids.flatten().tolist())) > 3 and not bool((ids.diff(dim=1) == 1).all())

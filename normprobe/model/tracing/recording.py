@@ -1,4 +1,4 @@
-"""Run a model once and write down which module took and gave what, as sketches."""
+"""Run a model once and keep sketches of what every module takes and returns."""
 
 import dataclasses
 from collections import Counter
@@ -12,21 +12,30 @@ from torch import Tensor, nn
 from normprobe.hooks import attached, observing, run_until
 from normprobe.model.tracing.sketches import Sketch, sketch
 
-#: A list of this many modules of one class holds blocks. They are watched, what is in them is not:
-#: no part of a model is inside a block, and a model has hundreds of modules there.
+#: A list of this many modules of one class holds blocks. The blocks are watched, the modules inside
+#: them are not: there are hundreds, and no part of a model is inside a block.
 _BLOCKS = 3
 
 
 @dataclass
 class Call:
-    """One run of one module. Times count the entries and exits of all modules."""
+    """One run of one module.
+
+    Attributes:
+        name: of the module, dotted.
+        began: the time; a clock that ticks whenever a module begins or ends.
+        ended: likewise.
+        inputs: the floating-point tensors that the module took.
+        outputs: those that it returned.
+        reads_ids: names of the model's inputs of token ids that the module took unchanged.
+    """
 
     name: str
     began: int
     ended: int = -1
     inputs: list[Sketch] = field(default_factory=list)
     outputs: list[Sketch] = field(default_factory=list)
-    reads_ids: tuple[str, ...] = ()  # names of the model's inputs that came in as they are
+    reads_ids: tuple[str, ...] = ()
 
 
 #: Calls by module and how often it had run before: the same key is the same step in every forward.
@@ -68,7 +77,7 @@ def watched(model: nn.Module) -> dict[str, nn.Module]:
 
 
 class _Recorder:
-    """Hooks that keep sketches; a stack pairs entries with exits."""
+    """Hooks that keep sketches. A stack of open calls pairs the begin of a call with its end."""
 
     def __init__(self, ids: Mapping[str, Tensor]) -> None:
         self.recording: Recording = {}
@@ -89,7 +98,7 @@ class _Recorder:
 
     def leaving(self, name: str) -> Any:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            # Calls above this one on the stack raised, and the model went on without them.
+            # Calls above this one on the stack raised, and the model caught it.
             while (call := self._open.pop()).name != name:
                 pass
             call.ended = self._tick()
@@ -104,7 +113,10 @@ class _Recorder:
         return self._clock
 
     def _names_of(self, arriving: list[Tensor]) -> Iterator[str]:
-        """Models may put another id in place of a placeholder: two words that agree are enough."""
+        """Inputs of ids that arrive at a module; two equal words are enough to recognise one.
+
+        Models may put another id in the place of a placeholder.
+        """
         for name, ids in self._ids.items():
             for tensor in arriving:
                 if is_ids(tensor) and tensor.shape == ids.shape:

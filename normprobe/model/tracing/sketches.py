@@ -1,8 +1,8 @@
-"""A few numbers in place of each row of an activation, enough to recognise the row elsewhere.
+"""A few numbers in place of each vector of an activation, enough to recognise it elsewhere.
 
-A sketch is linear: the sketch of a difference is the difference of two sketches. What a model adds
-to a row whatever the pixels are (a position, a placeholder's embedding) cancels in the difference
-of two forwards.
+The vectors of a tensor ``[*shape, width]`` run along its last axis. A sketch is linear: the sketch
+of a difference is the difference of two sketches. What a model adds to a vector whatever the pixels
+are (a position term, the embedding of a placeholder) cancels in the difference of two forwards.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from math import prod
 import torch
 from torch import Tensor
 
-#: Random projections kept of each row. Two unrelated rows agree by chance once in 1e13.
+#: Random projections kept of each vector. Two unrelated vectors agree by chance once in 1e13.
 PROJECTIONS = 8
 #: Narrower axes are joined with the one before, so that a sketch is smaller than what it replaces.
-NARROWEST_ROW = 16
+NARROWEST_VECTOR = 16
 
-#: Rows that point the same way: the bound on 1 - cos^2, above what bfloat16 rounds.
+#: Vectors that point the same way: the bound on 1 - cos^2, above what bfloat16 rounds.
 SAME_DIRECTION = 2e-4
 #: Moments that agree, relative.
 _SAME_MOMENT = 1e-4
-#: At most so many rows are looked for; a share of them is as good as the share of all.
-_SAMPLED_ROWS = 512
-#: Larger numbers are masks, infinities and no activations; they would drown the others.
+#: At most this many vectors are looked for: a sample tells the share that is found.
+_SAMPLED_VECTORS = 512
+#: Larger numbers are no activations but masks or infinities; they would drown the others.
 _LARGEST = 1e9
 #: Numbers converted to float32 at a time.
 _CHUNK = 2**22
@@ -34,16 +34,17 @@ class Sketch:
     """What is kept of one tensor.
 
     Attributes:
-        shape: the leading axes, ``[*shape, width]`` is the tensor.
-        width: of a row.
-        rows: ``[rows, PROJECTIONS]`` float32 on the host; their norm is near that of the row.
-        moments: ``[rows, 3]``: sums of absolute values, squares and fourth powers.
+        shape: the leading axes; the tensor is ``[*shape, width]``.
+        width: how many numbers a vector has.
+        vectors: random projections of each vector, ``[vectors, PROJECTIONS]`` float32 on the CPU;
+            their norm is near that of the vector.
+        moments: ``[vectors, 3]``: sums of absolute values, squares and fourth powers.
         resolution: relative changes below this are rounding.
     """
 
     shape: tuple[int, ...]
     width: int
-    rows: Tensor
+    vectors: Tensor
     moments: Tensor
     resolution: float
 
@@ -52,14 +53,15 @@ def sketch(tensor: Tensor) -> Sketch:
     """Sketch a floating-point tensor of at least one axis."""
     shape = tuple(tensor.shape)
     leading = max(len(shape) - 1, 0)
-    while leading and prod(shape[leading:]) < NARROWEST_ROW:
+    while leading and prod(shape[leading:]) < NARROWEST_VECTOR:
         leading -= 1
     width = prod(shape[leading:])
-    rows = tensor.detach().reshape(prod(shape[:leading]), width)
+    vectors = tensor.detach().reshape(prod(shape[:leading]), width)
     directions = _directions(width).to(tensor.device)
+    at_once = max(1, _CHUNK // max(width, 1))
     parts = [
-        _reduced(rows[start : start + max(1, _CHUNK // max(width, 1))].float(), directions)
-        for start in range(0, len(rows), max(1, _CHUNK // max(width, 1)))
+        _reduced(vectors[start : start + at_once].float(), directions)
+        for start in range(0, len(vectors), at_once)
     ]
     numbers = torch.cat(parts).cpu() if parts else torch.zeros(0, PROJECTIONS + 3)
     return Sketch(
@@ -71,33 +73,34 @@ def sketch(tensor: Tensor) -> Sketch:
     )
 
 
-def _reduced(rows: Tensor, directions: Tensor) -> Tensor:
-    rows = torch.where(rows.abs() < _LARGEST, rows, 0.0)
-    moments = [rows.abs().sum(1), rows.square().sum(1), rows.pow(4).sum(1)]
-    return torch.cat([rows @ directions, torch.stack(moments, 1)], dim=1)
+def _reduced(vectors: Tensor, directions: Tensor) -> Tensor:
+    """Projections and moments side by side, ``[vectors, PROJECTIONS + 3]``."""
+    vectors = torch.where(vectors.abs() < _LARGEST, vectors, 0.0)
+    moments = [vectors.abs().sum(1), vectors.square().sum(1), vectors.pow(4).sum(1)]
+    return torch.cat([vectors @ directions, torch.stack(moments, 1)], dim=1)
 
 
 def _directions(width: int) -> Tensor:
-    """The same for every row of a width, in every forward."""
+    """Random directions, ``[width, PROJECTIONS]``: the same for a width in every forward."""
     generator = torch.Generator().manual_seed(width)
     deviation = torch.full((width, PROJECTIONS), PROJECTIONS**-0.5)
     return torch.normal(0.0, deviation, generator=generator)
 
 
 def differs(first: Sketch, second: Sketch) -> Tensor:
-    """Which rows of two tensors of one shape differ: ``[*shape]`` bool."""
+    """Which vectors of two tensors of one shape differ: ``[*shape]`` bool."""
     norm = partial(torch.linalg.vector_norm, dim=1)
-    distance = norm(first.rows - second.rows)
-    size = torch.maximum(norm(first.rows), norm(second.rows))
+    distance = norm(first.vectors - second.vectors)
+    size = torch.maximum(norm(first.vectors), norm(second.vectors))
     differing: Tensor = distance > first.resolution * size
     return differing.reshape(first.shape)
 
 
 def share_found(wanted: Tensor, among: Tensor) -> float:
-    """The share of rows that are there, up to a factor a row.
+    """The share of vectors that are among others; each may be scaled.
 
     Args:
-        wanted: ``[rows, PROJECTIONS]``, no row zero.
+        wanted: ``[vectors, PROJECTIONS]``, none of them zero.
         among: ``[others, PROJECTIONS]``.
     """
     misfits = _misfits(wanted, among)
@@ -105,7 +108,10 @@ def share_found(wanted: Tensor, among: Tensor) -> float:
 
 
 def misfit(wanted: Tensor, among: Tensor) -> float:
-    """How far rows are from the nearest of others: the median of 1 - cos^2, infinite for none."""
+    """How far vectors are from the nearest of others: the median of 1 - cos^2.
+
+    Infinite where there are no vectors or no others.
+    """
     misfits = _misfits(wanted, among)
     return float(misfits.median()) if len(misfits) else float("inf")
 
@@ -113,18 +119,18 @@ def misfit(wanted: Tensor, among: Tensor) -> float:
 def _misfits(wanted: Tensor, among: Tensor) -> Tensor:
     if not len(wanted) or not len(among):
         return torch.zeros(0)
-    step = -(-len(wanted) // _SAMPLED_ROWS)
+    step = -(-len(wanted) // _SAMPLED_VECTORS)
     unit_among = torch.nn.functional.normalize(among.double(), dim=1)
     unit_wanted = torch.nn.functional.normalize(wanted[::step].double(), dim=1)
-    return torch.stack([1 - (unit_among @ row).square().max() for row in unit_wanted])
+    return torch.stack([1 - (unit_among @ vector).square().max() for vector in unit_wanted])
 
 
 def same_numbers(first: Tensor, second: Tensor) -> bool:
-    """Whether two sets of rows hold the same numbers in any grouping, up to one factor.
+    """Whether two sets of vectors hold the same numbers in any grouping, up to one factor.
 
     Args:
-        first: moments of rows, ``[rows, 3]``; the caller sees to it that both hold as many numbers.
-        second: ``[others, 3]``.
+        first: moments of vectors, ``[vectors, 3]``.
+        second: ``[others, 3]``, of as many numbers; their vectors may have another width.
     """
     ratios = []
     for moments in (first, second):

@@ -1,4 +1,4 @@
-"""Lists of blocks that ran."""
+"""Stacks: lists of blocks, such as decoder layers, that ran in the forward."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from normprobe.model.tracing.observation import Observation, ObservedCall
 
 @dataclass(frozen=True)
 class Stack:
-    """A list of blocks.
+    """A list of blocks of which some ran.
 
     Attributes:
-        name: dotted.
-        size: parameters.
+        name: of the list, dotted.
+        size: how many parameters it has.
         calls: the first call of each block that ran, in order of time.
-        numbers: of these blocks in the list, from 1.
+        numbers: the place of each of these blocks in the list, from 1.
     """
 
     name: str
@@ -31,20 +31,21 @@ class Stack:
         return self.calls[0].began
 
     @property
-    def entered(self) -> Observation:
-        """The stream that enters the first block."""
+    def input(self) -> Observation:
+        """The hidden state that the first block reads."""
         return stream_in(self.calls[0])
 
     @property
-    def left(self) -> Observation:
-        """The stream that leaves the last block."""
+    def output(self) -> Observation:
+        """The hidden state that the last block returns."""
         return stream_out(self.calls[-1])
 
 
 def find_stacks(model: nn.Module, calls: Iterable[ObservedCall]) -> list[Stack]:
-    """Lists of which two blocks of one class ran, or the only one; a list in a block is no stack.
+    """Lists of which at least two blocks of one class ran, or the only block.
 
-    The blocks must have modules of their own: a list of linear layers is a projector.
+    A list inside a block is no stack. Blocks must have modules inside: a list of linear layers is a
+    projector.
     """
     first: dict[str, ObservedCall] = {}
     for call in calls:
@@ -72,13 +73,13 @@ def find_stacks(model: nn.Module, calls: Iterable[ObservedCall]) -> list[Stack]:
 
 
 def stream_in(call: ObservedCall) -> Observation:
-    """What a block reads and hands on: the first input in whose shape an output comes."""
+    """The hidden state that a block reads: the first input that has the shape of an output."""
     shapes = [out.tensor_shape for out in call.outputs]
     return next((seen for seen in call.inputs if seen.tensor_shape in shapes), call.inputs[0])
 
 
 def stream_out(call: ObservedCall) -> Observation:
-    """The output that has the shape of the stream that came in."""
+    """The hidden state that a block returns: the first output of the shape of its input."""
     shape = stream_in(call).tensor_shape
     return next((out for out in call.outputs if out.tensor_shape == shape), call.outputs[0])
 

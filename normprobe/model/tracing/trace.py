@@ -1,4 +1,4 @@
-"""Three forwards and what they say."""
+"""Traces a model: finds its parts by three forwards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from normprobe.model.tracing.encoder import find_blocks, find_encoder
 from normprobe.model.tracing.fusion import fusion_of, is_looked_up
 from normprobe.model.tracing.language import find_language, influenced_positions, injected_layers
 from normprobe.model.tracing.observation import Observation, ObservedCall, observe
+from normprobe.model.tracing.origins import find_embedding, find_projector
 from normprobe.model.tracing.perturbation import other_pixels, other_words
-from normprobe.model.tracing.provenance import find_embedding, find_projector
 from normprobe.model.tracing.recording import Recording, record
 from normprobe.model.tracing.stacks import find_stacks
-from normprobe.model.tracing.visual_rows import visual_rows
+from normprobe.model.tracing.visual_tokens import visual_tokens
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,18 @@ class TracedParts:
     """Where a model keeps its parts, as dotted names; None where the trace finds none.
 
     Attributes:
-        decoder_layers: the list of layers that reads the text, and the image where it can.
+        decoder_layers: the list of layers that reads the text, and the image if it is in the
+            sequence.
         visual_positions: ``[batch, seq]`` bool, positions of layer 1's input that change with the
-            pixels. ``seq`` is longer than the ids where visual rows are prepended.
-        projector: outermost module that emits the visual rows, up to scale, order and grouping.
+            pixels. ``seq`` is longer than the ids where visual tokens are prepended.
+        projector: outermost module that emits the visual tokens, up to scale, order and grouping.
         vision_encoder: the module whose output feeds the projector.
-        text_embedding: the module that turns ids into the rows at text positions.
+        text_embedding: the module that turns ids into the states at text positions.
         fusion: ``in-sequence``, ``prepended``, ``added``, ``discrete``, ``cross-attention``, or
-            ``none`` where the language stack does not meet the image.
+            ``none`` where the decoder layers do not read the image.
         injected_layers: layers, from 1, whose input differs from the output of the layer before at
             visual positions (DeepStack).
-        projector_rows: all modules that emit the visual rows, the projector and some inside it.
+        emitters: all modules that emit the visual tokens, the projector and some inside it.
         text_table: all modules that hold the weight of the text embedding, which may be tied.
     """
 
@@ -44,7 +45,7 @@ class TracedParts:
     text_embedding: str | None
     fusion: str
     injected_layers: tuple[int, ...]
-    projector_rows: tuple[str, ...] = ()
+    emitters: tuple[str, ...] = ()
     text_table: tuple[str, ...] = ()
 
 
@@ -53,23 +54,23 @@ def trace_parts(
 ) -> TracedParts:
     """Find the parts of a model in three forwards of one batch.
 
-    Memory: no activation is kept. Each one is replaced, while its module runs, by eleven float32
-    numbers a row on the host, of the modules outside blocks and of the blocks themselves.
+    Memory: no activation is kept. While a module runs, each vector that it takes or returns is
+    replaced by eleven float32 numbers on the CPU. Modules inside blocks are not watched.
 
     Limits:
         - Blocks must be in a ModuleList or Sequential, two of a class, with modules inside.
-        - A patch that a discrete tokenizer gives the same id whatever the pixels is missed.
+        - A patch to which a discrete tokenizer gives the same id whatever the pixels is missed.
         - A gate at zero hides the image. An image stored as whole numbers is taken for a mask.
-        - Of two vision encoders the first is named; of two projectors that write an equal number
-          of rows, the first, too.
-        - A module that is not called as a module (a bare weight) has no rows.
+        - Of two vision encoders the first is named; so it is with two projectors that write an
+          equal number of tokens.
+        - A weight that is used without calling its module is not seen.
         - Audio in the same inputs is taken for an image.
 
     Args:
-        model: any module; its modes are restored, its hooks removed, whatever happens.
+        model: any module; training modes are restored and hooks removed, whatever happens.
         inputs: what a processor returned for one image and some text, on the model's device; text
             or image alone for a bare language model or encoder.
-        text_ids: some ordinary ids, for prompts of a word or two.
+        text_ids: some ids of ordinary words, for prompts of only a word or two.
 
     Returns:
         The parts.
@@ -98,12 +99,12 @@ def trace_parts(
 
 
 def _results(calls: Iterable[ObservedCall]) -> list[Observation]:
-    """What the model returns."""
+    """The outputs of the model."""
     return [out for call in calls if call.name == "" for out in call.outputs]
 
 
 def _looked_up(recording: Recording, inputs: Mapping[str, Any]) -> list[str]:
-    """The inputs whose ids become a row each."""
+    """Names of the inputs of ids that an embedding table turns into states, one an id."""
     return sorted(
         {
             name
@@ -132,15 +133,15 @@ def _full_model(
             "layers are found in a ModuleList or Sequential; name the parts in overrides.py",
         )
     embedding = find_embedding(calls, language)
-    rows = visual_rows(calls, stacks, language)
-    blocks = find_blocks(stacks, language.stack, rows.read)
-    discrete = embedding is not None and is_looked_up(calls, rows, embedding)
+    visual = visual_tokens(calls, stacks, language)
+    blocks = find_blocks(stacks, language.stack, visual.read)
+    discrete = embedding is not None and is_looked_up(calls, visual, embedding)
     source = None
     if not discrete:
         apart = [stack.name for stack in (language.stack, blocks) if stack]
-        source = find_projector(model, calls, rows, apart)
+        source = find_projector(model, calls, visual, apart)
     projector = source.name if source else None
-    fusion = fusion_of(calls, language, rows, replaced, projector, embedding)
+    fusion = fusion_of(calls, language, visual, replaced, projector, embedding)
     apart = [name for name in (language.stack.name, embedding) if name is not None]
     return TracedParts(
         decoder_layers=language.stack.name,
@@ -150,13 +151,13 @@ def _full_model(
         text_embedding=embedding,
         fusion="discrete" if discrete else fusion,
         injected_layers=injected_layers(language),
-        projector_rows=source.emitters if source else (),
+        emitters=source.emitters if source else (),
         text_table=_holders(model, embedding),
     )
 
 
 def _holders(model: nn.Module, name: str | None) -> tuple[str, ...]:
-    """All modules that hold a parameter of a module: tables may be tied."""
+    """Names of all modules that hold a parameter of a module: tables may be tied."""
     if name is None:
         return ()
     own = {id(parameter) for parameter in model.get_submodule(name).parameters(recurse=False)}

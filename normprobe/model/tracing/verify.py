@@ -1,8 +1,8 @@
-"""Static and traced findings side by side."""
+"""Compares the parts found by structure with those of a trace."""
 
 import pandas as pd
 
-from normprobe.model.parts import Parts
+from normprobe.model.find.parts import Parts
 from normprobe.model.tracing.stacks import holds
 from normprobe.model.tracing.trace import TracedParts
 
@@ -18,8 +18,8 @@ def verify(parts: Parts, traced: TracedParts) -> pd.DataFrame:
 
     Returns:
         One row a part, with columns part, static, traced (dotted names or None) and agree. Two
-        names agree, too, for a projector when one module holds the other and both emit the visual
-        rows, and for a text embedding when both hold the same table.
+        different names agree for a projector when one module holds the other and both emit the
+        visual tokens, and for a text embedding when both hold the same table.
     """
     rows = []
     for role in ROLES:
@@ -31,10 +31,10 @@ def verify(parts: Parts, traced: TracedParts) -> pd.DataFrame:
 
 
 def _alike(role: str, traced: TracedParts) -> list[str]:
-    """Other names for what was traced."""
+    """Other names that agree with the traced one."""
     if role == "text_embedding":
         return list(traced.text_table)
     if role == "projector" and traced.projector is not None:
         projector = traced.projector
-        return [n for n in traced.projector_rows if holds(n, projector) or holds(projector, n)]
+        return [n for n in traced.emitters if holds(n, projector) or holds(projector, n)]
     return []

@@ -2,7 +2,7 @@
 
 Each has the module names, config fields and inputs that the family publishes, and nothing else of
 it: tiny layers, random weights, a tokenizer of bytes. What these miniatures do not show is said in
-``normprobe/data/remote_inputs.py``: the real code was read in excerpts, never executed.
+``normprobe/inputs/families/__init__.py``: the real code was read in excerpts, never executed.
 """
 
 import json

@@ -17,8 +17,8 @@ from PIL import ImageOps
 from torch import Tensor, nn
 
 from normprobe import schema
-from normprobe.data.batches import build_inputs
 from normprobe.data.sample import Sample
+from normprobe.inputs.builder import InputBuilder
 from support.capture import Array, Layer, States, to_numpy
 from support.reference import PADDING, Groups
 from support.remote_code.expected import PARTS, PLACEHOLDERS
@@ -43,10 +43,11 @@ class Observed:
 
 def observe(family: str, model: nn.Module, processor: Any, samples: Sequence[Sample]) -> Observed:
     """Run the model on the samples as one batch, and once more on inverted images."""
-    inputs = build_inputs(processor, samples, model_type=family)
+    builder = InputBuilder(processor, model_type=family)
+    inputs = builder.build(samples)
     states, vision = _run(family, model, inputs)
     inverted = [replace(sample, image=ImageOps.invert(sample.image)) for sample in samples]
-    others, _ = _run(family, model, build_inputs(processor, inverted, model_type=family))
+    others, _ = _run(family, model, builder.build(inverted))
     moved = (states.layers[0].entered != others.layers[0].entered).any(axis=-1)
     return Observed(states, _groups(family, processor, inputs, moved), vision)
 

@@ -1,0 +1,1 @@
+"""Training of the bundled specimen, from drawn scenes to a checkpoint."""

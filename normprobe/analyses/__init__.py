@@ -1,1 +1,0 @@
-"""One question each, read top to bottom: load, find the parts, observe, rows."""

@@ -1,0 +1,61 @@
+"""The commands of measurements over samples: ``normprobe interface``, ``normprobe layers``."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from normprobe.cli import console
+from normprobe.cli.options import (
+    Display,
+    Loading,
+    Model,
+    NamedParts,
+    NormAlignment,
+    RunFolderOptions,
+    Sampling,
+    Without,
+    grouped,
+)
+from normprobe.measurements import Measurement
+
+
+def command_of(offered: Measurement) -> Callable[..., None]:
+    """The command that runs a measurement over samples.
+
+    Args:
+        offered: whose name, help and abilities the command has.
+    """
+    sampling_without = () if offered.batches else ("batch_size",)
+    loading_without = () if offered.range_reads else ("range_reads",)
+
+    def command(
+        model: Model = "specimen",
+        *,
+        sampling: Annotated[Sampling, Without(*sampling_without)],
+        loading: Annotated[Loading, Without(*loading_without)],
+        parts: NamedParts,
+        alignment: NormAlignment,
+        folder: RunFolderOptions,
+        display: Display,
+    ) -> None:
+        with console.reported(display):
+            from normprobe.probe import Probe
+            from normprobe.runs.begin import AUTO
+
+            probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
+            run = probe.measure(
+                offered.name,
+                sampling.data,
+                batch_size=sampling.batch_size,
+                limit=sampling.limit,
+                seed=sampling.seed,
+                skip_bad=sampling.skip_bad,
+                align=alignment.target,
+                verify=parts.verify,
+                output=folder.output or AUTO,
+                overwrite=folder.overwrite,
+                resume=folder.resume,
+            )
+            console.show(run, display)
+
+    command.__doc__ = offered.summary
+    return grouped(command)

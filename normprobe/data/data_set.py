@@ -1,0 +1,178 @@
+"""``open_data``: bundled questions, a benchmark, local files or prompts, by name or path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from normprobe.data.bad_rows import BadRow, BadRows
+from normprobe.data.benchmarks import BENCHMARKS
+from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.draw import draw
+from normprobe.data.hub import load_hub_table
+from normprobe.data.images import image_hash
+from normprobe.data.local import read_file, read_folder
+from normprobe.data.paper_samples import PAPER, SHARES, choose_sources, draw_paper
+from normprobe.data.prompts import BUNDLED_PROMPTS, TEXT, read_text
+from normprobe.data.question import Question, Source, all_questions
+from normprobe.data.question_table import read_benchmark
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+
+SAMPLE = "sample"
+"""Name of the bundled questions, all benchmarks together."""
+
+
+class DataSet:
+    """Questions to iterate over, as often as needed.
+
+    Images are decoded one at a time while iterating; that is when a bad row goes to ``bad``.
+
+    Attributes:
+        name: short, for folder names.
+        ids: sample ids in the order of iteration, also of rows that turn out to be bad.
+        provenance: JSON-able record of where the questions come from and how they were drawn.
+        bad: raises on the first bad row, or lists those that were skipped. A sample that the
+            processor refuses later is added there, too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        questions: Sequence[Question],
+        provenance: dict[str, Any],
+        bad: BadRows | None = None,
+    ) -> None:
+        self.name = name
+        self.provenance = provenance
+        self.bad = bad or BadRows()
+        self._questions = questions
+
+    @property
+    def ids(self) -> list[str]:
+        """Sample ids in the order of iteration."""
+        return [question.id for question in self._questions]
+
+    @property
+    def has_images(self) -> bool:
+        """False where every question is known to be text alone."""
+        return any(question.has_image for question in self._questions)
+
+    def subset(self, ids: Iterable[str], bad: BadRows | None = None) -> DataSet:
+        """The questions with these ids, in the order of the ids.
+
+        Args:
+            ids: of samples.
+            bad: takes its bad rows; ``None``: this data set's ``bad`` does.
+        """
+        questions = [self._by_id[sample_id] for sample_id in ids]
+        return DataSet(self.name, questions, self.provenance, bad or self.bad)
+
+    @cached_property
+    def _by_id(self) -> dict[str, Question]:
+        return {question.id: question for question in self._questions}
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for question in self._questions:
+            try:
+                prompt, image = question.load()
+            except BadRow as error:
+                self.bad.refuse(error, question.id)
+                continue
+            picture = None if image is None else image_hash(image)
+            yield Sample(question.id, prompt, image, picture)
+
+
+def open_data(
+    spec: str, *, limit: int | None = None, seed: int = 42, skip_bad: bool = False
+) -> DataSet:
+    """Open a data set.
+
+    Args:
+        spec: ``sample``; ``text`` or ``text:FILE``; the name of a benchmark, ``NAME:SUBSET``
+            (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or folder in a
+            published format. Names win over paths: write ``./pope`` for a folder pope.
+        limit: number of questions to draw; ``None`` takes all.
+        seed: of the draw.
+        skip_bad: skip and list bad rows instead of raising on the first.
+
+    Raises:
+        NormprobeError: unknown, unreachable, or malformed.
+    """
+    if limit is not None and limit < 1:
+        raise NormprobeError(
+            f"--limit: expected at least 1 question, received {limit}.", "Pass --limit 1 or more."
+        )
+    bad = BadRows(skip=skip_bad)
+    name, sources = _read(spec, bad)
+    if spec.partition(":")[0] == PAPER:
+        questions = draw_paper(sources, seed, bad)
+    else:
+        questions = all_questions(sources)
+    drawn = draw(questions, limit, seed)
+    provenance = {
+        "data": spec,
+        "seed": seed,
+        "limit": limit,
+        "samples": len(drawn),
+        "sources": [_describe(source) for source in sources],
+    }
+    return DataSet(name, drawn, provenance, bad)
+
+
+def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
+    """A short name and the sources of a ``--data`` argument."""
+    name, colon, rest = spec.partition(":")
+    if spec == SAMPLE:
+        return SAMPLE, read_folder(bundled_data_dir(), bad)
+    if name in BENCHMARKS:
+        subset = rest if colon else next(iter(BENCHMARKS[name].subsets))
+        return spec.replace(":", "-"), [_read_hub(name, subset, bad)]
+    if name == TEXT:
+        path = Path(rest) if colon else BUNDLED_PROMPTS
+        return path.stem if colon else TEXT, [read_text(path)]
+    if name == PAPER and colon:
+        return PAPER, choose_sources(read_folder(_folder(rest), bad), rest)
+    if name == PAPER:
+        return PAPER, [_read_hub(part, subset, bad) for part, (subset, _) in SHARES.items()]
+    path = Path(spec)
+    if path.is_dir():
+        return path.resolve().name, read_folder(path, bad)
+    if path.is_file():
+        return path.stem, [read_file(path, bad)]
+    raise NormprobeError(
+        f"--data: expected {SAMPLE}, {', '.join(BENCHMARKS)}, {PAPER}, {TEXT}, or an existing file "
+        f"or folder; received {spec!r}.",
+        f"Check the spelling; --data {SAMPLE} needs no download.",
+    )
+
+
+def _read_hub(name: str, subset: str, bad: BadRows) -> Source:
+    benchmark = BENCHMARKS[name]
+    if subset not in benchmark.subsets:
+        raise NormprobeError(
+            f"--data {name}:{subset}: expected one of {', '.join(benchmark.subsets)}.",
+            f"Pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}.",
+        )
+    rows, where = load_hub_table(benchmark, subset)
+    questions = read_benchmark(benchmark, rows, bad)
+    return Source(name, benchmark.wording(rows.columns), subset, where, questions)
+
+
+def _folder(path: str) -> Path:
+    if not Path(path).is_dir():
+        raise NormprobeError(
+            f"--data {PAPER}:{path}: expected a folder.",
+            "Name the folder that holds the published files of MMBench, POPE and MMStar.",
+        )
+    return Path(path)
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    facts = {"benchmark": source.benchmark, "prompt": source.template}
+    return facts | source.where | {"questions": len(source.questions)}

@@ -1,0 +1,278 @@
+"""The file formats of the benchmarks to rows: TSV, JSON lines, parquet.
+
+Rows are counted from 1, without the header. A fault that makes all rows unreliable (another
+encoding, merged lines) raises ``NormprobeError`` when the file is opened. A fault of one row (too
+many cells or too few, no JSON) goes to ``BadRows``. A bad cell raises ``BadRow`` only when its row
+is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.bad_rows import BadRow, BadRows, Place
+from normprobe.data.cells import quoted
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+# The reader's block has to hold the longest row, here the whole file; Arrow counts it in 32 bits.
+_MAX_BLOCK = 2**31 - 1
+# Run lengths let a parquet file of a few kB claim more rows than memory holds. No benchmark comes
+# near.
+_MAX_ROWS = 10_000_000
+_ROWS_AT_ONCE = 500
+# A row that starts inside a cell: a number and a tab after a line break.
+_MERGED = r"\n\d+\t"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table with the place of every row.
+
+    Attributes:
+        table: the columns of the file or the hub, unchanged.
+        source: names the table in errors.
+        places: of each row.
+    """
+
+    table: pa.Table
+    source: str
+    places: Sequence[Place]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.table.column_names)
+
+    def cell(self, row: int, column: str) -> Any:
+        """One cell, None where the table has no such column; ``row`` counts from 0."""
+        return self.table[column][row].as_py() if column in self.table.column_names else None
+
+
+def read_tsv(path: Path, bad: BadRows) -> Rows:
+    """Read a tab-separated file with a header; every cell is text, digits included.
+
+    Arrow's reader rather than that of pandas or the standard library: it neither turns the text
+    "None" or "NA" into a missing value nor limits the size of a cell, and it counts the cells of
+    every row.
+
+    Args:
+        path: the file.
+        bad: takes rows with more or fewer cells than the header.
+
+    Raises:
+        NormprobeError: unreadable, not UTF-8, no rows, or lines merged by a stray double quote.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    text = _read_text(path)
+    if not text.strip():
+        raise _no_rows(path)
+    header = text.split("\n", 1)[0].rstrip("\r").split("\t")
+
+    odd_rows = []
+
+    def note_odd_row(row: Any) -> str:
+        odd_rows.append(row)
+        return "skip"  # raising here would hide the row number behind Arrow's own error
+
+    try:
+        table = csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(
+                use_threads=False,  # with threads Arrow does not number the odd rows
+                block_size=min(path.stat().st_size + 1, _MAX_BLOCK),
+            ),
+            parse_options=csv.ParseOptions(
+                delimiter="\t", newlines_in_values=True, invalid_row_handler=note_odd_row
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types={name.strip('"'): pa.string() for name in header}
+            ),
+        )
+    except (pa.ArrowException, OSError) as error:
+        if "Empty CSV" in str(error):
+            raise _no_rows(path) from error
+        raise NormprobeError(
+            f"{path}: not a tab-separated table ({_one_line(error)}).",
+            "Save it as tab-separated UTF-8 text with a header line.",
+        ) from error
+    for row in odd_rows:
+        place = Place(str(path), row.number - 1)
+        if re.search(_MERGED, row.text):  # it holds other rows, which must not be lost silently
+            raise _swallowed(place)
+        bad.refuse(
+            BadRow(
+                place,
+                f"expected {row.expected_columns} columns, received {row.actual_columns}.",
+                "Look for a stray tab or double quote in that row.",
+            )
+        )
+    if odd_rows and not table.num_rows:
+        raise NormprobeError(
+            f"{path}: none of its {len(odd_rows)} rows has as many columns as the header.",
+            "Save it as tab-separated UTF-8 text with a header line.",
+        )
+    if not table.num_rows:
+        raise _no_rows(path)
+    odd = {row.number - 1 for row in odd_rows}
+    numbers = (number for number in range(1, table.num_rows + len(odd) + 1) if number not in odd)
+    places = [Place(str(path), number) for number in numbers]
+
+    # A stray pair of double quotes merges the lines between; the number of cells stays the same.
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_string(column.type):
+            merged = pc.index(pc.match_substring_regex(column, _MERGED), True).as_py()
+            if merged >= 0:
+                raise _swallowed(places[merged].at(name))
+    return Rows(table, str(path), places)
+
+
+def read_parquet(paths: Sequence[Path]) -> Rows:
+    """Read a parquet file, or the shards of one table.
+
+    Raises:
+        NormprobeError: unreadable, not parquet, no rows, or shards that do not fit together.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    tables, places = [], []
+    for path in paths:
+        try:
+            with parquet.ParquetFile(path, memory_map=True) as file:
+                claimed = file.metadata.num_rows
+                table = _read_rows(file) if claimed <= _MAX_ROWS else None
+        except (OSError, MemoryError, ValueError, pa.ArrowException) as error:
+            raise NormprobeError(
+                f"{path}: expected a parquet file ({_one_line(error)}).",
+                "Download the file again, and check that it is complete.",
+            ) from error
+        if table is None:
+            raise NormprobeError(
+                f"{path}: expected at most {_MAX_ROWS} rows, the file claims {claimed}.",
+                "Split the file.",
+            )
+        tables.append(table)
+        places += [Place(str(path), row + 1) for row in range(table.num_rows)]
+    try:
+        table = pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        raise NormprobeError(
+            f"{paths[0]}: its shards hold different columns ({_one_line(error)}).",
+            "Download the files again.",
+        ) from error
+    if not table.num_rows:
+        raise _no_rows(paths[0])
+    return Rows(table, str(paths[0]), places)
+
+
+def _read_rows(file: ParquetFile) -> pa.Table:
+    """All rows, a few at a time: at once, pictures take twice the memory and far longer."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(file.iter_batches(_ROWS_AT_ONCE), file.schema_arrow)
+
+
+def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any]]]:
+    """Read one JSON object a line; blank lines are skipped.
+
+    Args:
+        path: the file.
+        bad: takes lines that are no JSON object.
+
+    Returns:
+        For each object, its place and the object.
+
+    Raises:
+        NormprobeError: unreadable, not UTF-8, or no lines.
+    """
+    rows = []
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = Place(str(path), number, unit="line")
+        try:
+            row = json.loads(line, object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:
+            fault = f"not JSON ({error})."
+        else:
+            if isinstance(row, dict):
+                rows.append((place, row))
+                continue
+            fault = f"expected a JSON object, received {type(row).__name__}."
+        bad.refuse(BadRow(place, fault, "Write one JSON object on each line."))
+    if not rows:
+        raise _no_rows(path)
+    return rows
+
+
+def read_lines(path: Path) -> list[tuple[Place, str]]:
+    """Read a text file; blank lines are skipped.
+
+    Raises:
+        NormprobeError: unreadable, not UTF-8, or no lines.
+    """
+    lines = enumerate(_read_text(path).split("\n"), start=1)
+    rows = [
+        (Place(str(path), number, unit="line"), line.strip())
+        for number, line in lines
+        if line.strip()
+    ]
+    if not rows:
+        raise _no_rows(path)
+    return rows
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; the standard library silently keeps the last of repeated names."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {quoted(twice)} is there twice")
+    return made
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _swallowed(place: Place) -> NormprobeError:
+    return NormprobeError(
+        f"{place}: the cell swallows the next line.", "Look for a stray double quote in that row."
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        # utf-8-sig: spreadsheet programs begin a UTF-8 file with a byte order mark.
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise NormprobeError(
+            f"{path}, line {line}: expected UTF-8 text, "
+            f"received another encoding (byte {error.start}).",
+            f"Convert it: iconv -f ENCODING -t UTF-8 {path} > NEW_FILE",
+        ) from error
+    except OSError as error:
+        raise NormprobeError(
+            f"{path}: the file cannot be read ({error.strerror}).", "Check the path and its rights."
+        ) from error
+
+
+def _no_rows(path: Path) -> NormprobeError:
+    return NormprobeError(f"{path}: the file holds no rows.", "Check that the file is complete.")

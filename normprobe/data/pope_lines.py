@@ -1,0 +1,55 @@
+"""POPE's official files: JSON lines (named .json) that name COCO pictures.
+
+The pictures are looked for in a folder ``images`` beside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.bad_rows import Place
+from normprobe.data.benchmarks import BENCHMARKS
+from normprobe.data.cells import text_cell
+from normprobe.data.images import read_image
+from normprobe.data.question import Question
+from normprobe.data.wording import fill_template
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+POPE = "pope"
+TEMPLATE = BENCHMARKS[POPE].template
+COLUMNS = ("question_id", "image", "text")
+"""What every line has to hold."""
+
+
+def read_pope_lines(
+    path: Path, lines: Sequence[tuple[str, Place, dict[str, Any]]]
+) -> list[Question]:
+    """Questions of the official JSON lines.
+
+    Args:
+        path: the file.
+        lines: key, place and object of each line; an object holds ``COLUMNS``.
+
+    Raises:
+        NormprobeError: there is no folder of pictures.
+    """
+    folder = path.parent / "images"
+    if not folder.is_dir():
+        raise NormprobeError(
+            f"{path}: expected the pictures in {folder}, which is no folder.",
+            "Put the pictures, or a link to their folder, there.",
+        )
+    return [Question(POPE, key, partial(_load, row, folder, place)) for key, place, row in lines]
+
+
+def _load(row: dict[str, Any], folder: Path, place: Place) -> tuple[str, Image.Image]:
+    question = text_cell(row["text"], place.at("text"))
+    where = place.at("image")
+    image = read_image(text_cell(row["image"], where), folder, where)
+    return fill_template(TEMPLATE, {"question": question}), image

@@ -1,0 +1,99 @@
+"""``InputBuilder``: samples to one batch of model inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.sample import Sample
+from normprobe.errors import first_line
+from normprobe.inputs import standard
+from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
+from normprobe.inputs.families import build_function
+from normprobe.inputs.refusals import REFUSALS
+from normprobe.inputs.vocabulary import special_token_ids, tokenizer_of, vocabulary_ids
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature
+
+
+@dataclass(frozen=True)
+class InputBuilder:
+    """Turns samples into the inputs of one model: the image first, then the prompt.
+
+    Attributes:
+        processor: from ``load_processor``. A bare tokenizer reads the prompts and leaves the images
+            out; a bare image processor reads the images alone.
+        system: ``None`` keeps what the chat template does; ``"none"`` suppresses a system prompt
+            that the template would insert; other text is the system prompt.
+        model_type: ``config.model_type`` of the model. Some types take their inputs in a way of
+            their own (``families``), with the shapes and the padding of their own processors.
+    """
+
+    processor: Any
+    system: str | None = None
+    model_type: str | None = None
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer; None for a bare image processor."""
+        return tokenizer_of(self.processor)
+
+    @property
+    def special_token_ids(self) -> list[int]:
+        """Ids that the tokenizer treats as special, ascending; none without a tokenizer."""
+        return [] if self.tokenizer is None else special_token_ids(self.tokenizer)
+
+    @property
+    def vocabulary_ids(self) -> list[int]:
+        """Ids that the tokenizer can emit, ascending; none without a tokenizer."""
+        return [] if self.tokenizer is None else vocabulary_ids(self.tokenizer)
+
+    def build(self, samples: Sequence[Sample]) -> BatchFeature:
+        """Turn samples into one batch, in the model's chat format.
+
+        Args:
+            samples: at least one.
+
+        Returns:
+            Tensors; ``input_ids`` and ``attention_mask`` are [batch, seq], padded on the right, and
+            the image tensors have the processor's own names and shapes.
+
+        Raises:
+            RefusedSample: the processor does not take a sample; the message names it.
+            NormprobeError: the chat template cannot show the prompt or the system prompt.
+        """
+        self._check_prompts(samples)
+        layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
+        build = build_function(self.model_type) or partial(standard.build, layout=layout)
+        try:
+            return build(self.processor, samples, self.system)
+        except REFUSALS as error:
+            if len(samples) > 1:  # one by one: the message is to name the sample at fault
+                for sample in samples:
+                    self.build([sample])
+            raise RefusedSample(
+                f"The processor refuses {', '.join(map(_described, samples))}: "
+                f"{first_line(error)}.",
+                "Leave the sample out of the data, or use --batch-size 1 if only the batch fails.",
+            ) from error
+
+    def _check_prompts(self, samples: Sequence[Sample]) -> None:
+        placeholder = image_token(self.processor)
+        for sample in samples:
+            if placeholder and placeholder in sample.prompt:
+                raise RefusedSample(
+                    f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
+                    "Remove it from the prompt; normprobe places the image itself.",
+                )
+
+
+def _described(sample: Sample) -> str:
+    """The id, with the size of the image in pixels."""
+    if sample.image is None:
+        return sample.id
+    width, height = sample.image.size
+    return f"{sample.id} ({width}x{height} px)"

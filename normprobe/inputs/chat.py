@@ -1,0 +1,183 @@
+"""Samples to the text that a model reads: through its chat template, or plain for base models.
+
+Chat templates are programs of their own and disagree on the shape of a message: most multimodal
+ones want a list of parts, text-only ones a string, and some accept either but drop what they do not
+know. None of them reports it, so the rendered text is checked for what has to be in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+
+NO_SYSTEM = "none"
+"""As a system prompt: suppress the one that the template would insert."""
+
+# Processors that write their image token before every text by themselves.
+_PLACE_THE_IMAGE = {
+    "Blip2Processor",
+    "Florence2Processor",
+    "FuyuProcessor",
+    "InstructBlipProcessor",
+    "InstructBlipVideoProcessor",
+    "Kosmos2_5Processor",
+}
+PLAIN_LAYOUTS = {
+    "kosmos-2": "<grounding> {turn}",
+    "kosmos-2.5": "<ocr>{turn}",
+    "vipllava": "###Human: {turn}###Assistant:",
+}
+"""What published prompts put around a turn, by model type, where there is no chat template."""
+
+_WORD = "normprobe"  # any word would do: it is looked for in rendered text
+_Message = dict[str, Any]
+
+
+def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -> list[str]:
+    """Render each sample as a user turn, image first, with the opening of the model's turn.
+
+    Args:
+        processor: a processor or tokenizer with a chat template.
+        samples: what to render.
+        system: as ``InputBuilder`` takes it.
+
+    Raises:
+        NormprobeError: the template fails, or has no place for the system prompt.
+    """
+    parts = _takes_parts(processor)
+    opening = _system_messages(processor, system, parts)
+    texts = []
+    for sample in samples:
+        has_image = sample.image is not None
+        text = _render(processor, [*opening, _user(processor, sample.prompt, has_image, parts)])
+        if text is None:
+            raise _unusable(processor, f"fails on {sample.id}")
+        texts.append(text)
+    return texts
+
+
+def render_plain(
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
+) -> list[str]:
+    """Render each sample without a chat template: image placeholder, line break, prompt.
+
+    Args:
+        processor: a processor or tokenizer without a chat template.
+        samples: what to render.
+        system: as ``InputBuilder`` takes it.
+        layout: of ``PLAIN_LAYOUTS``.
+
+    Raises:
+        NormprobeError: a system prompt was asked for.
+    """
+    if system not in (None, NO_SYSTEM):
+        raise NormprobeError(
+            f"--system: {type(processor).__name__} has no chat template, so no system prompt.",
+            "Leave --system out.",
+        )
+    turns = (
+        _user(processor, sample.prompt, sample.image is not None, parts=False)["content"]
+        for sample in samples
+    )
+    return [layout.replace("{turn}", turn) for turn in turns]
+
+
+def is_multimodal(processor: Any) -> bool:
+    """Tell a processor, which holds a tokenizer, from a bare tokenizer."""
+    from transformers import ProcessorMixin
+
+    return isinstance(processor, ProcessorMixin)  # some tokenizers, too, have a `tokenizer`
+
+
+def image_token(processor: Any) -> str | None:
+    """Return the placeholder that stands for the image in a text.
+
+    ``None`` for a bare tokenizer, which takes no images, and for processors without placeholders.
+    """
+    token = getattr(processor, "image_token", None) if is_multimodal(processor) else None
+    return None if token is None else str(token)  # some keep an AddedToken
+
+
+def _takes_parts(processor: Any) -> bool:
+    """Tell whether the template takes a user message as parts (True) or as a string (False).
+
+    Raises:
+        NormprobeError: neither way shows the prompt.
+    """
+    if is_multimodal(processor):
+        with_image = _render(processor, [_user(processor, _WORD, True, parts=True)])
+        without = _render(processor, [_user(processor, _WORD, False, parts=True)])
+        if _shows(_WORD, with_image) and with_image != without:
+            return True
+    if _shows(_WORD, _render(processor, [_user(processor, _WORD, True, parts=False)])):
+        return False
+    raise _unusable(processor, "does not show the prompt")
+
+
+def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_Message]:
+    """Choose the messages before the user turn."""
+    if system is None:
+        return []
+    user = _user(processor, _WORD, False, parts)
+    asked = "" if system == NO_SYSTEM else system
+    # Some templates take parts from the user but a string as system prompt.
+    contents: list[Any] = [[{"type": "text", "text": asked}], asked] if parts else [asked]
+    rendered = []
+    for content in contents:
+        messages = [{"role": "system", "content": content}]
+        text = _render(processor, [*messages, user])
+        if text is not None and _shows(_WORD, text):
+            rendered.append((text, messages))
+    if system == NO_SYSTEM:
+        # An empty system prompt shortens the text where it replaces a default one, and only there;
+        # elsewhere it would add an empty system turn.
+        default = _render(processor, [user]) or ""
+        return min([(default, []), *rendered], key=lambda pair: len(pair[0]))[1]
+    for text, messages in rendered:
+        if _shows(system, text):
+            return messages
+    raise NormprobeError(
+        f"--system: the chat template of {type(processor).__name__} shows no system prompt.",
+        "Leave --system out, or put the text into the prompts.",
+    )
+
+
+def _user(processor: Any, prompt: str, has_image: bool, parts: bool) -> _Message:
+    if parts:
+        image = [{"type": "image"}] if has_image else []
+        return {"role": "user", "content": [*image, {"type": "text", "text": prompt}]}
+    is_written = has_image and type(processor).__name__ not in _PLACE_THE_IMAGE
+    placeholder = image_token(processor) if is_written else None
+    return {"role": "user", "content": f"{placeholder}\n{prompt}" if placeholder else prompt}
+
+
+def _shows(text: str, rendered: str | None) -> bool:
+    """Tell whether a text survived rendering; templates may trim it."""
+    return rendered is not None and text.strip() in rendered
+
+
+def _render(processor: Any, messages: list[_Message]) -> str | None:
+    """Render a conversation; ``None`` where the template fails or prints a list of parts as is."""
+    from jinja2 import TemplateError
+
+    try:
+        text: str = processor.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
+    except (TemplateError, TypeError, ValueError):
+        return None
+    leaked = any(
+        isinstance(message["content"], list) and str(message["content"]) in text
+        for message in messages
+    )
+    return None if leaked else text
+
+
+def _unusable(processor: Any, how: str) -> NormprobeError:
+    return NormprobeError(
+        f"The chat template of {type(processor).__name__} {how}.",
+        "Check the chat template (chat_template.jinja) of the checkpoint.",
+    )

@@ -1,0 +1,37 @@
+"""Inputs of DeepSeek-VL2: conversations in its own format, one call each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.sample import Sample
+from normprobe.inputs.chat import NO_SYSTEM
+from normprobe.inputs.families.placeholders import with_placeholder
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature
+
+MODEL_TYPES = ("deepseek_vl_v2",)
+
+
+def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+    """One batch; the processor's own ``batchify`` pads it."""
+    from transformers import BatchFeature
+
+    asked = "" if system in (None, NO_SYSTEM) else system
+    prepared = [
+        processor(
+            conversations=[
+                {"role": "<|User|>", "content": placed.prompt},
+                {"role": "<|Assistant|>", "content": ""},
+            ],
+            images=[] if placed.image is None else [placed.image],
+            force_batchify=False,
+            system_prompt=asked,
+        )
+        for placed in with_placeholder(samples, "<image>\n")
+    ]
+    batch = processor.batchify(prepared)
+    names = ("input_ids", "attention_mask", "images", "images_seq_mask", "images_spatial_crop")
+    return BatchFeature({name: batch[name] for name in names})

@@ -1,0 +1,28 @@
+"""Inputs of Phi-4-multimodal: images are numbered within each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.sample import Sample
+from normprobe.inputs.chat import NO_SYSTEM
+from normprobe.inputs.families.placeholders import with_placeholder
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature
+
+MODEL_TYPES = ("phi4mm",)
+
+
+def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+    """One batch; the roles are written here, as the published examples write them."""
+    from transformers import BatchFeature
+
+    opening = "" if system in (None, NO_SYSTEM) else f"<|system|>{system}<|end|>"
+    texts = [
+        f"{opening}<|user|>{sample.prompt}<|end|><|assistant|>"
+        for sample in with_placeholder(samples, "<|image_1|>")
+    ]
+    images = [sample.image for sample in samples if sample.image is not None]
+    return BatchFeature(dict(processor(text=texts, images=images or None, return_tensors="pt")))

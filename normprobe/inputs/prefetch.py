@@ -1,0 +1,145 @@
+"""Batches that worker processes decode and process while the model runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.bad_rows import BadRows
+from normprobe.data.data_set import DataSet
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.inputs.batches import batches
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.refusals import REFUSALS
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature
+
+_BATCHES_A_WINDOW = 4  # at most; see `_Windows`
+_SAMPLES_A_WINDOW = 128  # at most: a worker holds their pictures at once; a batch may be larger
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch without its pictures: those stay in the worker.
+
+    Attributes:
+        image_hashes: by sample id, in the order of the batch.
+        inputs: of ``InputBuilder.build``.
+    """
+
+    image_hashes: dict[str, str | None]
+    inputs: BatchFeature
+
+
+def prefetched(data: DataSet, builder: InputBuilder, batch_size: int) -> Iterator[Batch]:
+    """Yield the batches of a data set, made ahead in other processes.
+
+    Samples of about the same length go together, among those of a few batches, so that little is
+    padded. The order depends on the data and the batch size alone.
+
+    Args:
+        data: what to read; what is left out is added to ``data.bad``.
+        builder: makes the inputs.
+        batch_size: samples a batch; fewer at the end of a window.
+
+    Raises:
+        NormprobeError: as ``InputBuilder.build``, from whichever process.
+        RuntimeError: "DataLoader worker ..." when the system kills one.
+    """
+    from torch.utils.data import DataLoader
+
+    windows: Any = _Windows(data, builder, batch_size)
+    workers = _workers(len(windows))
+    loader = DataLoader(
+        windows,
+        batch_size=None,
+        collate_fn=bytes,
+        num_workers=workers,
+        worker_init_fn=_end_with_the_parent,
+        multiprocessing_context="fork" if workers else None,
+    )
+    for packed in loader:
+        made, skipped, failure = pickle.loads(packed)
+        data.bad.add(skipped)
+        yield from made
+        if failure is not None:
+            raise failure
+
+
+class _Windows:
+    """A data set cut into windows: what ``DataLoader`` calls a map-style dataset.
+
+    A window is as many consecutive samples as fill a few batches. Samples are sorted by length
+    within a window. ``windows[i]`` makes the batches of window i, in whichever process asks for it,
+    and returns them pickled, with the samples that were left out and the error that ended the
+    window, if any.
+
+    The result is bytes because these go through a pipe. Tensors would go through shared memory, of
+    which a container has little, and an exception would lose its second line.
+    """
+
+    def __init__(self, data: DataSet, builder: InputBuilder, batch_size: int) -> None:
+        self._data = data
+        self._ids = data.ids
+        self._builder = builder
+        self._batch_size = batch_size
+        # One sample a batch needs no sorting.
+        most = max(1, _SAMPLES_A_WINDOW // batch_size)
+        self._length = batch_size * min(_BATCHES_A_WINDOW, most) if batch_size > 1 else 1
+
+    def __len__(self) -> int:
+        return -(-len(self._ids) // self._length)
+
+    def __getitem__(self, index: int) -> bytes:
+        ids = self._ids[index * self._length : (index + 1) * self._length]
+        made: list[Batch] = []
+        bad = BadRows(skip=self._data.bad.skip)
+        try:
+            samples: Sequence[Sample] = list(self._data.subset(ids, bad))
+            if len(samples) > self._batch_size:
+                samples = sorted(samples, key=lambda sample: about_length(self._builder, sample))
+            for batch, inputs in batches(samples, self._builder, self._batch_size, bad):
+                made.append(Batch({sample.id: sample.image_hash for sample in batch}, inputs))
+        except NormprobeError as error:
+            return pickle.dumps((made, bad.skipped, error))
+        return pickle.dumps((made, bad.skipped, None))
+
+
+def about_length(builder: InputBuilder, sample: Sample) -> int:
+    """About how many tokens a sample takes. It serves to sort samples and nothing else."""
+    tokenizer = builder.tokenizer
+    tokens = 0 if tokenizer is None else len(tokenizer(sample.prompt)["input_ids"])
+    # What processors tell inference engines; those without it give every image the same length.
+    count = getattr(builder.processor, "_get_num_multimodal_tokens", None)
+    if sample.image is None or count is None:
+        return tokens
+    try:
+        return tokens + int(count([sample.image.size[::-1]])["num_image_tokens"][0])
+    except REFUSALS:
+        return tokens
+
+
+def _end_with_the_parent(_: int) -> None:
+    """Let the kernel kill this worker when its parent dies: it would wait forever to be read."""
+    set_death_signal = 1  # PR_SET_PDEATHSIG of Linux
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+def _workers(tasks: int) -> int:
+    """How many processes: half of this process's share of the cores, none for a single task.
+
+    Only where a process can be forked: elsewhere each would load its own libraries and data.
+    """
+    if sys.platform != "linux":
+        return 0
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(0, min(_MOST_WORKERS, max(1, cores // 2), tasks - 1))

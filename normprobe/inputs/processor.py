@@ -1,0 +1,58 @@
+"""Loads the processor of a checkpoint, and says what to do where that fails."""
+
+from typing import Any
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.inputs.refusals import REFUSALS
+
+
+def load_processor(
+    path_or_id: str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    auto_class: str = "AutoProcessor",
+) -> Any:
+    """Load what turns text and images into inputs of a checkpoint.
+
+    Args:
+        path_or_id: folder or hub id.
+        revision: branch, tag or commit of the hub id.
+        trust_remote_code: run code that comes with the checkpoint.
+        auto_class: ``AutoTokenizer`` for a bare language model, ``AutoImageProcessor`` for a bare
+            vision encoder: their folders often name a processor that they do not hold.
+
+    Returns:
+        The processor, tokenizer or image processor.
+
+    Raises:
+        NormprobeError: the files are missing, or need a library that is not installed.
+    """
+    import transformers
+
+    auto: Any = getattr(transformers, auto_class)
+    try:
+        # AutoProcessor turns to AutoTokenizer and AutoImageProcessor by itself, but only where the
+        # checkpoint names no processor: half a processor would measure half a model.
+        return auto.from_pretrained(
+            path_or_id, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except (ImportError, OSError, *REFUSALS) as error:
+        raise NormprobeError(
+            f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",
+            _remedy(error),
+        ) from error
+
+
+def _remedy(error: Exception) -> str:
+    message = str(error).lower()
+    if any(library in message for library in ("torchvision", "timm", "scipy")):
+        return "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
+    if "trust_remote_code" in message:
+        return "Read the code that comes with the checkpoint, then pass --trust-remote-code."
+    if isinstance(error, ImportError):
+        return "Install the library that it names."
+    return (
+        "Check the name, and that the checkpoint has its processor files (processor_config.json "
+        "or preprocessor_config.json, tokenizer.json)."
+    )

@@ -1,0 +1,91 @@
+"""Inputs from processors that are called as those of transformers are: text and images by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.sample import Sample
+from normprobe.inputs.chat import is_multimodal, render_chat, render_plain
+from normprobe.inputs.refusals import REFUSALS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from transformers import BatchFeature
+
+
+def build(
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str
+) -> BatchFeature:
+    """Turn samples into one batch, padded on the right.
+
+    Args:
+        processor: a processor, a bare tokenizer or a bare image processor.
+        samples: at least one.
+        system: as ``InputBuilder`` takes it.
+        layout: of ``chat.PLAIN_LAYOUTS``; read only where there is no chat template.
+
+    Raises:
+        NormprobeError: the chat template cannot show the prompt or the system prompt.
+        Exception: one of ``REFUSALS``, where the processor does not take a sample.
+    """
+    from transformers import BatchFeature
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    is_image_processor = isinstance(processor, ImageProcessingMixin)
+    if is_image_processor:
+        return BatchFeature(dict(processor(images=required_images(samples), return_tensors="pt")))
+
+    is_chat = bool(getattr(processor, "chat_template", None))
+    if is_chat:
+        texts = render_chat(processor, samples, system)
+    else:
+        texts = render_plain(processor, samples, system, layout)
+    tokenizer = processor.tokenizer if is_multimodal(processor) else processor
+    options: dict[str, Any] = {"return_tensors": "pt"}
+    if len(samples) > 1:
+        _ensure_pad_token(tokenizer)
+        # On the right: tokens keep the positions, and in causal and recurrent layers the states,
+        # that they have alone. So results do not depend on the batch size.
+        options |= {"padding": True, "padding_side": "right", "return_attention_mask": True}
+    if is_chat and (tokenizer is processor or texts[0].startswith(tokenizer.bos_token or "\0")):
+        # What `apply_chat_template(tokenize=True)` does: the template of a tokenizer writes all
+        # special tokens, the template of a processor writes the begin token or leaves it out.
+        options["add_special_tokens"] = False
+    if tokenizer is processor:
+        return BatchFeature(dict(processor(texts, **options)))
+    images = [sample.image for sample in samples if sample.image is not None]
+    if not images:
+        return BatchFeature(dict(processor(text=texts, **options)))
+    # Chat processors take a list of images for each text, older ones one flat list; some of either
+    # kind want it the other way, and refuse what they do not understand.
+    nested = [[sample.image] if sample.image is not None else [] for sample in samples]
+    first, second = (nested, images) if is_chat else (images, nested)
+    try:
+        return BatchFeature(dict(processor(text=texts, images=first, **options)))
+    except REFUSALS as error:
+        try:
+            return BatchFeature(dict(processor(text=texts, images=second, **options)))
+        except REFUSALS:
+            raise error from None
+
+
+def required_images(samples: Sequence[Sample]) -> list[Image]:
+    """The images of all samples, for a bare vision encoder.
+
+    Raises:
+        ValueError: a sample has none.
+    """
+    images = [sample.image for sample in samples if sample.image is not None]
+    if len(images) < len(samples):
+        raise ValueError("a bare vision encoder needs an image in every sample")
+    return images
+
+
+def _ensure_pad_token(tokenizer: Any) -> None:
+    """Pad with the end-of-text token where the tokenizer has no padding token.
+
+    Safe, because padding is recognised by the attention mask and never by its id.
+    """
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token

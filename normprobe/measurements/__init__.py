@@ -1,0 +1,134 @@
+"""What normprobe measures: one folder a question, and what each folder offers to the rest.
+
+A folder holds everything about its question:
+
+``__init__``   ``MEASUREMENT``: the facts that are needed before anything is loaded
+``measure``    how it is measured; of a measurement over samples, ``sample_rows(model, inputs, ids)``
+``table``      of a measurement over samples, ``tables(rows, model)``: the CSV files of a run
+``terminal``   ``show(run, console)``: what a terminal shows of a run
+``words``      ``verdict(run)``: what its numbers say, in sentences
+``page``       ``section(run)``: its part of the page (without it: the tables as they are)
+``compared``   where runs can be compared: what ranks them, and how they stand side by side
+``figures/``   a module a figure
+
+Folders do not import each other. They are resolved by name when something is asked of them, so this
+module and the ``__init__`` of each folder load no torch and no pandas.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normprobe.model.load.required_tensors import Needs
+    from normprobe.runs.run_store import RunStore
+
+#: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
+NAMES = ("interface", "layers", "embeddings", "attention", "compare", "align")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a folder offers.
+
+    Attributes:
+        name: of the folder, the command, and the main table of a run.
+        summary: the help text of the command, of a measurement over samples.
+        table: the main table of a run; empty: that of its name.
+        needs: the tensors of a model that it reads; None: no model is loaded.
+        range_reads: it reads so little of a model that fetching bytes, not files, is offered.
+        measures: roles of the parts without which it has nothing to measure.
+        kinds: the kinds of checkpoint that it can measure; none: any.
+        over_samples: it runs a model over a data set. Such a measurement has its command, its
+            method of ``Probe``, resuming and several processes without a further word.
+        batches: of a measurement over samples, a forward may take several samples.
+        text_of_language_models: of a bare language model it measures samples without images alone.
+        figures: the modules in ``figures/``; the first is always drawn, the others where their
+            tables hold rows. A module's name is also the file name.
+        shown: tables that its section of the page shows; others are added as they are.
+        page_repeats_figures: its section of the page shows all that its figures show.
+        published: quantity of the paper -> the row of the main table that measures it.
+    """
+
+    name: str
+    summary: str = ""
+    table: str = ""
+    needs: "Needs | None" = None
+    range_reads: bool = False
+    measures: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    over_samples: bool = False
+    batches: bool = False
+    text_of_language_models: bool = False
+    figures: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    page_repeats_figures: bool = False
+    published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    @property
+    def main_table(self) -> str:
+        """The name of the main table."""
+        return self.table or self.name
+
+    def module(self, name: str) -> ModuleType:
+        """A module of the folder."""
+        return import_module(f"{__name__}.{self.name}.{name}")
+
+    def has(self, name: str) -> bool:
+        """Whether the folder holds a module."""
+        return find_spec(f"{__name__}.{self.name}.{name}") is not None
+
+    def show(self, run: "RunStore", console: Any) -> None:
+        """Print what a terminal shows of a run: tables, and what they say."""
+        self.module("terminal").show(run, console)
+
+    def verdict(self, run: "RunStore") -> str:
+        """What the numbers of a run say, in sentences; empty where they say nothing."""
+        sentences: str = self.module("words").verdict(run) if self.has("words") else ""
+        return sentences
+
+    def section(self, run: "RunStore") -> list[Any]:
+        """Its part of the page, of ``Markup``."""
+        blocks: list[Any] = self.module("page").section(run) if self.has("page") else []
+        return blocks
+
+    def figure_modules(self, run: "RunStore") -> list[ModuleType]:
+        """The modules that draw a run."""
+        if self.has("figures_of"):  # figures that depend on the run
+            modules: list[ModuleType] = self.module("figures_of").modules(run)
+            return modules
+        return [self.module(f"figures.{name}") for name in self.figures]
+
+    @property
+    def sample_rows(self) -> Callable[..., Any]:
+        """``sample_rows(model, inputs, ids)`` of a measurement over samples."""
+        function: Callable[..., Any] = self.module("measure").sample_rows
+        return function
+
+    @property
+    def tables(self) -> Callable[..., Any]:
+        """``tables(rows, model)`` of a measurement over samples."""
+        function: Callable[..., Any] = self.module("table").tables
+        return function
+
+
+@cache
+def measurement(name: str) -> Measurement:
+    """The measurement of a name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if name not in NAMES:
+        raise KeyError(name)
+    found: Measurement = import_module(f"{__name__}.{name}").MEASUREMENT
+    return found
+
+
+def measurements() -> list[Measurement]:
+    """All of them, in order."""
+    return [measurement(name) for name in NAMES]

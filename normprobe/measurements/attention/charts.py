@@ -1,0 +1,34 @@
+"""normprobe.measurements.attention.charts"""
+
+import pandas as pd
+
+from normprobe.measurements.layers.charts import _VISUAL
+from normprobe.report.figures.style import SERIES_COLORS
+from normprobe.report.page.charts import Chart, chart, series_of
+
+#: What can be drawn of ``attention.csv``: column and words.
+_ATTENTION = {
+    "share_mean": "share of the attention on visual tokens",
+    "entropy_mean": "entropy of the attention over them (1: even)",
+    "signal_to_noise": "attention inside the box / outside",
+}
+
+
+def attention_charts(attention: pd.DataFrame) -> list[Chart]:
+    """Charts of ``attention.csv``: a series for each query.
+
+    Args:
+        attention: one row a query and layer.
+    """
+    queries = list(dict.fromkeys(attention["query"]))
+    charts = []
+    for column, label in _ATTENTION.items():
+        if column not in attention:
+            continue
+        series = [
+            series_of(str(query), _VISUAL, attention[attention["query"] == query], column)
+            | {"color": SERIES_COLORS[place % len(SERIES_COLORS)]}
+            for place, query in enumerate(queries)
+        ]
+        charts.append(chart(label, series, zero=True))
+    return [chart for chart in charts if chart["series"]]

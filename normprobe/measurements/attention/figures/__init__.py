@@ -1,0 +1,1 @@
+"""Figures of a run of attention, drawn from its tables alone."""

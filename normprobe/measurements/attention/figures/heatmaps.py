@@ -1,0 +1,100 @@
+"""Where text attends, laid over the image: a row of panels a query, a panel a layer."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.style import DOUBLE_WIDTH, new_figure
+
+TABLES = ("heatmaps",)
+IMAGES = ("image",)
+
+_COLUMNS = 4
+_CANVAS = 448  # pixels of the longer side of a map
+_SHADE = 0.5  # how much of a colour's brightness the image takes
+_MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
+
+
+def figure(title: str, heatmaps: pd.DataFrame, image: NDArray[Any]) -> Figure:
+    """Attention per area of the image, 1 where it is what even attention would give.
+
+    Args:
+        title: the figure's title.
+        heatmaps: ``heatmaps.csv``.
+        image: ``[height, width, 3]``.
+    """
+    shown, queries = sorted(heatmaps["layer"].unique()), list(heatmaps["query"].unique())
+    columns = min(len(shown), _COLUMNS)
+    lines = -(-len(shown) // columns)  # of panels a query
+    height, width = image.shape[:2]
+    across = (DOUBLE_WIDTH - 0.9) / _COLUMNS
+    drawing = new_figure(
+        DOUBLE_WIDTH, 0.4 + len(queries) * lines * (0.25 + across * height / width), title
+    )
+    grid = drawing.subplots(len(queries) * lines, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+        axes.set(xticks=[], yticks=[])
+    maps = {
+        key: attention_map(rows, width, height)
+        for key, rows in heatmaps.groupby(["query", "layer"])
+    }
+    values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
+    scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "viridis")
+    for (query, layer), drawn in maps.items():
+        place = shown.index(layer)
+        axes = grid[queries.index(query) * lines + place // columns, place % columns]
+        axes.imshow(_overlay(scale, drawn, image), interpolation="nearest")
+        axes.set_title(f"{_short(str(query))}, layer {layer}")
+    bar = drawing.colorbar(scale, ax=grid, shrink=0.8, extend="max", aspect=30)
+    bar.set_label("attention per area (1: even)")
+    return drawing
+
+
+def _overlay(
+    scale: ScalarMappable, drawn: NDArray[np.float64], image: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The colour tells the attention, its shade the image. Grey alone: no token looks there."""
+    size = drawn.shape[1], drawn.shape[0]
+    grey = np.asarray(Image.fromarray(image).convert("L").resize(size)) / 255
+    colour = np.where(np.isfinite(drawn)[..., None], scale.to_rgba(drawn)[..., :3], 0.8)
+    shaded: NDArray[np.float64] = colour * (1 - _SHADE + _SHADE * grey[..., None])
+    return shaded
+
+
+def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.float64]:
+    """Attention per area on a canvas with the image's proportions, NaN where no token looks.
+
+    Every token spreads its weight over its place; views of one place at several scales add up.
+    1 is what each place would draw if attention were even over all places that tokens look at.
+
+    Args:
+        rows: of ``heatmaps.csv``, one layer and query.
+        width: of the image, in pixels.
+        height: of the image, in pixels.
+    """
+    scale = _CANVAS / max(width, height)
+    shape = max(1, round(height * scale)), max(1, round(width * scale))
+    canvas, seen = np.zeros(shape), np.zeros(shape, dtype=bool)
+    total = float(rows["attention"].sum()) or 1.0
+    edges = rows[["left", "top", "right", "bottom"]].to_numpy() * (*shape[::-1], *shape[::-1])
+    weights = rows["attention"].to_numpy() / total
+    for (left, top, right, bottom), weight in zip(edges.round().astype(int), weights, strict=True):
+        area = (right - left) * (bottom - top)
+        if area > 0:
+            canvas[top:bottom, left:right] += weight / area
+            seen[top:bottom, left:right] = True
+    canvas[~seen] = np.nan
+    even: float = seen.sum()
+    return canvas * even
+
+
+def _short(query: str) -> str:
+    return drawable(query if len(query) <= 20 else f"{query[:19]}\N{HORIZONTAL ELLIPSIS}")

@@ -1,0 +1,373 @@
+"""``attention``: how text attends to the image, layer by layer (Appendix G).
+
+One forward of one prompt. Each layer's attention is reduced while it is there: the rows of the
+asked text tokens, chunk by chunk, to a few numbers a head and row and one map over the image.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import BatchFeature
+
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.hooks import observing, run_until
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.model.attention_weights import watching_attention
+from normprobe.model.find.overrides import CROSS_ATTENTION, PREPENDED
+from normprobe.model.find.structure import IMAGE_TOKEN_FIELDS
+from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places
+from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.statistics.attention_rows import signal_to_noise, visual_attention
+
+#: The query of all text tokens after the image; the others are words of the prompt.
+ALL_TEXT = "all text"
+
+#: Left, top, right and bottom in pixels of the image.
+Box = tuple[float, float, float, float]
+
+#: From token ids, special ones included, to text.
+Decode = Callable[[Sequence[int]], str]
+
+#: Attention modules inside a decoder layer whose keys are states of the vision encoder.
+_CROSS = re.compile(r"cross|encoder|enc_")
+
+_SHOWN = 4  # heat maps a query, where no layers are chosen
+
+_NUMBERS = ("share", "even_share", "entropy")
+
+
+class MeasuredAttention(NamedTuple):
+    """What ``measure_attention`` finds.
+
+    Attributes:
+        table: the rows of attention.csv, one a layer and query.
+        heatmaps: the rows of heatmaps.csv, one a layer, query and visual token: the token's place
+            as fractions of the image, and the attention it receives. None: places are unknown.
+        places: how well the model confirmed the places, the correlation of where the image was
+            changed with which tokens reacted; or why they are unknown.
+    """
+
+    table: pd.DataFrame
+    heatmaps: pd.DataFrame | None
+    places: float | str
+
+
+def attention_of(
+    model: MeasuredModel,
+    builder: InputBuilder,
+    sample: Sample,
+    *,
+    words: Sequence[str] = (),
+    layers: Sequence[int] = (),
+    box: Box | None = None,
+) -> MeasuredAttention:
+    """Measure how the text of a sample attends to its image.
+
+    Args:
+        model: on its device.
+        builder: makes the model's inputs of the sample.
+        sample: with an image.
+        words: as in ``measure_attention``, like ``box``.
+        layers: likewise; none: a few of all depths.
+        box: likewise.
+
+    Raises:
+        NormprobeError: as ``measure_attention``.
+    """
+    assert sample.image is not None
+    return measure_attention(
+        model,
+        lambda picture: builder.build([replace(sample, image=picture)]),
+        sample.image,
+        decode=builder.tokenizer.decode,
+        words=words,
+        layers=layers or _of_all_depths(len(model.decoder_layers)),
+        box=box,
+    )
+
+
+def measure_attention(
+    model: MeasuredModel,
+    build: Build,
+    image: Image.Image,
+    *,
+    decode: Decode,
+    words: Sequence[str] = (),
+    layers: Sequence[int] = (),
+    box: Box | None = None,
+) -> MeasuredAttention:
+    """Measure how the text of one prompt attends to its image.
+
+    Args:
+        model: on its device.
+        build: makes the model's inputs of a picture; the prompt is part of it.
+        image: RGB.
+        decode: of the tokenizer.
+        words: words or phrases of the prompt, each a query of its own beside all text.
+        layers: whose heat maps to keep, from 1; none given: all.
+        box: the target region.
+
+    Returns:
+        Numbers for every layer, heat maps for the chosen ones. ``share`` is the attention on
+        visual tokens, ``even_share`` what it would be if each row spread evenly over the tokens it
+        may see, ``entropy`` that of the weights on visual tokens, renormalised, over the logarithm
+        of their number. Means and population deviations are over heads and the query's tokens.
+        ``signal_to_noise`` is a visual token's mean attention inside the box over that outside.
+
+    Raises:
+        NormprobeError: a layer, word or box that is not there, a box with no visual token inside
+            or outside, a prompt without text after its image, or attention that cannot be watched.
+    """
+    decoder_layers = model.decoder_layers
+    _check_layers(layers, len(decoder_layers))
+    _check_box(box, image.size)
+
+    inputs = inputs_for(model.model, BatchFeature(dict(build(image))))
+    # The groups of the one sample at the decoder input, [positions], on the CPU.
+    groups = model.batch(inputs).groups_at(model.decoder_input(inputs))[0].cpu()
+    queries = _queries(model, inputs, groups, decode, words)
+    positions = torch.unique(torch.cat(list(queries.values())))
+    attends = model.parts.fusion == CROSS_ATTENTION
+    visual = None if attends else groups == TOKEN_GROUPS.index(VISUAL)
+    members = torch.stack([torch.isin(positions, query) for query in queries.values()])
+    reader = _Reader(visual, members)
+    assert model.parts.decoder_layers is not None
+    with (
+        observing(model.model),
+        watching_attention(model.parts.decoder_layers, positions, reader.see),
+    ):
+        run_until(model.model, inputs, leaving=decoder_layers[-1])
+    if not reader.maps:
+        raise NormprobeError(
+            f"the attention of {model} to visual tokens cannot be watched: inside "
+            "its decoder layers nothing calls the AttentionInterface or returns weights",
+            "try --attn-implementation eager; attention between the layers is not supported",
+        )
+
+    boxes, places = _places(model, build, image, visual)
+    inside = None if box is None or boxes is None else _share_inside(boxes, box, image.size)
+    table, heatmaps = [], []
+    for number in range(1, len(decoder_layers) + 1):
+        for name, numbers, by_token in reader.results(number, list(queries)):
+            ratio = np.nan
+            if by_token is not None and inside is not None:
+                ratio = signal_to_noise(by_token, inside)
+            row = {"layer": number, "query": name, **numbers, "signal_to_noise": ratio}
+            table.append(row)
+            if by_token is not None and boxes is not None and number in (layers or (number,)):
+                heatmaps.append(_heatmap(number, name, boxes, by_token))
+    return MeasuredAttention(
+        pd.DataFrame(table),
+        pd.concat(heatmaps, ignore_index=True) if heatmaps else None,
+        places,
+    )
+
+
+class _Reader:
+    """Keeps a few numbers a head and row, and a map a query, of each layer's attention.
+
+    Attributes:
+        maps: by layer, ``[queries, visual tokens]``: weights summed over heads and tokens.
+    """
+
+    def __init__(self, visual: Tensor | None, members: Tensor) -> None:
+        self.maps: dict[int, Tensor] = {}
+        self._visual = visual  # [keys] bool; None: every key of cross-attention is visual
+        self._members = members  # [queries, rows] bool: which rows are a query's
+        # By layer and attention module: [numbers, heads, rows], in chunks of rows.
+        self._numbers: dict[int, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+
+    def see(self, layer: int, name: str, start: int, weights: Tensor) -> None:
+        """Take rows ``[heads, rows, keys]``, the first of which has the number ``start``."""
+        heads, rows, keys = weights.shape
+        if self._visual is None:
+            if not _CROSS.search(name):
+                return  # text attends to itself
+            visual = weights.new_ones(keys, dtype=torch.bool)
+        else:
+            visual = self._visual.to(weights.device)
+        if len(visual) != keys:
+            raise NormprobeError(
+                f"decoder layer {layer} ({name}) attends to {keys} keys; expected {len(visual)}, "
+                "one for each position",
+                "open an issue with the model type",
+            )
+        seen = visual_attention(weights, visual)
+        numbers = torch.stack([seen.share, seen.even_share, seen.entropy])
+        self._numbers[layer][name].append(numbers.cpu())
+        members = self._members[:, start : start + rows].to(seen.by_key)
+        added = (heads * members @ seen.by_key).cpu()
+        self.maps[layer] = self.maps[layer] + added if layer in self.maps else added
+
+    def results(
+        self, layer: int, queries: Iterable[str]
+    ) -> "Iterable[tuple[str, dict[str, float], Tensor | None]]":
+        """Of each query its name, its numbers by column and its map, a mean weight a token."""
+        for place, query in enumerate(queries):
+            members = self._members[place]
+            if layer not in self.maps:  # a layer without softmax attention, or without visual keys
+                yield query, {"heads": 0, "tokens": int(members.sum())}, None
+                continue
+            numbers = torch.cat([torch.cat(m, -1) for m in self._numbers[layer].values()], dim=1)
+            heads = numbers.shape[1]
+            by_token = self.maps[layer][place].double() / (heads * members.sum())
+            # Of empty tiles, which a mask hides from all text, none is counted.
+            visible = len(by_token) if self._visual is not None else int((by_token > 0).sum())
+            columns: dict[str, float] = {
+                "heads": heads,
+                "tokens": int(members.sum()),
+                "visual_tokens": visible,
+            }
+            for name, values in zip(_NUMBERS, numbers[..., members].double().numpy(), strict=True):
+                if name == "entropy":  # of a single token it says nothing
+                    values = values / (np.log(visible) or np.nan)
+                known = values[np.isfinite(values)]
+                columns[f"{name}_mean"] = known.mean() if known.size else np.nan
+                if name != "even_share":
+                    columns[f"{name}_std"] = known.std() if known.size else np.nan
+            yield query, columns, by_token
+
+
+def _of_all_depths(layers: int) -> list[int]:
+    """A few layers from all depths, the last among them."""
+    shown = min(_SHOWN, layers)
+    return [round(layers * step / shown) for step in range(1, shown + 1)]
+
+
+def _queries(
+    model: MeasuredModel,
+    inputs: Mapping[str, Any],
+    groups: Tensor,
+    decode: Decode,
+    words: Sequence[str],
+) -> dict[str, Tensor]:
+    """The rows of each query, ascending. A causal row before the image cannot see it."""
+    ids, _ = text_ids(inputs, model.parts)
+    assert ids is not None  # model.batch has refused it
+    before = len(groups) - ids.shape[-1] if model.parts.fusion == PREPENDED else 0
+    prompt = ids[0].cpu()
+    visual = (groups == TOKEN_GROUPS.index(VISUAL)).nonzero().flatten()
+    if model.parts.fusion == CROSS_ATTENTION:
+        config = getattr(model.model, "config", None)
+        placeholders = [getattr(config, field, None) for field in IMAGE_TOKEN_FIELDS]
+        marks = torch.tensor([i for i in placeholders if isinstance(i, int)], dtype=torch.long)
+        visual = torch.isin(prompt, marks).nonzero().flatten()
+    elif not len(visual):
+        raise NormprobeError(
+            "the prompt holds no visual tokens", "use a model that reads images, and its processor"
+        )
+    text = (groups == TOKEN_GROUPS.index(TEXT)).nonzero().flatten()
+    after = text[text > visual.max()] if len(visual) else text
+    text = after if len(after) else text  # no text after the image: a bidirectional stack
+    if not len(text):
+        raise NormprobeError(
+            "the prompt has no text token that could attend to the image",
+            "pass a longer --prompt; some models read the image alone",
+        )
+    queries = {ALL_TEXT: text}
+    for word in words:
+        queries[word] = _positions_of_word(word, text, prompt, before, decode)
+    return queries
+
+
+def _positions_of_word(
+    word: str, text: Tensor, prompt: Tensor, before: int, decode: Decode
+) -> Tensor:
+    """Rows of the text tokens that spell a word, wherever it stands alone in the prompt."""
+    ids = prompt[text - before].tolist()
+    # What each token adds to the text: alone, a token may lose its space or half a character.
+    written = [decode(ids[:end]) for end in range(1, len(ids) + 1)]
+    ends = list(accumulate(map(len, written), max))
+    spoken = written[-1] if written else ""
+    spans = [
+        match.span()
+        for match in re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", spoken, re.IGNORECASE)
+    ]
+    chosen = [
+        any(start < last and first < end for first, last in spans)
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]
+    if not word.strip() or not any(chosen):
+        raise NormprobeError(
+            f"--word: {word!r} is not in the text after the image: "
+            f"{' '.join(spoken.split())[:200]}",
+            "pass a whole word or phrase of the prompt",
+        )
+    return text[torch.tensor(chosen)]
+
+
+def _places(
+    model: MeasuredModel, build: Build, image: Image.Image, visual: Tensor | None
+) -> tuple[Array | None, float | str]:
+    if visual is None:
+        return None, "the text attends to visual states that are no rows of its own sequence"
+    try:
+        return image_places(model, build, image, visual.numpy())
+    except PlacesUnknown as unknown:
+        return None, str(unknown)
+
+
+def _share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Tensor:
+    """Which share of each visual token's place lies in the target region."""
+    left, top, right, bottom = np.array(box) / [*size, *size]
+    width = np.minimum(boxes[:, 2], right) - np.maximum(boxes[:, 0], left)
+    height = np.minimum(boxes[:, 3], bottom) - np.maximum(boxes[:, 1], top)
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    covered = (width.clip(0) * height.clip(0) / np.where(areas > 0, areas, np.inf)).clip(0, 1)
+    if not 0 < covered.sum() < len(covered):
+        lies = "where no visual token looks" if covered.sum() == 0 else "around all visual tokens"
+        raise NormprobeError(
+            f"--box: {','.join(f'{edge:g}' for edge in box)} lies {lies}; they show "
+            f"{_region(boxes, size)} of the image",
+            "choose a region that holds some of them",
+        )
+    return torch.from_numpy(covered)
+
+
+def _region(boxes: Array, size: tuple[int, int]) -> str:
+    """What all places together enclose, in pixels."""
+    edges = [*boxes[:, :2].min(0), *boxes[:, 2:].max(0)]
+    return ",".join(f"{edge * pixels:.0f}" for edge, pixels in zip(edges, 2 * size, strict=True))
+
+
+def _heatmap(layer: int, query: str, boxes: Array, by_token: Tensor) -> pd.DataFrame:
+    places = pd.DataFrame(boxes, columns=["left", "top", "right", "bottom"])
+    places.insert(0, "layer", layer)
+    places.insert(1, "query", query)
+    places["attention"] = by_token.numpy()
+    return places
+
+
+def _check_layers(layers: Sequence[int], count: int) -> None:
+    for layer in layers:
+        if not 1 <= layer <= count:
+            raise NormprobeError(
+                f"--layer: expected 1 to {count}, received {layer}",
+                f"the decoder has {count} layers, counted from 1",
+            )
+
+
+def _check_box(box: Box | None, size: tuple[int, int]) -> None:
+    if box is None:
+        return
+    left, top, right, bottom = box
+    width, height = size
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise NormprobeError(
+            f"--box: {','.join(f'{edge:g}' for edge in box)} is no region of the image, which has "
+            f"{width} x {height} pixels",
+            "pass left,top,right,bottom in pixels, e.g. "
+            f"--box 0,0,{width // 2},{height // 2} for the upper left quarter",
+        )

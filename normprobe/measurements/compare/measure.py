@@ -1,0 +1,159 @@
+"""Put runs of one measurement side by side. Tables in, tables out, no model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from normprobe.errors import NormprobeError
+from normprobe.measurements import measurement, measurements
+from normprobe.measurements.compare.labels import labels_of, step_of
+from normprobe.measurements.compare.table import joined, ranking
+from normprobe.runs.run_folder import RunFolder
+from normprobe.runs.run_store import COMPLETE, RunStore
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison finds.
+
+    Attributes:
+        tables: ``compare`` and ``ranking``, named as their CSV files.
+        facts: what its record says.
+        warnings: why a difference may not be one of the models.
+    """
+
+    tables: dict[str, pd.DataFrame]
+    facts: dict[str, Any]
+    warnings: list[str]
+
+
+def open_runs(runs: Sequence[RunStore | Path]) -> list[RunStore]:
+    """Open run folders and refuse what cannot stand side by side.
+
+    Raises:
+        NormprobeError: fewer than two, one twice, no run folder, an incomplete run, or runs of
+            different measurements or of different schema versions.
+    """
+    if len(runs) < 2:
+        raise NormprobeError(
+            f"compare needs at least two runs; received {len(runs)}",
+            "give the run folders that earlier commands printed",
+        )
+    _refuse_twice([run if isinstance(run, Path) else run.path or run for run in runs])
+    opened = [RunFolder.open(run) if isinstance(run, Path) else run for run in runs]
+    comparable = [offered.name for offered in measurements() if offered.has("compared")]
+    for run in opened:
+        if run.command not in comparable:
+            raise NormprobeError(
+                f"{_where(run)} is a run of {run.record.get('command')!r}; expected one of "
+                f"{', '.join(comparable)}",
+                "give run folders of one of these commands",
+            )
+        if run.record["status"] != COMPLETE:
+            raise NormprobeError(
+                f"{_where(run)} is {run.record['status']}: it was interrupted",
+                "finish it with --resume, or leave it out",
+            )
+    for what, name in (("command", "runs of different commands"), ("schema_version", "tables")):
+        values = {str(run.record.get(what)): _where(run) for run in reversed(opened)}
+        if len(values) > 1:
+            differ = "; ".join(f"{path}: {value}" for value, path in reversed(values.items()))
+            raise NormprobeError(
+                f"cannot compare {name} ({what.replace('_', ' ')}): {differ}",
+                "give runs of one command, all written by this version of normprobe",
+            )
+    return opened
+
+
+def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None) -> Comparison:
+    """Join the main tables of runs, and rank them.
+
+    Args:
+        runs: of ``open_runs``.
+        labels: a name for each; a number is its training step. None: what tells them apart.
+
+    Raises:
+        NormprobeError: not one label a run, or one twice.
+    """
+    given = _checked_labels(labels, len(runs))
+    names = [run.name for run in runs]
+    steps = [
+        step_of(run.record, name, label)
+        for run, name, label in zip(runs, names, given or [""] * len(runs), strict=True)
+    ]
+    if not given:
+        if len(set(names)) < len(names):
+            names = [
+                "/".join(run.path.resolve().parts[-2:]) if run.path else run.name for run in runs
+            ]
+        given = labels_of([run.record for run in runs], names)
+    offered = measurement(runs[0].command)
+    order = _in_order(steps)
+    tables = [runs[place].table(offered.main_table) for place in order]
+    ordered = [given[place] for place in order]
+    table = joined(tables, ordered)
+    if _is_training(steps):
+        by_run = dict(zip(ordered, (steps[place] for place in order), strict=True))
+        table.insert(1, "step", table["run"].map(by_run))
+    ranked = ranking(offered.module("compared").measures, tables, ordered)
+    facts = {
+        "model": f"{len(runs)} runs of {offered.name}",
+        "data": _shared([run.record.get("data") for run in runs]),
+        "compared": offered.name,
+        "runs": {label: str(_where(runs[old])) for label, old in zip(ordered, order, strict=True)},
+    }
+    samples = [run.record.get("sample_ids") for run in runs]  # of fixed inputs there are none
+    warnings = []
+    if any(ids != samples[0] for ids in samples):
+        warnings.append(
+            "the runs measured different samples: part of a difference may be the data's"
+        )
+    return Comparison({"compare": table, "ranking": ranked}, facts, warnings)
+
+
+def _refuse_twice(runs: Sequence[RunStore | Path]) -> None:
+    seen = set[object]()
+    for run in runs:
+        key: object = run.resolve() if isinstance(run, Path) else id(run)
+        if key in seen:
+            raise NormprobeError(f"{run} is given twice", "give each run folder once")
+        seen.add(key)
+
+
+def _where(run: RunStore) -> Path | str:
+    return run.path or "a run in memory"
+
+
+def _checked_labels(labels: Sequence[str] | None, runs: int) -> list[str]:
+    """The labels given by hand; none where none are.
+
+    Raises:
+        NormprobeError: not one a run, or one twice.
+    """
+    given = list(labels or ())
+    if given and len(given) != runs:
+        raise NormprobeError(
+            f"{runs} runs but {len(given)} labels", "pass --label once for each run, or not at all"
+        )
+    if len(set(given)) < len(given):
+        raise NormprobeError(f"labels repeat: {', '.join(given)}", "pass different labels")
+    return given
+
+
+def _is_training(steps: Sequence[int | None]) -> bool:
+    """Whether the runs are checkpoints of one training: each has a step of its own."""
+    return None not in steps and len(set(steps)) == len(steps)
+
+
+def _in_order(steps: Sequence[int | None]) -> list[int]:
+    """Places of the runs: by step for a training, else as given."""
+    places = list(range(len(steps)))
+    return sorted(places, key=lambda place: steps[place] or 0) if _is_training(steps) else places
+
+
+def _shared(values: Sequence[Any]) -> Any:
+    """The value that all have; None where they differ."""
+    return values[0] if all(value == values[0] for value in values) else None

@@ -1,0 +1,21 @@
+"""The section of the page that shows a run of ``compare``."""
+
+from normprobe.measurements import measurement
+from normprobe.measurements.compare.words import verdict
+from normprobe.report.page.blocks import heading, sentence
+from normprobe.report.page.markup import Markup
+from normprobe.report.page.tables import table as shown
+from normprobe.runs.run_store import RunStore
+
+
+def section(run: RunStore) -> list[Markup]:
+    """The ranking, then the tables as the compared measurement shows them."""
+    compare, ranking = run.rows_of("compare"), run.rows_of("ranking")
+    blocks: list[Markup] = []
+    if ranking is not None:
+        blocks += [sentence(verdict(run)), heading("Ranked by disparity"), shown(ranking)]
+    if compare is not None:
+        compared = measurement(str(run.record["compared"])).module("compared")
+        own = getattr(compared, "section", None)
+        blocks += own(compare) if own else [heading("Side by side"), shown(compare)]
+    return blocks

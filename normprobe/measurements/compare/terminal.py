@@ -1,0 +1,46 @@
+"""What a terminal shows of a run of ``compare``."""
+
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from normprobe.measurements import measurement
+from normprobe.measurements.compare.words import verdict
+from normprobe.report.significant import MISSING, significant
+from normprobe.report.terminal import (
+    add_column,
+    new_table,
+    print_notes,
+    print_sentence,
+    print_table,
+)
+from normprobe.runs.run_store import RunStore
+
+
+def show(run: RunStore, console: Console) -> None:
+    """Print the ranking, and what it says."""
+    print_ranking(str(run.record["compared"]), run.table("ranking"), console)
+    print_sentence(verdict(run), console)
+
+
+def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None:
+    """Print ``ranking.csv``.
+
+    Args:
+        command: whose runs are compared.
+        ranking: the table.
+        console: where to print.
+    """
+    compared = measurement(command).module("compared")
+    columns, notes = compared.COLUMNS, compared.NOTES
+    table = new_table(f"{len(ranking)} runs of {command}")
+    for header in ("rank", "run", *columns):
+        add_column(table, header, left=header == "run")
+    for _, row in ranking.iterrows():
+        table.add_row(
+            Text(MISSING if pd.isna(row["rank"]) else str(row["rank"])),
+            Text(str(row["run"])),
+            *(Text(significant(float(row[column]))) for column in columns.values()),
+        )
+    print_table(table, console)
+    print_notes(console, *notes)

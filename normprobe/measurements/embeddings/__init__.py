@@ -1,0 +1,20 @@
+"""The embedding tables: norms of their rows, and how far they moved (Tables 3, 6-8)."""
+
+from normprobe.measurements import Measurement
+from normprobe.model.load.required_tensors import embedding_tables
+from normprobe.paper.quantities import TEXT_TABLE, VISUAL_TABLE
+from normprobe.schema import NONZERO_ROWS, TEXT, VISUAL
+
+MEASUREMENT = Measurement(
+    name="embeddings",
+    needs=embedding_tables,
+    range_reads=True,
+    measures=("text_embedding",),
+    figures=("embeddings", "shift"),
+    shown=("embeddings", "tokens", "histogram"),  # the histogram is a figure
+    page_repeats_figures=True,
+    published={
+        TEXT_TABLE: {"table": TEXT, "rows": NONZERO_ROWS},
+        VISUAL_TABLE: {"table": VISUAL, "rows": NONZERO_ROWS},
+    },
+)

@@ -1,0 +1,49 @@
+"""Runs of ``embeddings`` side by side: what ranks them, and how they are shown."""
+
+import pandas as pd
+
+from normprobe.schema import BASE, NONZERO_ROWS, TEXT, VISUAL
+
+#: Header and column of each number of the ranking.
+COLUMNS = {
+    "loudest": "loudest_ratio",
+    "visual": "visual_ratio",
+    "mean": "text_norm",
+    "std": "text_std",
+    "base mean": "base_norm",
+}
+NOTES = (
+    "Non-zero rows. loudest: largest / mean norm of the text table; visual: mean",
+    "norm of the visual table / that of the text table. Ranked by loudest.",
+)
+
+
+def figures(compare: pd.DataFrame) -> tuple[str, ...]:
+    """The modules that draw ``compare.csv``."""
+    del compare
+    return ("compare_embeddings",)
+
+
+def measures(embeddings: pd.DataFrame) -> dict[str, float]:
+    """How far the rows of one run's tables spread, non-zero rows alone.
+
+    Args:
+        embeddings: ``embeddings.csv``.
+
+    Returns:
+        ``loudest_ratio``: largest / mean norm of the text table; ``visual_ratio``: mean norm of
+        the visual table / that of the text table; ``text_norm``, ``text_std``; ``base_norm``.
+    """
+    rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
+    text = _at(rows, TEXT, "norm_mean")
+    return {
+        "loudest_ratio": _at(rows, TEXT, "norm_max") / text,
+        "visual_ratio": _at(rows, VISUAL, "norm_mean") / text,
+        "text_norm": text,
+        "text_std": _at(rows, TEXT, "norm_std"),
+        "base_norm": _at(rows, BASE, "norm_mean"),
+    }
+
+
+def _at(rows: pd.DataFrame, key: str, column: str) -> float:
+    return float(rows[column][key]) if key in rows.index else float("nan")

@@ -1,0 +1,1 @@
+"""Figures of a run of embeddings, drawn from its tables alone."""

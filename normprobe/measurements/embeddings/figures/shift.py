@@ -1,0 +1,129 @@
+"""How far the rows of a text table moved from those of the base model."""
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from rich.cells import cell_len, set_cell_size
+
+from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    asks_for_log,
+    new_figure,
+    use_log,
+)
+from normprobe.report.readable_token import readable_token
+from normprobe.report.significant import count, significant
+from normprobe.schema import TEXT, VISUAL
+
+TABLES = ("shift",)
+
+_HEIGHT = 3.0  # inches
+_BINS = 80
+_NAMED = 4  # tokens that are named in the plot
+_NAME_WIDTH = 18  # characters
+_COLOR = GROUP_LOOKS[TEXT].color
+_OUTLIER = GROUP_LOOKS[VISUAL].color
+
+
+def figure(title: str, shift: pd.DataFrame) -> Figure:
+    """Norm in the model against norm in the base, and how far the rows moved.
+
+    Args:
+        title: the figure's title.
+        shift: ``shift.csv``.
+    """
+    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
+    norms, distances = drawing.subplots(1, 2, width_ratios=(1.15, 1))
+    shared = shift[shift["norm"].notna() & shift["base_norm"].notna()]
+    _draw_norms(drawing, norms, shared)
+    _draw_distances(distances, shared)
+    return drawing
+
+
+def _draw_norms(drawing: Figure, axes: Axes, shared: pd.DataFrame) -> None:
+    """Counts of tokens; 150,000 points would hide each other and fill the PDF."""
+    axes.set_title("(a) norm of each shared token", loc="left")
+    values = shared[["base_norm", "norm"]].to_numpy(float)
+    high = float(values.max()) * 1.05
+    counts, x, y = np.histogram2d(values[:, 0], values[:, 1], bins=_BINS, range=[[0, high]] * 2)
+    mesh = axes.pcolormesh(
+        x,
+        y,
+        np.where(counts > 0, counts, np.nan).T,
+        norm=LogNorm(1, max(2, counts.max())),
+        cmap=ListedColormap(colormaps["Blues"](np.linspace(0.3, 1.0, 64))),
+        rasterized=True,
+    )
+    # One token is a single small pixel: the ones that matter are marked.
+    far = shared.iloc[(shared["norm"] - shared["base_norm"]).abs().argsort()[::-1][:_NAMED]]
+    axes.axline((0, 0), slope=1, color="0.4", linestyle="--", linewidth=0.8, label="unchanged")
+    axes.plot(far["base_norm"], far["norm"], "o", color=_OUTLIER, markersize=3, linestyle="none")
+    named: list[float] = []
+    for _, row in far.sort_values("norm", ascending=False).iterrows():
+        # Where a name would touch the one above it, it is left to the table.
+        height = float(row["norm"])
+        if named and named[-1] - height < 0.07 * high:
+            continue
+        named.append(height)
+        right = float(row["base_norm"]) > high / 2
+        axes.annotate(
+            _name(str(row["token"])),
+            (float(row["base_norm"]), height),
+            xytext=(-5, 0) if right else (0, 4),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            va="center" if right else "bottom",
+            color=_OUTLIER,
+        )
+    axes.set_xlim(0, high)
+    axes.set_ylim(0, high)
+    axes.set_xlabel("L2 norm in the base")
+    axes.set_ylabel("L2 norm in the model")
+    axes.legend(loc="lower right")
+    plain = FuncFormatter(lambda value, _: significant(value, 1))
+    drawing.colorbar(mesh, ax=axes, label="tokens", pad=0.01, format=plain)
+
+
+def _draw_distances(axes: Axes, shared: pd.DataFrame) -> None:
+    """The distance of the rows; the change of norm where the hidden sizes differ."""
+    known = shared["distance"].notna().any()
+    name = "distance" if known else "norm_change"
+    values = shared[name].dropna().to_numpy(float)
+    still = int((values == 0).sum()) if known else 0
+    moved = values[values > 0] if known else values
+    label = "L2 distance from the base row" if known else "norm in model - norm in base"
+    axes.set_title("(b) how far the rows moved" if known else "(b) change of norm", loc="left")
+    axes.set_xlabel(label)
+    axes.set_ylabel("shared tokens")
+    if not moved.size:
+        axes.text(0.5, 0.5, "no row moved", transform=axes.transAxes, ha="center")
+        return
+    if known and asks_for_log(moved):
+        bins = np.geomspace(moved.min() / 1.001, moved.max() * 1.001, _BINS // 2)
+        use_log(axes, "x", moved)
+    else:
+        bins = np.linspace(moved.min(), moved.max() * 1.001 + 1e-12, _BINS // 2)
+    counts, edges = np.histogram(moved, bins)
+    axes.stairs(counts, edges, fill=True, color=_COLOR, alpha=0.55, baseline=0.5)
+    use_log(axes, "y", counts[counts > 0])
+    axes.set_ylim(bottom=0.5)
+    middle = float(np.median(values))
+    if middle > 0 or not known:
+        axes.axvline(middle, color="0.15", linestyle="--", linewidth=0.9)
+        label += f"\ndashed: median {significant(middle, 3)}"
+    if still:
+        label += f"\n{count(still)} did not move"
+    axes.set_xlabel(label)
+
+
+def _name(token: str) -> str:
+    text = drawable(readable_token(token))
+    if cell_len(text) > _NAME_WIDTH:
+        text = set_cell_size(text, _NAME_WIDTH - 1).rstrip() + "…"
+    return text

@@ -1,0 +1,122 @@
+"""Norms of an embedding table, and the tokens that stand out (Tables 3, 6-8)."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normprobe.inputs.vocabulary import token_text
+from normprobe.measurements.embeddings.shift import measure_shift
+from normprobe.measurements.embeddings.text_table import TextTable
+from normprobe.model.embedding_table import weight_of
+from normprobe.model.find.image_tokens import image_token_rows
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.schema import TEXT, VISUAL
+from normprobe.statistics.embedding_rows import row_norms, scope_table
+
+
+def measure_embeddings(
+    model: MeasuredModel, table: TextTable, top: int, base: TextTable | None = None
+) -> dict[str, pd.DataFrame]:
+    """Everything that a run of ``embeddings`` contains.
+
+    Rows of the text table that an image tokenizer writes (Chameleon, Emu3) are described as a
+    ``visual`` table of their own, and stay in the statistics of the text table, which the paper's
+    Eq. 11 takes whole.
+
+    Args:
+        model: whose embedding weights are in memory.
+        table: of ``text_table(model, tokenizer)``.
+        top: how many of the tokens with the largest and smallest norms.
+        base: the text table of the model that it was trained from.
+
+    Returns:
+        ``embeddings``, ``tokens`` (of the text table) and ``histogram``, with ``base`` also
+        ``shift``; named as their CSV files.
+
+    Raises:
+        NormprobeError: when the vocabularies of model and base share no token.
+    """
+    ids = model.vocabulary_ids
+    norms, hidden_size = table.norms, table.weight.shape[1]
+    statistics = [scope_table(norms, hidden_size, ids, TEXT)]
+    histograms = [norm_histogram(norms, table.special).assign(table=TEXT)]
+    image_rows = image_token_rows(model.model)
+    if model.parts.visual_embedding is not None:
+        visual = weight_of(model.parts.visual_embedding)
+        visual_norms, hidden_size = row_norms(visual), visual.shape[1]
+    else:
+        visual_norms = norms[image_rows]
+    if model.parts.visual_embedding is not None or image_rows:
+        statistics.append(scope_table(visual_norms, hidden_size, None, VISUAL))
+        histograms.append(norm_histogram(visual_norms, ()).assign(table=VISUAL))
+    known = range(len(norms)) if ids is None else ids
+    tokens = token_ranking(norms, known, table.special, top).assign(table=TEXT)
+    tokens["token"] = [
+        "" if table.tokenizer is None else token_text(table.tokenizer, id_)
+        for id_ in tokens["token_id"]
+    ]
+    measured = {"tokens": tokens, "histogram": pd.concat(histograms, ignore_index=True)}
+    if base is not None:
+        shift = measure_shift(table, base, top)
+        statistics.append(shift["base"])
+        measured["shift"] = shift["shift"]
+    return {"embeddings": pd.concat(statistics, ignore_index=True), **measured}
+
+
+def token_ranking(
+    norms: NDArray[np.float64], ids: Sequence[int], special: Collection[int], top: int
+) -> pd.DataFrame:
+    """The loudest and quietest tokens.
+
+    Args:
+        norms: ``[rows]`` of ``row_norms``.
+        ids: the rows to rank, those the tokenizer can emit.
+        special: ids of special tokens.
+        top: how many of either end.
+
+    Returns:
+        One row a token: end (``top``, ``bottom``), rank, token_id, special, norm. Equal norms
+        rank by id.
+    """
+    ranked = np.array(sorted(id_ for id_ in ids if id_ < len(norms)), dtype=np.int64)
+    ranked = ranked[np.isfinite(norms[ranked])]
+    rising = ranked[np.argsort(norms[ranked], kind="stable")]
+    falling = ranked[np.argsort(-norms[ranked], kind="stable")]
+    return pd.DataFrame(
+        {
+            "end": end,
+            "rank": rank,
+            "token_id": int(id_),
+            "special": int(id_) in special,
+            "norm": norms[id_],
+        }
+        for end, order in (("top", falling), ("bottom", rising))
+        for rank, id_ in enumerate(order[:top], start=1)
+    )
+
+
+def norm_histogram(
+    norms: NDArray[np.float64], special: Collection[int], bins: int = 60
+) -> pd.DataFrame:
+    """Counts of row norms in equal bins, special tokens apart.
+
+    Args:
+        norms: ``[rows]`` of ``row_norms``.
+        special: row numbers of special tokens.
+        bins: how many from 0 to the largest norm.
+
+    Returns:
+        The rows of histogram.csv: special, left, right, count.
+    """
+    is_special = np.isin(np.arange(len(norms)), list(special))
+    finite = np.isfinite(norms)
+    edges = np.linspace(0.0, norms[finite].max(initial=0.0) or 1.0, bins + 1)
+    parts = []
+    for flag in (False, True):
+        counts, _ = np.histogram(norms[finite & (is_special == flag)], edges)
+        parts.append(
+            pd.DataFrame({"special": flag, "left": edges[:-1], "right": edges[1:], "count": counts})
+        )
+    return pd.concat(parts, ignore_index=True)

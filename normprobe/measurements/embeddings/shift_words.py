@@ -1,0 +1,54 @@
+"""What shift.csv says, in sentences."""
+
+import math
+
+import pandas as pd
+
+from normprobe.report.readable_token import readable_token
+from normprobe.report.significant import significant
+from normprobe.schema import BASE, NONZERO_ROWS, TEXT
+
+_NAMED = 3  # tokens in a sentence
+
+
+def shift_verdict(embeddings: pd.DataFrame, shift: pd.DataFrame) -> str:
+    """How the mean norm and the rows changed, and which tokens rose among the loudest.
+
+    Args:
+        embeddings: ``embeddings.csv``; the non-zero rows are compared.
+        shift: ``shift.csv``.
+    """
+    rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")["norm_mean"]
+    mean, base = float(rows[TEXT]), float(rows[BASE])
+    sentences = [
+        f"The mean norm of the non-zero text rows is {significant(mean)}, "
+        f"{significant(base)} in the base ({100 * (mean / base - 1):+.1f} %)"
+    ]
+    shared = shift[shift["token_id"].notna() & shift["base_id"].notna()]
+    relative = (shared["distance"] / shared["base_norm"])[shared["base_norm"] > 0].dropna()
+    if len(relative):
+        sentences.append(
+            f"The {len(shared):,} shared tokens moved by a median of "
+            f"{significant(100 * float(relative.median()), 2)} % of their norm"
+        )
+    emerging = shift[shift["emerging"].astype(bool)].sort_values("rank")
+    if len(emerging):
+        named = ", ".join(_emerged(row) for _, row in emerging.head(_NAMED).iterrows())
+        visual = int(emerging["visual_token"].sum())
+        more = f" and {len(emerging) - _NAMED} more" if len(emerging) > _NAMED else ""
+        sentences.append(
+            f"{len(emerging)} of the {int(shift['rank'][shift['emerging'].astype(bool)].max())} "
+            f"loudest were not among them in the base ({visual} visual): {named}{more}"
+        )
+    return ". ".join(sentences) + "."
+
+
+def _emerged(row: "pd.Series[str]") -> str:
+    norm, base_norm = float(row["norm"]), float(row["base_norm"])
+    if math.isnan(base_norm):
+        how = "new"
+    elif base_norm == 0:
+        how = "zero in the base"
+    else:
+        how = f"{significant(norm / base_norm, 2)} x its norm"
+    return f"{readable_token(row['token'])} ({how})"

@@ -1,0 +1,45 @@
+"""What embeddings.csv says, in sentences."""
+
+import math
+
+import pandas as pd
+
+from normprobe.measurements.embeddings.shift_words import shift_verdict
+from normprobe.report.ratio_words import loudness, times, usable
+from normprobe.report.significant import significant
+from normprobe.runs.run_store import RunStore
+from normprobe.schema import (
+    NONZERO_ROWS,
+    TEXT,
+    VISUAL,
+)
+
+
+def verdict(run: RunStore) -> str:
+    """What the tables say, and how far they moved from those of a base."""
+    embeddings, shift = run.table("embeddings"), run.rows_of("shift")
+    moved = "" if shift is None else shift_verdict(embeddings, shift)
+    return " ".join(filter(None, [embeddings_verdict(embeddings), moved]))
+
+
+def embeddings_verdict(embeddings: pd.DataFrame) -> str:
+    """The visual table against the text table, or how far the text table's loudest row stands out.
+
+    Args:
+        embeddings: ``embeddings.csv``; the non-zero rows are compared.
+    """
+    rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
+    means = {table: float(rows["norm_mean"].get(table, math.nan)) for table in (VISUAL, TEXT)}
+    if not usable(means[TEXT]):
+        return ""
+    if usable(means[VISUAL]):
+        return (
+            f"Rows of the visual table are {loudness(means[VISUAL] / means[TEXT])} rows of the "
+            f"text table (mean L2 norm {significant(means[VISUAL])} against "
+            f"{significant(means[TEXT])})."
+        )
+    sentence = f"Non-zero text embedding rows have a mean L2 norm of {significant(means[TEXT])}"
+    loudest = float(rows["norm_max"].get(TEXT, math.nan))
+    if usable(loudest):
+        sentence += f"; the loudest has {times(loudest / means[TEXT])} that"
+    return sentence + "."

@@ -1,0 +1,59 @@
+"""``inspect --weights``: what the weight files hold of each part, and what each command reads."""
+
+from math import prod
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from normprobe.measurements import measurements
+from normprobe.model.checkpoint import Checkpoint
+from normprobe.model.find.parts import Parts
+from normprobe.model.load.checkpoint_files import weight_files_of
+from normprobe.model.load.plan import LoadPlan, plan_loading
+from normprobe.model.load.required_tensors import outside, unneeded
+
+
+def weights_table(checkpoint: Checkpoint, model: nn.Module, parts: Parts) -> pd.DataFrame:
+    """Parts and commands by the tensors they need, from the headers of the weight files alone.
+
+    Args:
+        checkpoint: of ``open_checkpoint``.
+        model: of ``build_on_meta(checkpoint)``.
+        parts: of ``find_parts(model)``.
+
+    Returns:
+        One row a part, one a command, and one for the whole checkpoint: what, kind (part, command
+        or checkpoint), parameters, bytes, dtype (as stored), files (their names). Tensors that
+        another name is tied to count once. Numbers are empty where a quantised checkpoint is only
+        read whole.
+
+    Raises:
+        NormprobeError: a weight file is absent or unreadable, or a needed tensor is missing.
+    """
+    weights = weight_files_of(checkpoint)
+
+    def plan(without: frozenset[str]) -> LoadPlan:
+        return plan_loading(checkpoint, model, without, weights=weights)
+
+    rows = [_row(role, "part", plan(outside(part.name, model))) for role, part in parts]
+    rows += [
+        _row(offered.name, "command", plan(unneeded(offered.needs, model, parts)))
+        for offered in measurements()
+        if offered.needs is not None
+        and all(getattr(parts, role) is not None for role in offered.measures)
+    ]
+    whole = LoadPlan(checkpoint, type(model), weights, frozenset(weights.file_of))
+    return pd.DataFrame([*rows, _row("checkpoint", "checkpoint", whole)])
+
+
+def _row(what: str, kind: str, plan: LoadPlan) -> dict[str, Any]:
+    row: dict[str, Any] = {"what": what, "kind": kind, "files": " ".join(plan.files)}
+    if plan.keys is None:
+        return row
+    headers = [plan.weights.header(key) for key in plan.keys]
+    return row | {
+        "parameters": sum(prod(header.shape) for header in headers),
+        "bytes": sum(header.nbytes for header in headers),
+        "dtype": " ".join(sorted({header.dtype for header in headers})),
+    }

@@ -1,0 +1,1 @@
+"""Figures of a run of interface, drawn from its tables alone."""

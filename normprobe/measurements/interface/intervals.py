@@ -1,0 +1,43 @@
+"""95 % intervals of interface.csv, by a bootstrap over images."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normprobe.measurements.interface.references import REFERENCES, reference_rows
+from normprobe.schema import DECODER_INPUT, PROMPT_ROWS, TEXT
+from normprobe.statistics.resampling import Resampled, with_intervals
+
+_BY_STAGE = ["stage", "group", "hidden_size"]
+
+
+def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``<column>_ci_low`` and ``_ci_high`` for the means and ratios of interface.csv.
+
+    Rows of an embedding table are no sample: their norms have no interval, the ratios of the
+    prompts' tokens to them have one.
+
+    Args:
+        table: of ``interface_table(rows, ...)``.
+        rows: sample rows with a column ``image_hash``.
+
+    Returns:
+        The table with 95 % intervals; empty fields where there is one image alone.
+    """
+    resampled = Resampled(table, rows, _BY_STAGE)
+    norms = resampled.means("norm_mean", by_tokens=True)
+    draws = {"norm_sample_mean": resampled.means("norm_mean", by_tokens=False)}
+    # The effective embedding of some models is that of the prompts' text.
+    prompt = (table["stage"] == DECODER_INPUT) & (table["group"] == TEXT)
+    if prompt.any():
+        norms[:, table["group"] == PROMPT_ROWS] = norms[:, prompt]
+    draws["norm_mean"] = norms
+    draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
+    sampled: NDArray[np.bool_] = np.atleast_2d(np.isfinite(norms).any(axis=0))
+    known = np.where(sampled, norms, table["norm_mean"].to_numpy())
+    for column, (stage, groups) in REFERENCES.items():
+        reference = np.flatnonzero(reference_rows(table, stage, groups))[:1]
+        if reference.size:
+            ratios = known / known[:, reference]
+            draws[column] = np.where(sampled | sampled[:, reference], ratios, np.nan)
+    return with_intervals(table, draws, resampled.units)

@@ -1,0 +1,23 @@
+"""The section of the page that shows a run of ``interface``."""
+
+from normprobe.measurements.interface.words import interface_verdict
+from normprobe.report.page.blocks import heading, note, sentence
+from normprobe.report.page.markup import Markup
+from normprobe.report.page.tables import table as shown
+from normprobe.runs.run_store import RunStore
+
+_COLUMNS = ["stage", "group", "hidden_size", "tokens", "norm_mean", "norm_std", "norm_q50"]
+_COLUMNS += ["ratio_to_prompt", "ratio_to_table"]
+
+
+def section(run: RunStore) -> list[Markup]:
+    """The norms by stage and group."""
+    interface = run.rows_of("interface")
+    if interface is None:
+        return []
+    return [
+        sentence(interface_verdict(interface)),
+        heading("L2 norm at the interface"),
+        shown(interface[[column for column in _COLUMNS if column in interface]]),
+        note("std over tokens or rows of a table; q50 is the median; ratios divide the mean."),
+    ]

@@ -1,0 +1,64 @@
+"""What a terminal shows of a run of ``interface``."""
+
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from normprobe.measurements.interface.words import interface_verdict
+from normprobe.report.significant import count, significant
+from normprobe.report.terminal import (
+    add_column,
+    new_table,
+    print_notes,
+    print_sentence,
+    print_table,
+    words,
+)
+from normprobe.report.terminal_tables import ALIGNED, GROUP_STYLES, nonfinite_note
+from normprobe.runs.run_store import RunStore
+from normprobe.schema import ROW_SCOPES, STAGES, TOKEN_GROUPS
+
+
+def show(run: RunStore, console: Console) -> None:
+    """Print the norms at the interface, and what they say."""
+    interface = run.table("interface")
+    print_interface(interface, console, aligned="alignment" in run.record)
+    print_sentence(interface_verdict(interface), console)
+
+
+def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
+    """Print ``interface.csv``: norms by stage and group.
+
+    Args:
+        interface: the table.
+        console: where to print.
+        aligned: whether the model has an alignment norm.
+    """
+    table = new_table("L2 norm at the interface" + ALIGNED * aligned)
+    for header in ("stage", "d", "tokens", "mean", "std", "median", "x prompt", "x table"):
+        add_column(table, header, left=header == "stage")
+    for stage in STAGES:
+        rows = interface[interface["stage"] == stage]
+        if rows.empty:
+            continue
+        table.add_row(
+            Text(words(stage), style="bold"), Text(count(float(rows["hidden_size"].iloc[0])))
+        )
+        for group in (*TOKEN_GROUPS, *ROW_SCOPES):
+            for _, row in rows[rows["group"] == group].iterrows():
+                columns = ("norm_mean", "norm_std", "norm_q50", "ratio_to_prompt", "ratio_to_table")
+                table.add_row(
+                    Text(f"  {words(group)}"),
+                    Text(),
+                    Text(count(float(row["tokens"]))),
+                    *(Text(significant(float(row[column]))) for column in columns),
+                    style=GROUP_STYLES.get(group),
+                )
+    print_table(table, console)
+    print_notes(
+        console,
+        "d: hidden size. std: over tokens, or rows of a table.",
+        "x prompt: mean norm / that of the prompts' text tokens at the decoder input.",
+        "x table: mean norm / that of the non-zero effective text embeddings.",
+        nonfinite_note(interface, "stage"),
+    )

@@ -1,0 +1,51 @@
+"""Angular velocity and relative update against depth: how far a layer turns and moves a token."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from normprobe.measurements.layers.figures.by_layer import (
+    GROUPS,
+    add_legend,
+    two_panels,
+    use_log_if_wide,
+)
+from normprobe.report.figures.style import GROUP_LOOKS
+
+TABLES = ("layers",)
+
+
+def figure(title: str, layers: pd.DataFrame) -> Figure:
+    """Angle in radians per layer, and relative update; angles below resolution are hollow.
+
+    Args:
+        title: the figure's title.
+        layers: ``layers.csv``.
+    """
+    drawing, angle, update = two_panels(title, layers, "angle", "relative_update")
+    use_log_if_wide(angle, layers, "angle")
+    use_log_if_wide(update, layers, "relative_update")
+    angle.set_title("(a) angular velocity (radians per layer)", loc="left")
+    update.set_title("(b) relative update, ‖h \u2212 x‖ / ‖x‖", loc="left")
+    hollow = []
+    flagged = layers[layers["angle_below_resolution"].eq(True) & layers["angle_mean"].notna()]
+    for group in GROUPS:
+        rows = flagged[flagged["group"] == group]
+        if len(rows):
+            look = GROUP_LOOKS[group]
+            angle.plot(
+                rows["layer"],
+                rows["angle_mean"],
+                linestyle="none",
+                marker=look.marker,
+                markerfacecolor="white",
+                color=look.color,
+                zorder=4,
+            )
+    if len(flagged):
+        hollow = [
+            Line2D([], [], linestyle="none", marker="o", color="0.4", markerfacecolor="white")
+        ]
+        hollow[0].set_label("below resolution")
+    add_legend(drawing, angle, layers, *hollow)
+    return drawing

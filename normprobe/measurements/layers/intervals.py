@@ -1,0 +1,29 @@
+"""95 % intervals of layers.csv, by a bootstrap over images."""
+
+import numpy as np
+import pandas as pd
+
+from normprobe.schema import INJECTION, TOKEN_METRICS
+from normprobe.statistics.resampling import Resampled, with_intervals
+
+_BY_LAYER = ["layer", "group", "hidden_size"]
+
+
+def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``<column>_ci_low`` and ``_ci_high`` for every ``_mean`` column of layers.csv.
+
+    Args:
+        table: of ``layers_table(rows)``.
+        rows: sample rows with a column ``image_hash``.
+
+    Returns:
+        The table with 95 % intervals; empty fields where there is one image alone.
+    """
+    resampled = Resampled(table, rows, _BY_LAYER)
+    draws = {}
+    for metric in (*TOKEN_METRICS, INJECTION):
+        draws[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
+        draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
+    draws["pooled_cosine_mean"] = resampled.means("pooled_cosine", by_tokens=False)
+    draws["rms_mean"] = draws["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
+    return with_intervals(table, draws, resampled.units)

@@ -1,0 +1,44 @@
+"""The section of the page that shows a run of ``layers``."""
+
+from normprobe.measurements.layers.charts import layer_charts, theory_charts
+from normprobe.measurements.layers.heat_map import heat_map
+from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.measurements.layers.words import layers_verdict
+from normprobe.report.page.blocks import curves, heading, note, sentence
+from normprobe.report.page.markup import Markup
+from normprobe.report.page.tables import table as shown
+from normprobe.runs.run_store import RunStore
+
+#: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.
+_VERDICT_FIRST = ["assumption", "source", "verdict", "holds_in", "fails_in", "low", "high"]
+_VERDICT_FIRST += ["median", "worst", "worst_layer", "number"]
+
+
+def section(run: RunStore) -> list[Markup]:
+    """Curves, layer by layer as a heat map, and the theory beside the measurement."""
+    layers, theory = run.rows_of("layers"), run.rows_of("theory")
+    assumptions = run.rows_of("assumptions")
+    if layers is None:
+        return []
+    blocks = [
+        sentence(layers_verdict(layers)),
+        heading("Through the decoder"),
+        curves(layer_charts(layers)),
+        note("Lines: means over tokens. Bands: 5-95 % of tokens. Layer 0: decoder input."),
+        heading("Layer by layer"),
+        heat_map(layers),
+        note(
+            "Darker is larger, within one metric; a metric with a wide range is shaded by its "
+            "logarithm. angle: radians per layer. update: |h - x| / |x|."
+        ),
+    ]
+    charts = [] if theory is None else theory_charts(theory)
+    if charts:
+        blocks += [heading("The theory beside the measurement"), curves(charts)]
+    if theory is not None and assumptions is not None:
+        blocks += [
+            heading("Does the paper's theory hold here?"),
+            sentence(theory_verdict(theory, assumptions)),
+            shown(assumptions[_VERDICT_FIRST]),
+        ]
+    return blocks

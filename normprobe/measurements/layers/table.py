@@ -1,0 +1,75 @@
+"""Sample rows of decoder layers to the tables of a run: layers, theory and assumptions."""
+
+import numpy as np
+import pandas as pd
+
+from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.intervals import layer_intervals
+from normprobe.measurements.layers.theory import theory_table
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.schema import (
+    INJECTION,
+    NON_VISUAL,
+    PAIR,
+    POOLED_METRIC,
+    QUANTILES,
+    TOKEN_GROUPS,
+    TOKEN_METRICS,
+)
+from normprobe.statistics.sample_statistics import merge
+
+#: Below this angle the rounding of the stored states, not the layer, sets the value (radians).
+ANGLE_RESOLUTION = {"bfloat16": 3e-3, "float16": 4e-4, "float32": 0.0}
+
+
+def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
+    """Everything that a run of ``layers`` contains.
+
+    Args:
+        rows: of ``sample_rows``, with a column ``image_hash``.
+        model: not asked; every measurement over samples gets it.
+
+    Returns:
+        ``layers`` with its intervals, ``theory`` and ``assumptions``, named as their CSV files.
+    """
+    del model
+    theory = theory_table(rows)
+    return {
+        "layers": layer_intervals(layers_table(rows), rows),
+        "theory": theory,
+        "assumptions": assumptions_table(theory),
+    }
+
+
+def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sample rows of any number of batches to layers.csv.
+
+    Args:
+        rows: of ``sample_rows``.
+
+    Returns:
+        One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and
+        ``_sample_std`` over per-sample means; ``_q05`` to ``_q95`` are quantiles over tokens,
+        those of the cosine taken from the angle. ``rms_mean`` is norm / sqrt(hidden_size).
+        ``injection_norm`` is what was added between the layer before and this one.
+    """
+    rows = rows[rows["group"] != PAIR]
+    by = ["layer", "group", "hidden_size", "dtype"]
+    table = merge(rows, by, (*TOKEN_METRICS, INJECTION))
+    table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
+    for name, probability in QUANTILES.items():
+        mirrored = next(other for other, p in QUANTILES.items() if np.isclose(p, 1 - probability))
+        table[f"cosine_{name}"] = np.cos(table[f"angle_{mirrored}"])
+    pooled = rows.groupby(by, sort=False)[POOLED_METRIC]
+    table = table.merge(
+        pd.DataFrame(
+            {f"{POOLED_METRIC}_mean": pooled.mean(), f"{POOLED_METRIC}_std": pooled.std(ddof=0)}
+        ).reset_index(),
+        on=by,
+    )
+    table["angle_below_resolution"] = table["angle_mean"] < table["dtype"].map(ANGLE_RESOLUTION)
+    order = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL))}
+    table = table.sort_values(
+        ["layer", "group"], key=lambda c: c.map(order) if c.name == "group" else c
+    )
+    return table.drop(columns="dtype").reset_index(drop=True)

@@ -1,0 +1,145 @@
+"""Watch the attention of decoder layers while a model runs, a few query rows at a time.
+
+Most models of transformers call an attention function of ``AttentionInterface``. It is wrapped:
+what it returns goes on unchanged, and beside it the wanted rows of its weights are computed. These
+rows times the values must give the output that the function itself gave, so that whatever a model
+does to its scores (sinks, soft caps, a mask that a kernel makes for itself) is known or refused.
+Eager attention and models with attention of their own return their weights: a hook reads the rows.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from normprobe.errors import NormprobeError
+from normprobe.hooks import attached
+from normprobe.model.find.parts import Part
+from normprobe.statistics.attention_rows import attention_rows
+
+#: Rows at once: [heads, rows, keys] in float32 is 512 MB with 32 heads and 64 k keys.
+_ROWS_AT_ONCE = 64
+
+#: Largest error of rows times values against the output, relative to it, by dtype.
+_AGREEMENT = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+#: (layer from 1, name of the attention module inside it, place of the first row, weights)
+SeeRows = Callable[[int, str, int, Tensor], None]
+
+
+@contextmanager
+def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[None]:
+    """Hand over attention rows of every decoder layer while the block runs a batch of one.
+
+    Args:
+        layers: the decoder layers. Attention outside of them, in a vision encoder, is left alone.
+        rows: ``[rows]`` query positions, ascending.
+        see: called with ``[heads, some rows, keys]``, which it should reduce at once.
+
+    Raises:
+        NormprobeError: when rows computed beside a kernel do not explain the kernel's output.
+    """
+    where = {
+        id(module): (number, name)
+        for number, layer in enumerate(layers.module.children(), start=1)
+        for name, module in layer.named_modules()
+    }
+    chunks = list(zip(count(0, _ROWS_AT_ONCE), torch.split(rows, _ROWS_AT_ONCE), strict=False))
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        def attend(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None = None,
+            **options: Any,
+        ) -> Any:
+            result = function(module, query, key, value, attention_mask, **options)
+            if id(module) in where:
+                number, name = where[id(module)]
+                causal = options.get("is_causal")
+                if causal is None:
+                    causal = getattr(module, "is_causal", True)
+                # Flash attention takes a mask of padding, [batch, keys]: nothing is padded here.
+                mask = attention_mask if _is_square(attention_mask) else None
+                bias = options.get("position_bias")
+                for start, chunk in chunks:
+                    chosen = chunk.to(query.device)
+                    weights = attention_rows(
+                        query[0],
+                        key[0],
+                        chosen,
+                        scaling=options.get("scaling"),
+                        mask=None if mask is None else mask[0],
+                        bias=None if bias is None else bias[0],
+                        causal=bool(causal) and mask is None and query.shape[2] > 1,
+                    )
+                    _check(weights, value[0], result[0][0, chosen], f"layer {number} ({name})")
+                    see(number, name, start, weights)
+            return result
+
+        return attend
+
+    read_last: weakref.ref[Tensor] | None = None
+
+    def read(module: nn.Module, _: Any, output: Any) -> None:
+        """Weights that a module returns; its parents may hand the same tensor on."""
+        nonlocal read_last
+        weights = _weights_in(output, int(rows.max()) + 1)
+        if weights is None or (read_last is not None and read_last() is weights):
+            return
+        read_last = weakref.ref(weights)
+        number, name = where[id(module)]
+        for start, chunk in chunks:
+            see(number, name, start, weights[0][:, chunk.to(weights.device)].float())
+
+    functions = {name: ALL_ATTENTION_FUNCTIONS[name] for name in ALL_ATTENTION_FUNCTIONS}
+    try:
+        for name, function in functions.items():
+            AttentionInterface.register(name, wrapped(function))
+        modules = (module for layer in layers.module.children() for module in layer.modules())
+        with attached(*(module.register_forward_hook(read) for module in modules)):
+            yield
+    finally:
+        for name, function in functions.items():
+            AttentionInterface.register(name, function)
+
+
+def _is_square(mask: Any) -> bool:
+    return isinstance(mask, Tensor) and mask.dim() == 4
+
+
+def _weights_in(output: Any, least_rows: int) -> Tensor | None:
+    """The attention weights ``[1, heads, queries, keys]`` among a module's outputs, if any."""
+    for item in output if isinstance(output, tuple) else ():
+        if not isinstance(item, Tensor) or item.dim() != 4 or not item.is_floating_point():
+            continue
+        if len(item) == 1 and item.shape[2] >= least_rows:
+            row = item[0, :, least_rows - 1].float()
+            # Sinks take a part of the 1. A position bias is no weight: zero, or negative somewhere.
+            total = row.sum(-1)
+            if bool((row >= 0).all() and (total > 0).all() and (total < 1.02).all()):
+                return item
+    return None
+
+
+def _check(weights: Tensor, value: Tensor, output: Tensor, where: str) -> None:
+    """Compare rows times values with the output ``[rows, heads, width]`` of the kernel."""
+    value = value.repeat_interleave(len(weights) // len(value), dim=0)[:, : weights.shape[-1]]
+    explained = (torch.nan_to_num(weights) @ value.float()).transpose(0, 1)
+    given = torch.nan_to_num(output.float())
+    seen = torch.isfinite(weights).all(-1).transpose(0, 1)  # kernels fill empty rows as they like
+    error = ((explained - given)[seen]).norm() / given[seen].norm().clamp_min(1e-30)
+    if seen.any() and not error <= _AGREEMENT[output.dtype]:
+        raise NormprobeError(
+            f"the attention of decoder {where} is not softmax(q k + mask) as far as normprobe "
+            f"knows it: rows times values differ from its output by {float(error):.1e}",
+            "pass --attn-implementation eager, where the model returns its weights itself",
+        )

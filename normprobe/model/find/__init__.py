@@ -1,0 +1,1 @@
+"""Where a model keeps its parts, told by its interfaces and its module tree."""

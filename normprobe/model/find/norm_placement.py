@@ -1,0 +1,120 @@
+"""The norm placement of a model, from its structure, and whether the paper's theory covers it.
+
+One decoder layer runs on made-up inputs; ``layer_norms`` reads off where its norms stand.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from inspect import signature
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.hooks import observing, run_until
+from normprobe.model.find.layer_norms import Operations, norm_placement
+from normprobe.model.find.parts import Parts
+
+#: The paper's theory speaks of a residual that no norm resets, and of updates whose size does not
+#: depend on it because a norm opens each branch (Section 3.1). It does not speak of norms that
+#: close branches: those set the size of the update by their gains.
+THEORY_APPLIES = frozenset({"pre", "pre-parallel"})
+
+
+def norm_placement_note(model: nn.Module, parts: Parts) -> str:
+    """Where the norms of the decoder stand, and whether the paper speaks of such decoders.
+
+    Args:
+        model: with weights, or on the meta device.
+        parts: of ``find_parts(model)``.
+
+    Returns:
+        Such as ``pre: the paper's theory applies``; ``unknown`` where it cannot be told; an empty
+        string without a decoder.
+    """
+    if parts.decoder_layers is None:
+        return ""
+    try:
+        placement = find_norm_placement(model, parts)
+    except NormprobeError:
+        return "unknown"
+    applies = placement in THEORY_APPLIES
+    return f"{placement}: the paper's theory {'applies' if applies else 'is about pre-norm'}"
+
+
+def find_norm_placement(model: nn.Module, parts: Parts) -> str:
+    """Name the norm placement of a model: a layer runs on four made-up tokens.
+
+    The middle layer stands for all: first layers may be dense where others are sparse, and kinds of
+    attention alternate, but no type of transformers mixes placements. The layer after it is tried
+    where the middle one does not run on text alone (cross-attention of Mllama).
+
+    Args:
+        model: with weights, or on the meta device.
+        parts: of ``find_parts(model)``.
+
+    Returns:
+        A word of ``layer_norms``.
+
+    Raises:
+        NormprobeError: no decoder layers, none that runs on made-up inputs, or no known placement.
+    """
+    stack, embedding = parts.decoder_layers, parts.text_embedding
+    layers = [] if stack is None else list(stack.module.children())
+    if stack is None or embedding is None or not layers:
+        raise NormprobeError(
+            f"norm placement unknown: {type(model).__name__} has no decoder layers",
+            "pass a vision-language model or a language model",
+        )
+    table = next(embedding.module.parameters())
+    config = cast(Any, model).config.get_text_config(decoder=True)
+    hidden_size = getattr(config, "hidden_size", table.shape[-1])  # PI0's config has none
+    state = table.new_zeros(1, 4, hidden_size)
+    first_error: Exception | None = None
+    with observing(model), Operations(_with_zero_values):
+        for layer in layers[len(layers) // 2 :][:2]:
+            for forward in _forwards(model, stack.name, layer, state):
+                try:
+                    return norm_placement(layer, forward, hidden_size=hidden_size)
+                except Exception as error:  # a model may raise anything on inputs it does not like
+                    first_error = first_error or error
+    assert first_error is not None
+    reason = getattr(first_error, "problem", None)
+    raise NormprobeError(
+        f"norm placement unknown: {type(model).__name__} gave no answer on made-up inputs: "
+        f"{reason or f'{type(first_error).__name__}: {first_line(first_error)}'}",
+        "load the model and call norm_placement with one of its layers and a forward",
+    ) from first_error
+
+
+def _forwards(
+    model: nn.Module, layers: str, layer: nn.Module, state: Tensor
+) -> Iterator[Callable[[], object]]:
+    """Ways to run a layer: through the modules that hold it, from the inside out; alone."""
+    ids = state.new_zeros(state.shape[:2], dtype=torch.long)
+    inputs = {"inputs_embeds": state, "input_ids": ids}
+    while layers:
+        layers = layers.rpartition(".")[0]
+        holder = model.get_submodule(layers)
+        takes = signature(holder.forward).parameters
+        yield from (partial(run_until, holder, {k: v}) for k, v in inputs.items() if k in takes)
+    positions = {"position_ids"} & signature(layer.forward).parameters.keys()
+    yield partial(layer, state, **dict.fromkeys(positions, ids))
+
+
+def _with_zero_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on the meta device; one that needs values gets zeros.
+
+    Shortcuts for masks look at values, and so does the choice of experts. Neither moves a norm.
+    """
+    if func.overloadpacket is getattr(torch.ops.aten, "_grouped_mm", None):
+        # The experts. On this device it takes bfloat16 alone.
+        return args[0].new_empty(*args[0].shape[:-1], args[1].shape[-1])
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        zero = torch.zeros(())  # one number, expanded to any size
+        zeros = tree_map_only(Tensor, lambda t: zero.to(t.dtype).expand(t.shape), (args, kwargs))
+        return tree_map_only(Tensor, lambda t: t.to("meta"), func(*zeros[0], **zeros[1]))

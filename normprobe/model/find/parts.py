@@ -1,0 +1,107 @@
+"""The parts of a model that normprobe measures, as ``find_parts`` or a trace finds them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from torch import nn
+
+from normprobe.model.find.candidates import size_of
+from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
+from normprobe.model.find.residual_stream import STREAMS, Stream
+
+#: Parameters that stand for the whole image or only store: their tokens are no patches.
+_CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module and its dotted name in the model."""
+
+    name: str
+    module: nn.Module
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where a model keeps what normprobe measures.
+
+    Attributes:
+        vision_encoder: turns pixels into patch features; None where the model has none, as for the
+            four parts that follow.
+        projector: turns patch features into visual tokens.
+        text_embedding: the token embedding table.
+        decoder_layers: the list of decoder layers, which read visual and text tokens.
+        visual_embedding: a table that visual tokens are mixed from (Ovis).
+        image_token_ids: ids that stand for visual tokens in the prompt; empty: visual tokens are
+            found by perturbing the pixels.
+        fusion: how visual tokens meet text, a key of ``overrides.FUSIONS``.
+        stream: the residual stream that is reported.
+        class_rows: how many class and register tokens precede the patches that the encoder returns.
+        family: see ``family_of``; empty where the other fields tell it.
+        channels_first: the encoder returns maps ``[..., hidden, height, width]``.
+    """
+
+    vision_encoder: Part | None
+    projector: Part | None
+    text_embedding: Part | None
+    decoder_layers: Part | None
+    visual_embedding: Part | None
+    image_token_ids: tuple[int, ...]
+    fusion: str = IN_SEQUENCE
+    stream: Stream = STREAMS["single"]
+    class_rows: int = 0
+    family: str = ""
+    channels_first: bool = False
+
+    def __iter__(self) -> Iterator[tuple[str, Part]]:
+        """Pairs of a part's role and the part, those that exist."""
+        for field in fields(self):
+            part = getattr(self, field.name)
+            if isinstance(part, Part):
+                yield field.name, part
+
+    def __repr__(self) -> str:
+        """A table: role, name, class and size of each part; then image token ids and fusion."""
+        table = [(role, part.name or "(the model itself)", *_shown(part)) for role, part in self]
+        widths = [max(map(len, column), default=0) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        if self.text_embedding and (self.vision_encoder or self.projector):
+            ids = ", ".join(map(str, self.image_token_ids)) or "none"
+            lines += [f"image token ids: {ids}", f"fusion: {self.fusion}, {FUSIONS[self.fusion]}"]
+        return "\n".join(lines)
+
+
+def family_of(parts: Parts) -> str:
+    """How a model brings images to its text, in two or three words."""
+    if parts.family:
+        return parts.family
+    if parts.text_embedding is None:
+        return "bare vision encoder"
+    if parts.vision_encoder is None and parts.projector is None:
+        return "text only"
+    if parts.fusion != IN_SEQUENCE:
+        return parts.fusion
+    if parts.vision_encoder is None:
+        return "no vision encoder"
+    if parts.visual_embedding is not None:
+        return "visual table"
+    inside = f"{parts.vision_encoder.name}."
+    in_tower = parts.projector is not None and parts.projector.name.startswith(inside)
+    return "in-tower projector" if in_tower else "projector"
+
+
+def class_rows_of(encoder: Part | None) -> int:
+    """How many class and register tokens a vision encoder puts before the patches of an image."""
+    return sum(
+        parameter.shape[-2] if parameter.dim() > 1 else 1
+        for name, parameter in (encoder.module.named_parameters() if encoder else ())
+        if _CLASS_TOKENS.search(name)
+    )
+
+
+def _shown(part: Part) -> tuple[str, str]:
+    """Class and size of a part; of a list, how many of which class."""
+    layers = list(part.module.children()) if isinstance(part.module, nn.ModuleList) else []
+    name = f"{len(layers)} x {type(layers[0]).__name__}" if layers else type(part.module).__name__
+    return name, f"{size_of(part.module):,} parameters"

@@ -1,0 +1,245 @@
+"""Find the parts of a model by its structure: its interfaces and its module tree.
+
+No forward is needed, so this works on the meta device. The vision encoder and the decoder come from
+the accessors that transformers models carry. The projector is what is left beside the encoder, or a
+merger inside it. ``overrides.py`` holds, as data, the few model types where that is not enough.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from torch import nn
+
+from normprobe.errors import NormprobeError
+from normprobe.model.find.candidates import (
+    by_hand,
+    candidates,
+    check_name,
+    children_of,
+    largest,
+    size_of,
+)
+from normprobe.model.find.overrides import ADDED, DISCRETE, IN_SEQUENCE, OVERRIDES, PERTURBATION
+from normprobe.model.find.parts import Part, Parts, class_rows_of
+from normprobe.model.find.residual_stream import STREAMS
+
+#: Config fields that name placeholder ids; visual indicators get rows from a visual table (Ovis).
+IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_token_ids")
+
+#: Sub-configs that hold them in some types.
+_HOLDERS = ("vlm_config", "vision_config")
+
+_ROLES = {"vision_encoder", "projector", "text_embedding", "decoder_layers"}
+_NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
+
+#: Children of the encoder's parent that are no projector.
+_NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel")
+#: Children of the encoder that project: the merger of Qwen-VL and its kin.
+_IN_TOWER_PROJECTOR = re.compile(r"merger|projector|projection|connector|adapter|aligner")
+
+
+def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> Parts:
+    """Name the parts of a transformers model.
+
+    Args:
+        model: a vision-language model, a bare vision encoder or a bare language model, on any
+            device, meta included.
+        named: parts named by hand, which are not looked for: dotted names by the keys of
+            ``overrides.OVERRIDES``, and ``image_token_ids``.
+
+    Returns:
+        The parts; a bare encoder has ``vision_encoder`` alone, a bare language model
+        ``text_embedding`` and ``decoder_layers``.
+
+    Raises:
+        NormprobeError: when the model has neither side, or both but no image token id or no
+            decoder layers; it names what was looked for and the candidates. Also when a name
+            given by hand is no module.
+    """
+    named = named or {}
+    names = {id(module): name for name, module in model.named_modules()}
+    override = {**OVERRIDES.get(getattr(_config(model), "model_type", ""), {}), **named}
+    for role in _ROLES & named.keys():
+        check_name(model, role, named[role])
+
+    def part(role: str, find: Callable[[], nn.Module | None]) -> Part | None:
+        if role not in override:
+            found = find()
+            return None if found is None else Part(names[id(found)], found)
+        name = override[role]
+        return _named(model, name(_config(model)) if callable(name) else name)
+
+    encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
+    bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
+    embedding = None if bare_encoder else part("text_embedding", lambda: _text_embedding(model))
+    if encoder is None and embedding is None:
+        raise NormprobeError(
+            f"{type(model).__name__} has neither a vision encoder (get_encoder(modality='image')) "
+            f"nor a text embedding (get_input_embeddings()); children: {children_of(model)}",
+            by_hand(model, "--text-embedding", largest(model, nn.Embedding, names)),
+        )
+    class_rows = override.get("class_rows", class_rows_of(encoder))
+    if embedding is None:
+        return Parts(encoder, None, None, None, None, (), class_rows=class_rows)
+    decoder = _decoder(model, encoder)
+    layers = part("decoder_layers", lambda: _decoder_layers(model, decoder, encoder))
+    if layers is None:
+        raise NormprobeError(
+            f"no decoder layers found in {type(model).__name__}: looked for a list of "
+            f"{_number_of_layers(model)} layers; candidates: {candidates(model, names)}",
+            by_hand(model, "--decoder-layers", largest(model, nn.ModuleList, names)),
+        )
+    projector = part("projector", lambda: _projector(model, encoder, decoder, names))
+    fusion = override.get("fusion", IN_SEQUENCE)
+    ids: tuple[int, ...] = ()
+    if encoder or projector:
+        ids = _image_token_ids(model, override)
+    return Parts(
+        vision_encoder=encoder,
+        projector=projector,
+        text_embedding=embedding,
+        decoder_layers=layers,
+        visual_embedding=projector if projector and _is_table(projector.module) else None,
+        image_token_ids=ids,
+        fusion=fusion,
+        stream=STREAMS[override.get("stream", "single")],
+        class_rows=class_rows,
+        family=override.get("family", ""),
+        channels_first=override.get("channels_first", False),
+    )
+
+
+def _named(model: nn.Module, name: str | None) -> Part | None:
+    """The part of an override; None where this checkpoint's config switches it off."""
+    try:
+        return None if name is None else Part(name, model.get_submodule(name))
+    except AttributeError:
+        return None
+
+
+def _config(model: nn.Module) -> Any:
+    return getattr(model, "config", None)
+
+
+def _vision_encoder(model: nn.Module, names: dict[int, str]) -> nn.Module | None:
+    """What ``get_encoder(modality="image")`` gives; the model itself when it is a bare encoder."""
+    found = _ask(model, "get_encoder", modality="image")
+    if found is None or id(found) not in names:
+        return None
+    if found is not model:
+        return found
+    # The accessor answers with the model itself when it knows no encoder.
+    return model if getattr(model, "main_input_name", "") == "pixel_values" else None
+
+
+def _text_embedding(model: nn.Module) -> nn.Module | None:
+    """The token embedding table: a module with a two-dimensional weight."""
+    found = _ask(model, "get_input_embeddings")
+    weight = getattr(found, "weight", None)
+    return found if weight is not None and weight.dim() == 2 else None
+
+
+def _is_contrastive(model: nn.Module) -> bool:
+    """Whether the model scores images against texts: then its text tower reads no visual tokens.
+
+    CLIP and SigLIP do; they are measured as bare vision encoders.
+    """
+    return isinstance(getattr(model, "logit_scale", None), nn.Parameter)
+
+
+def _decoder(model: nn.Module, encoder: Part | None) -> nn.Module:
+    found = _ask(model, "get_decoder")
+    return model if found is None or (encoder and found is encoder.module) else found
+
+
+def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) -> nn.Module | None:
+    """The largest list of ``num_hidden_layers`` modules in the decoder, outside the encoder."""
+    inside_encoder = {id(module) for module in encoder.module.modules()} if encoder else set()
+    lists = [
+        module
+        for module in decoder.modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module) == _number_of_layers(model)
+        and id(module) not in inside_encoder
+    ]
+    return max(lists, key=size_of, default=None)
+
+
+def _number_of_layers(model: nn.Module) -> int | None:
+    config = _config(model)
+    if config is None:
+        return None
+    text_config = config.get_text_config(decoder=True)
+    return cast("int | None", getattr(text_config, "num_hidden_layers", None))
+
+
+def _projector(
+    model: nn.Module, encoder: Part | None, decoder: nn.Module, names: dict[int, str]
+) -> nn.Module | None:
+    """The module beside the encoder that is no language model; else a merger inside the encoder.
+
+    The last one is taken where several follow each other: it makes the tokens the decoder reads.
+    """
+    if encoder is None:
+        return None
+    parent = model.get_submodule(encoder.name.rpartition(".")[0])
+    beside = [
+        child
+        for name, child in parent.named_children()
+        if child is not encoder.module
+        and not isinstance(child, nn.ModuleList)
+        and not _NO_PROJECTOR.search(name)
+        and not _holds(child, decoder)
+        and size_of(child)
+    ]
+    inside = [
+        child
+        for name, child in encoder.module.named_children()
+        if _IN_TOWER_PROJECTOR.search(name)
+        and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
+        and size_of(child)
+    ]
+    return next(reversed(beside or inside), None)
+
+
+def _is_table(projector: nn.Module) -> bool:
+    """Whether visual tokens are probability-weighted means of the rows of a table (Ovis)."""
+    return isinstance(projector, nn.Embedding)
+
+
+def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ids that stand for visual tokens in the prompt; none where no id tells them."""
+    given = override.get("image_token_ids")
+    if isinstance(given, tuple):
+        return given
+    config = _config(model)
+    ids: list[int] = []
+    for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
+        for field in (given,) if given else IMAGE_TOKEN_FIELDS:
+            value = getattr(holder, field, None)
+            ids.extend([value] if isinstance(value, int) else value or [])
+    needed = override.get("fusion", IN_SEQUENCE) in _NEED_IDS
+    if not needed or override.get("positions") == PERTURBATION:
+        return ()
+    if not ids:
+        raise NormprobeError(
+            f"the config of {type(model).__name__} names no image token: expected one of "
+            f"{', '.join(IMAGE_TOKEN_FIELDS)}",
+            by_hand(model, "--image-token-id", "ID")
+            + ", the id that stands for an image patch in the prompt",
+        )
+    return tuple(dict.fromkeys(ids))
+
+
+def _ask(model: nn.Module, accessor: str, **arguments: str) -> nn.Module | None:
+    """The answer of an accessor, or None where the model has none or refuses it."""
+    try:
+        answer = getattr(model, accessor)(**arguments)
+    except (AttributeError, NotImplementedError, TypeError):
+        return None
+    return answer if isinstance(answer, nn.Module) else None
+
+
+def _holds(module: nn.Module, other: nn.Module) -> bool:
+    return any(inner is other for inner in module.modules())

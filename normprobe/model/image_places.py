@@ -1,0 +1,312 @@
+"""Which part of an image each visual token stands for: derived, then put to the test.
+
+1. What the processor makes of an image whose grey values are coordinates tells from where in the
+   image each input pixel comes: resizing, cropping, padding, tiles, thumbnails, patch order.
+2. The visual tokens are laid over these pixels as a grid in reading order: of each tile, of
+   squares of patches, or of a thumbnail and then lines that end in newlines.
+3. The model has the last word. Random patches of the image are changed, and each token must react
+   to changes in its own place, more than the same map would explain when moved by one cell,
+   mirrored or transposed.
+
+Where a step fails there is no map: a resampler's queries, for example, stand for no place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from transformers import BatchFeature
+
+from normprobe.inputs.on_device import inputs_for
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.pixels import pixel_inputs
+
+Array = NDArray[np.float64]
+#: From a picture to what the processor makes of it with the prompt in question.
+Build = Callable[[Image.Image], Mapping[str, Any]]
+
+#: Random changes of the image that test a map; each costs a run of the vision encoder.
+_CHANGES = 16
+
+#: Least correlation of where the image changed with which tokens reacted: this, or of few tokens
+#: as many standard deviations of a correlation by chance.
+_LEAST_AGREEMENT, _DEVIATIONS = 0.1, 4.0
+
+
+class PlacesUnknown(Exception):
+    """There is no map from visual tokens to the image; the text says why."""
+
+
+def image_places(
+    model: MeasuredModel, build: Build, image: Image.Image, visual: Array
+) -> tuple[Array, float]:
+    """The place of each visual token in the image.
+
+    Args:
+        model: on its device.
+        build: makes the model's inputs of a picture, the prompt being the same.
+        image: RGB.
+        visual: ``[positions]`` bool: those of the decoder input that come from pixels.
+
+    Returns:
+        ``[visual tokens, 4]``: left, top, right and bottom as fractions of the image, within 0 and
+        1; empty where a token stands for padding. And how well the model agrees: the correlation
+        of changes with reactions.
+
+    Raises:
+        PlacesUnknown: when one of the three steps fails.
+    """
+    tokens = int(visual.sum())
+    if tokens < 4:
+        raise PlacesUnknown(f"{tokens} visual tokens are too few to tell places apart")
+    across, down = _pixel_coordinates(build, image.size)
+    if _is_list_of_patches(across, tokens):
+        boxes = _over_patches(across, down, tokens)
+    elif (lines := _lines_after_thumbnail(visual)) is not None:
+        boxes = _over_thumbnail_and_lines(across, down, *lines)
+    else:
+        boxes = _over_tiles(across, down, tokens)
+    return boxes, _tested(model, build, image, visual, boxes)
+
+
+def _pixel_coordinates(build: Build, size: tuple[int, int]) -> tuple[Array, Array]:
+    """For every number of the pixel tensor, from where in the image it comes, 0 to 1.
+
+    The values of a coordinate image, between those of a black and those of a white one. NaN:
+    padding, or an empty tile.
+    """
+    width, height = size
+    x = np.broadcast_to(255 * (np.arange(width) + 0.5) / width, (height, width))
+    y = np.broadcast_to(255 * (np.arange(height)[:, None] + 0.5) / height, (height, width))
+    black, white = np.zeros((height, width)), np.full((height, width), 255.0)
+    at_black, at_white, at_x, at_y = (_pixels(build(_grey(v))) for v in (black, white, x, y))
+    if not at_black.shape == at_white.shape == at_x.shape == at_y.shape:
+        raise PlacesUnknown("the processor cuts images of one size differently")
+    span = at_white - at_black
+    span[np.abs(span) < 1e-3] = np.nan
+    if np.isnan(span).all():
+        raise PlacesUnknown("what the processor returns does not depend on the image")
+    return (at_x - at_black) / span, (at_y - at_black) / span
+
+
+def _grey(values: Array) -> Image.Image:
+    return Image.fromarray(np.round(values).astype(np.uint8)).convert("RGB")
+
+
+def _pixels(inputs: Mapping[str, Any]) -> Array:
+    """The pixel tensor among the inputs."""
+    tensors = {k: v for k, v in pixel_inputs(inputs).items() if isinstance(v, torch.Tensor)}
+    # DeepSeek-VL hybrid also has a larger copy of the image for a second encoder.
+    pixels = tensors.get("pixel_values", next(iter(tensors.values()), None))
+    if pixels is None:
+        raise PlacesUnknown("the processor returns no pixel tensor")
+    return pixels.double().numpy()
+
+
+def _is_list_of_patches(pixels: Array, tokens: int) -> bool:
+    """Rather than pictures ``[..., channels, height, width]`` of at least a token each."""
+    return pixels.ndim < 4 or pixels.shape[-3] not in (1, 3) or pixels[..., 0, 0, 0].size > tokens
+
+
+def _over_tiles(across: Array, down: Array, tokens: int) -> Array:
+    """Each tile of the input is a grid of tokens in reading order."""
+    pairs = zip(_tiles(across), _tiles(down), strict=True)
+    tiles = [(x, y) for x, y in pairs if np.isfinite(x).any()]
+    return np.concatenate([_cells(x, y, tokens / len(tiles)) for x, y in tiles])
+
+
+def _lines_after_thumbnail(visual: Array) -> tuple[int, int, int] | None:
+    """Tokens of a thumbnail, then rows and columns of a grid with a newline after each row."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], visual, [0]]).astype(int)))
+    first, *others = edges[1::2] - edges[::2]
+    if not others or set(others) != {others[-1]} or first <= others[-1]:
+        return None
+    return int(first - others[-1]), len(others) + 1, int(others[-1])
+
+
+def _over_thumbnail_and_lines(
+    across: Array, down: Array, tokens: int, rows: int, columns: int
+) -> Array:
+    """The tiles joined to one picture, cut to the image's shape (LLaVA-NeXT)."""
+    thumbnail = _cells(next(_tiles(across)), next(_tiles(down)), tokens)
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    left, top = column / columns, row / rows
+    lines = np.stack([left, top, left + 1 / columns, top + 1 / rows], axis=1)
+    return np.concatenate([thumbnail, lines])
+
+
+def _cells(x: Array, y: Array, tokens: float) -> Array:
+    """The places of one tile's tokens, ``[tokens, 4]``."""
+    rows, columns = _grid(tokens, x.shape[0] / x.shape[1])
+    lefts, rights = _edges(x, axis=1, cells=columns)
+    tops, bottoms = _edges(y, axis=0, cells=rows)
+    boxes = [
+        (left, top, right, bottom)
+        for top, bottom in zip(tops, bottoms, strict=True)
+        for left, right in zip(lefts, rights, strict=True)
+    ]
+    return np.array(boxes).clip(0.0, 1.0)
+
+
+def _tiles(coordinates: Array) -> Iterator[Array]:
+    """``[height, width]``, the mean over the channels of each tile."""
+    for tile in coordinates.reshape(-1, *coordinates.shape[-3:]):
+        known = np.isfinite(tile)
+        total = np.where(known, tile, 0.0).sum(0)
+        yield total / np.where(known.any(0), known.sum(0), np.nan)
+
+
+def _grid(tokens: float, aspect: float) -> tuple[int, int]:
+    """Rows and columns of square cells."""
+    rows = round((tokens * aspect) ** 0.5)
+    columns = round(tokens / max(rows, 1))
+    if rows * columns != tokens or not 0.9 < rows / columns / aspect < 1.1:
+        raise PlacesUnknown(
+            f"{tokens:g} visual tokens a tile form no grid with the shape of its pixels"
+        )
+    return rows, columns
+
+
+def _edges(coordinates: Array, axis: int, cells: int) -> tuple[Array, Array]:
+    """Where the cells of a tile begin and end in the image, along one axis.
+
+    A resized, cut or padded tile shows the image on a straight scale, which is fitted: 8-bit
+    coordinates are too coarse, and resampling bends them at the borders.
+    """
+    known = np.isfinite(coordinates).any(1 - axis)
+    mean = np.nanmean(coordinates[:, known] if axis else coordinates[known], axis=1 - axis)
+    position = np.flatnonzero(known) + 0.5
+    inner = slice(1, -1) if len(position) > 4 else slice(None)
+    slope, start = np.polyfit(position[inner], mean[inner], 1)
+    if np.abs(start + slope * position - mean)[inner].max() > 0.02 or slope <= 0:
+        raise PlacesUnknown("the processor does more to the image than resize, cut and pad it")
+    edges = start + slope * np.linspace(0, coordinates.shape[axis], cells + 1)
+    return edges[:-1], edges[1:]
+
+
+def _over_patches(across: Array, down: Array, tokens: int) -> Array:
+    """Flattened patches, of which each square of some makes a token.
+
+    The patches of a square follow each other (Qwen-VL), or all patches are in reading order and
+    the model makes the squares.
+    """
+    # [..., patches, numbers], or [patches, channels, height, width]
+    shape = (-1, across.shape[-1]) if across.ndim < 4 else (len(across), -1)
+    x, y = across.reshape(shape), down.reshape(shape)
+    patches = np.isfinite(x).any(1)
+    x, y = np.nanmean(x[patches], axis=1), np.nanmean(y[patches], axis=1)
+    patch_rows, patch_columns = _patch_grid(x, y)
+    side = max(1, round((len(x) / tokens) ** 0.5))
+    if side**2 * tokens != len(x) or patch_rows % side or patch_columns % side:
+        raise PlacesUnknown(
+            f"{tokens} visual tokens are no squares of {patch_rows} x {patch_columns} patches"
+        )
+    rows, columns = patch_rows // side, patch_columns // side
+    cell = (np.floor(y * rows) * columns + np.floor(x * columns)).reshape(tokens, -1)
+    if (cell != cell[:, :1]).any():
+        cell = np.arange(tokens)[:, None]
+    row, column = np.divmod(cell[:, 0], columns)
+    left, top = column / columns, row / rows
+    return np.stack([left, top, left + 1 / columns, top + 1 / rows], axis=1)
+
+
+def _patch_grid(x: Array, y: Array) -> tuple[int, int]:
+    """Rows and columns of the one grid on which each patch has a cell of its own."""
+    patches = len(x)
+    for rows in (n for n in range(1, patches + 1) if patches % n == 0):
+        columns = patches // rows
+        cells = np.floor(y * rows) * columns + np.floor(x * columns)
+        if len(np.unique(cells)) == patches:
+            return rows, columns
+    raise PlacesUnknown("the patches of the processor form no grid")
+
+
+def _tested(
+    model: MeasuredModel,
+    build: Build,
+    image: Image.Image,
+    visual: Array,
+    boxes: Array,
+) -> float:
+    """Change random patches of the image, as large as a token's place, and see who reacts."""
+    pixels = np.asarray(image)
+    height, width = pixels.shape[:2]
+    cell_width = max(1, round(width * np.median(boxes[:, 2] - boxes[:, 0])))
+    cell_height = max(1, round(height * np.median(boxes[:, 3] - boxes[:, 1])))
+    shape = (-(-height // cell_height), -(-width // cell_width))
+    random = np.random.default_rng(0)
+    changes = [
+        np.kron(1.0 * (random.random(shape) < 0.5), np.ones((cell_height, cell_width)))[
+            :height, :width
+        ]
+        for _ in range(_CHANGES)
+    ]
+
+    def rows_of(picture: NDArray[np.uint8]) -> torch.Tensor:
+        inputs = inputs_for(model.model, BatchFeature(dict(build(Image.fromarray(picture)))))
+        states = model.decoder_input(inputs)[0]
+        if len(states) != len(visual):
+            raise PlacesUnknown("the number of visual tokens depends on more than the image's size")
+        return states[torch.from_numpy(visual).to(states.device)].float()
+
+    before = rows_of(pixels)
+    reactions = []
+    for change in changes:
+        # Half of the range further, around the corner: no value stays near where it was.
+        other = np.where(change[..., None] > 0, pixels + np.uint8(128), pixels).astype(np.uint8)
+        moved = (rows_of(other) - before).norm(dim=-1) / before.norm(dim=-1)
+        reactions.append(moved.cpu().double().numpy())
+    reacted = np.array(reactions)
+
+    def agreement(change_maps: list[Array], at: Array) -> float:
+        covered = np.array([_covered(change, at) for change in change_maps])
+        return _correlation(covered, reacted)
+
+    found = agreement(changes, boxes)
+    left, top, right, bottom = boxes.T
+    moved_maps = [
+        agreement([np.roll(change, shift, (0, 1)) for change in changes], boxes)
+        for shift in ((cell_height, 0), (-cell_height, 0), (0, cell_width), (0, -cell_width))
+    ]
+    others = [
+        agreement(changes, np.stack(turned, axis=1))
+        for turned in (
+            (1 - right, top, 1 - left, bottom),
+            (left, 1 - bottom, right, 1 - top),
+            (top, left, bottom, right),
+        )
+        if not np.allclose(np.stack(turned, axis=1), boxes)
+    ]
+    chance = ((len(boxes) - 1) * (_CHANGES - 1)) ** -0.5
+    if not found > max(_LEAST_AGREEMENT, _DEVIATIONS * chance, *moved_maps, *others):
+        raise PlacesUnknown(
+            "visual tokens do not react to the places where a grid in reading order puts them "
+            f"(correlation {found:.2f})"
+        )
+    return found
+
+
+def _covered(change: Array, boxes: Array) -> Array:
+    """The changed share of each place, NaN of an empty one."""
+    height, width = change.shape
+    scale = np.array([width, height, width, height])
+    edges = np.round(boxes * scale).astype(int)
+    return np.array(
+        [
+            change[top:bottom, left:right].mean() if bottom > top and right > left else np.nan
+            for left, top, right, bottom in edges
+        ]
+    )
+
+
+def _correlation(covered: Array, reacted: Array) -> float:
+    """Over tokens and changes, without what a token or a change has in common throughout."""
+    known = np.isfinite(covered).all(0) & np.isfinite(reacted).all(0)
+    centred = []
+    for values in (covered[:, known], reacted[:, known]):
+        rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+        centred.append(rest / max(float(np.linalg.norm(rest)), 1e-30))
+    return float((centred[0] * centred[1]).sum())

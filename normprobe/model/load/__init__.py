@@ -1,0 +1,1 @@
+"""From a checkpoint to weights in memory: only those that are needed, each accounted for."""

@@ -1,0 +1,82 @@
+"""Where weights go and in which type: from the options of a command to devices and dtypes."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from normprobe.errors import NormprobeError, first_line
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def pick_device(name: str) -> "torch.device":
+    """The device of a name; ``auto`` takes the first of cuda, mps and cpu that is there.
+
+    Raises:
+        NormprobeError: when the device is unknown or absent.
+    """
+    import torch
+
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return accelerator or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise NormprobeError(
+            f"device {name!r} is not available: {first_line(error)}",
+            "pass --device auto, cpu, cuda, cuda:1 or mps",
+        ) from error
+    return device
+
+
+def placement(
+    device: str, dtype: str, device_map: str | Mapping[str, str] | None
+) -> dict[str, Any]:
+    """The arguments of ``from_pretrained`` that say where weights go and in which type.
+
+    Args:
+        device: as ``pick_device`` takes it.
+        dtype: ``auto`` or the name of a torch float dtype.
+        device_map: passed to accelerate; replaces ``device``.
+
+    Raises:
+        NormprobeError: an unknown dtype, or as ``pick_device``.
+    """
+    arguments: dict[str, Any] = {"dtype": _dtype(dtype)}
+    if device_map is not None:
+        arguments |= {"device_map": device_map, "offload_folder": _offload_folder()}
+    elif (target := pick_device(device)).type != "cpu":
+        arguments["device_map"] = {"": str(target)}
+    return arguments
+
+
+def device_and_dtype(model: "nn.Module") -> tuple[str, str]:
+    """Where the loaded weights of a model are, and their first float type, such as bfloat16."""
+    loaded = [weight for weight in model.parameters() if not weight.is_meta]
+    devices = sorted({str(weight.device) for weight in loaded})
+    dtype = next((weight.dtype for weight in loaded if weight.is_floating_point()), None)
+    return ", ".join(devices), str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> "torch.dtype | str":
+    import torch
+
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name == "auto":
+        return name
+    if name not in known:
+        raise NormprobeError(f"unknown dtype {name!r}", f"pass --dtype auto, {', '.join(known)}")
+    return known[name]
+
+
+def _offload_folder() -> str:
+    """Where accelerate puts weights that fit nowhere else and are not stored as they are used."""
+    folder = tempfile.mkdtemp(prefix="normprobe-offload-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,96 @@
+"""Asks transformers' own loader which tensors of a checkpoint it reads.
+
+Checkpoint keys are renamed, split and merged on load, differently from version to version. So no
+key is matched by name here: the loader runs once on the meta device, over stand-ins for tensors
+that note whether they are read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from normprobe.errors import NormprobeError
+from normprobe.model.load.weight_files import WeightFiles
+
+if TYPE_CHECKING:
+    import torch
+
+
+def dry_run(
+    model_class: Any, config: Any, weights: WeightFiles, dtype: Any
+) -> tuple[frozenset[str], Mapping[str, Any]]:
+    """Run the loader without values.
+
+    Args:
+        model_class: a transformers model class.
+        config: of the model.
+        weights: the checkpoint's files, of which headers alone are read.
+        dtype: the float type of the load.
+
+    Returns:
+        The keys of the tensors that the loader reads, and its report.
+
+    Raises:
+        NormprobeError: a weight file is absent or unreadable.
+        Exception: whatever the model class raises.
+    """
+    stand_ins = {key: _StandIn(weights, key) for key in weights.file_of}
+    try:
+        with _silent():
+            _, report = model_class.from_pretrained(
+                None,
+                config=config,
+                state_dict=stand_ins,
+                device_map="meta",
+                dtype=dtype,
+                ignore_mismatched_sizes=True,  # the caller refuses them, with both shapes
+                output_loading_info=True,
+            )
+    finally:
+        _raise_known(stand_ins.values())
+    return frozenset(key for key, stand_in in stand_ins.items() if stand_in.was_read), report
+
+
+class _StandIn:
+    """Stands for one checkpoint tensor; it notes when the loader reads it, by indexing it."""
+
+    def __init__(self, weights: WeightFiles, key: str) -> None:
+        self.weights, self.key = weights, key
+        self.was_read = False
+        self.failure: NormprobeError | None = None
+
+    def __getitem__(self, _: Any) -> "torch.Tensor":
+        import torch
+        from transformers.modeling_utils import str_to_torch_dtype
+
+        self.was_read = True
+        try:
+            header = self.weights.header(self.key)
+        except NormprobeError as failure:  # the loader may swallow it
+            self.failure = failure
+            raise
+        dtype = str_to_torch_dtype.get(header.dtype, torch.uint8)
+        return torch.empty(header.shape, dtype=dtype, device="meta")
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """No progress bar and no report on missing tensors for a load that loads nothing."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _raise_known(stand_ins: Iterable[_StandIn]) -> None:
+    """Raise what went wrong in a stand-in, which says more than what the loader makes of it."""
+    for stand_in in stand_ins:
+        if stand_in.failure is not None:
+            raise stand_in.failure

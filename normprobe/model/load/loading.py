@@ -1,0 +1,108 @@
+"""Loads the model of a checkpoint; every weight comes from the checkpoint or stays on meta."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normprobe.errors import NormprobeError
+from normprobe.model.align.norm import inserted_norm
+from normprobe.model.checkpoint import Checkpoint, open_checkpoint
+from normprobe.model.load.alignment import HOLDS_A_NORM, put_norm_back
+from normprobe.model.load.build import build_on_meta, explained_failures
+from normprobe.model.load.device import placement
+from normprobe.model.load.partial_load import show_again
+from normprobe.model.load.peft_adapter import merge_adapter
+from normprobe.model.load.plan import LoadPlan, plan_loading
+from normprobe.model.load.weight_checks import refuse_missing, refuse_non_finite, refuse_unread
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    plan: LoadPlan | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+    device_map: str | Mapping[str, str] | None = None,
+) -> "nn.Module":
+    """Load the weights of a checkpoint, all of them or those of a plan.
+
+    Args:
+        checkpoint: of ``open_checkpoint``.
+        plan: of ``plan_for`` or ``plan_loading``; None: everything.
+        device: ``auto`` (cuda, mps or cpu, the first there is) or a torch device.
+        dtype: ``auto`` (as saved) or the name of a torch float dtype.
+        attn_implementation: as transformers names them; None: its default.
+        device_map: passed to accelerate, such as ``auto``; replaces ``device``.
+
+    Returns:
+        The model in eval mode. Tensors that the plan does not need are on the meta device.
+
+    Raises:
+        NormprobeError: a weight that the checkpoint lacks or holds in another shape (its norm
+            would be that of a random initialisation), NaN or infinity in a weight, an unreadable
+            file, an unknown device.
+    """
+    plan = plan or plan_loading(checkpoint, build_on_meta(checkpoint))
+    arguments = placement(device, dtype, device_map)
+    if attn_implementation:
+        arguments["attn_implementation"] = attn_implementation
+    if plan.keys is None or (device_map is not None and plan.files == plan.weights.files):
+        # From its files, so that what is offloaded to the disk stays where it is.
+        arguments |= {"revision": checkpoint.revision}
+        arguments |= {"trust_remote_code": checkpoint.trust_remote_code}
+        source: str | None = checkpoint.source
+    else:
+        arguments |= {"state_dict": plan.weights.tensors(plan.keys)}
+        arguments["dtype"] = arguments["dtype"] if dtype != "auto" else plan.dtype
+        source = None
+    with explained_failures(checkpoint):
+        loaded: tuple[nn.Module, Mapping[str, Any]] = plan.model_class.from_pretrained(
+            source,
+            config=checkpoint.config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below with both shapes
+            **arguments,
+        )
+    model, report = loaded
+    refuse_missing(checkpoint, report)
+    refuse_unread(checkpoint, model)
+    if plan.keys is not None:
+        show_again(model)
+    if checkpoint.adapter is not None:
+        model = merge_adapter(checkpoint, model)
+    put_norm_back(checkpoint, plan.weights, model)
+    refuse_non_finite(checkpoint, model)
+    return model.eval()
+
+
+def load_aligned(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> "nn.Module":
+    """Load a model with its alignment norm.
+
+    Args:
+        folder: an adapter of ``normprobe align``, or a checkpoint of an aligned model, as
+            ``save_pretrained`` or a Trainer writes it.
+        device: as in ``load_model``.
+        dtype: as in ``load_model``.
+        trust_remote_code: run the base model's own code.
+
+    Returns:
+        The base model in eval mode, the norm behind its projector.
+
+    Raises:
+        NormprobeError: when the base model is missing or another one, or there is no norm.
+    """
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=trust_remote_code)
+    model = load_model(checkpoint, device=device, dtype=dtype)
+    if inserted_norm(model) is None:
+        raise NormprobeError(f"{folder} holds no alignment norm", HOLDS_A_NORM)
+    return model

@@ -1,0 +1,156 @@
+"""Plans a load: which tensors of a checkpoint it will read."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.model.checkpoint import Checkpoint
+from normprobe.model.find.structure import find_parts
+from normprobe.model.load.build import build_on_meta
+from normprobe.model.load.checkpoint_files import weight_files_of
+from normprobe.model.load.dry_run import dry_run
+from normprobe.model.load.partial_load import partial_class
+from normprobe.model.load.required_tensors import Needs, unneeded
+from normprobe.model.load.weight_checks import refuse_missing, refuse_scaled
+from normprobe.model.load.weight_files import WeightFiles
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+#: Why everything is read of a model whose parts are not found by structure.
+NO_PARTS = "its structure does not tell its parts, and to find them the whole model has to run"
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """What a load will read.
+
+    Attributes:
+        checkpoint: of ``open_checkpoint``.
+        model_class: builds the model without the tensors that are not needed.
+        weights: the checkpoint's files.
+        keys: the tensors to read; None: all of them, as ``from_pretrained`` reads them.
+        dtype: the float type that ``auto`` stands for.
+        because: why everything is read; empty where only some of the tensors are, or where
+            everything was asked for.
+    """
+
+    checkpoint: Checkpoint
+    model_class: Any
+    weights: WeightFiles
+    keys: frozenset[str] | None
+    dtype: Any = None
+    because: str = ""
+
+    @property
+    def files(self) -> list[str]:
+        """The files that hold the tensors to read."""
+        if self.keys is None:
+            return self.weights.files
+        return sorted({self.weights.file_of[key] for key in self.keys})
+
+    def nbytes_in(self, files: Collection[str]) -> int:
+        """Bytes of the tensors to read that these files hold."""
+        keys = self.weights.file_of if self.keys is None else self.keys
+        held = [key for key in keys if self.weights.file_of[key] in files]
+        return sum(self.weights.header(key).nbytes for key in held)
+
+
+def plan_for(
+    needs: Needs,
+    checkpoint: Checkpoint,
+    *,
+    named: Mapping[str, Any] | None = None,
+    range_reads: bool = False,
+) -> LoadPlan:
+    """Plan the load of the tensors that a measurement reads. Reads headers, no weights.
+
+    Args:
+        needs: what the measurement reads, a function of ``required_tensors``.
+        checkpoint: of ``open_checkpoint``.
+        named: parts named by hand, as ``find_parts`` takes them.
+        range_reads: of files that are not here, fetch the needed bytes alone.
+
+    Returns:
+        The plan. It reads everything where ``find_parts`` fails: then only a trace finds the
+        parts, and a trace runs the whole model.
+
+    Raises:
+        NormprobeError: as ``build_on_meta`` and ``plan_loading``.
+    """
+    model = build_on_meta(checkpoint)
+    weights = weight_files_of(checkpoint, range_reads=range_reads)
+    try:
+        parts = find_parts(model, named=named)
+    except NormprobeError:
+        return replace(plan_loading(checkpoint, model, weights=weights), because=NO_PARTS)
+    return plan_loading(checkpoint, model, unneeded(needs, model, parts), weights=weights)
+
+
+def plan_loading(
+    checkpoint: Checkpoint,
+    model: "nn.Module",
+    without: Collection[str] = (),
+    *,
+    weights: WeightFiles | None = None,
+) -> LoadPlan:
+    """Plan the load of a model without some of its tensors. Reads headers, no weights.
+
+    Args:
+        checkpoint: of ``open_checkpoint``.
+        model: of ``build_on_meta(checkpoint)``.
+        without: names of the model's tensors that are not loaded, of ``unneeded`` or ``outside``.
+        weights: of ``weight_files_of``; None: made here.
+
+    Returns:
+        The plan. Quantised checkpoints are read whole: their tensors only mean something together.
+
+    Raises:
+        NormprobeError: a weight file is absent or unreadable, or a tensor that is needed is stored
+            in a type whose values mean nothing by themselves.
+    """
+    weights = weights or weight_files_of(checkpoint)
+    if is_quantised(checkpoint):
+        refuse_scaled(checkpoint, weights, _tables(weights, model))
+        return LoadPlan(
+            checkpoint, type(model), weights, None, because="the checkpoint is quantised"
+        )
+    model_class = partial_class(type(model), without)
+    dtype = _stored_dtype(checkpoint, weights)
+    try:
+        keys, report = dry_run(model_class, checkpoint.config, weights, dtype)
+    except NormprobeError:
+        raise
+    except Exception as error:  # a model class may do anything with tensors without values
+        because = f"a dry run of the loader failed: {first_line(error)}"
+        return LoadPlan(checkpoint, type(model), weights, None, because=because)
+    refuse_missing(checkpoint, report)
+    refuse_scaled(checkpoint, weights, keys)
+    return LoadPlan(checkpoint, model_class, weights, keys, dtype)
+
+
+def is_quantised(checkpoint: Checkpoint) -> bool:
+    """Whether the config says that weights are quantised, as by bitsandbytes."""
+    return getattr(checkpoint.config, "quantization_config", None) is not None
+
+
+def _tables(weights: WeightFiles, model: "nn.Module") -> list[str]:
+    """The keys of the tensors that have the shape of the embedding table."""
+    embedding = getattr(model, "get_input_embeddings", lambda: None)()
+    shape = tuple(getattr(getattr(embedding, "weight", None), "shape", ()))
+    return [key for key in weights.file_of if weights.header(key).shape == shape]
+
+
+def _stored_dtype(checkpoint: Checkpoint, weights: WeightFiles) -> Any:
+    """The float type that the config names; else that of the checkpoint's first float tensor."""
+    from transformers.modeling_utils import str_to_torch_dtype
+
+    if checkpoint.config.dtype is not None:
+        return checkpoint.config.dtype
+    for key in weights.file_of:
+        dtype = str_to_torch_dtype.get(weights.header(key).dtype)
+        if dtype is not None and dtype.is_floating_point:
+            return dtype
+    return None

@@ -1,0 +1,56 @@
+"""Says what a load will read, before it starts."""
+
+from rich.filesize import decimal
+
+from normprobe.model.load.plan import LoadPlan
+
+
+def reading_sentence(plan: LoadPlan) -> str:
+    """One line: how many weight files and bytes are read or fetched, of how many.
+
+    Args:
+        plan: of ``plan_for``.
+
+    Returns:
+        Such as ``fetches 2 of 5 weight files of org/model, 7.8 GB of 16.6 GB, for 2.4 GB of
+        tensors``.
+    """
+    checkpoint = plan.checkpoint
+    if checkpoint.adapter is None:
+        return _reading(plan, checkpoint.name)
+    base = f"the base {checkpoint.source}"
+    return f"{_reading(plan, base)}, with the adapter {checkpoint.name} merged into it"
+
+
+def _reading(plan: LoadPlan, name: str) -> str:
+    weights = plan.weights
+    absent = [file for file in plan.files if weights.repository.path_here(file) is None]
+    whole = _size(weights.size_of(weights.files))
+    if plan.keys is None or plan.because:
+        verb = "fetches" if absent else "reads"
+        return f"{verb} every weight of {name}, {whole}" + (
+            f": {plan.because}" if plan.because else ""
+        )
+    number = len(weights.files)
+    files = f"of {number} weight file{'s' if number > 1 else ''} of {name}"
+    if not absent:
+        return f"reads {len(plan.files)} {files}, {decimal(plan.nbytes_in(plan.files))} of {whole}"
+    needed = decimal(plan.nbytes_in(absent))
+    if weights.range_reads:
+        return f"fetches bytes of {len(absent)} {files}, {needed} of {whole}"
+    fetched = _size(weights.size_of(absent))
+    return f"fetches {len(absent)} {files}, {fetched} of {whole}, for {needed} of tensors"
+
+
+def reading_record(plan: LoadPlan) -> dict[str, object]:
+    """What a load reads, for ``run.json``: names of files, and bytes of the tensors."""
+    return {
+        "files": plan.files,
+        "bytes": None if plan.keys is None else plan.nbytes_in(plan.files),
+        "base_of_adapter": plan.checkpoint.source if plan.checkpoint.adapter else None,
+        "everything_because": plan.because or None,
+    }
+
+
+def _size(size: int | None) -> str:
+    return "an unknown size" if size is None else decimal(size)

@@ -1,0 +1,88 @@
+"""Which tensors of a model a measurement reads: all others need not be loaded.
+
+A measurement names one of these functions:
+
+    embedding_tables        the embedding tables alone
+    before_the_decoder      what runs before decoder layer 1
+    forward_to_last_layer   what runs up to the last decoder layer
+    everything              the whole model, as a trace needs it
+
+Each takes a model and its parts and gives the names of tensors.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # measurements name these functions when the program starts
+    from torch import nn
+
+    from normprobe.model.find.parts import Parts
+
+#: From a model on any device, meta included, and its parts to the parameters and buffers that are
+#: read, named as ``named_parameters()`` and ``named_buffers()`` name them.
+Needs = Callable[["nn.Module", "Parts"], set[str]]
+
+
+def embedding_tables(model: "nn.Module", parts: "Parts") -> set[str]:
+    """The text embedding table, and the visual one where there is one."""
+    tables = (parts.text_embedding, parts.visual_embedding)
+    return _below(_tensors(model), [table.name for table in tables if table])
+
+
+def before_the_decoder(model: "nn.Module", parts: "Parts") -> set[str]:
+    """What runs before decoder layer 1; of a bare vision encoder, the encoder."""
+    if parts.decoder_layers is None:
+        encoder = parts.vision_encoder
+        return _below(_tensors(model), [encoder.name] if encoder else [])
+    layers = _below(_tensors(model), [parts.decoder_layers.name])
+    return forward_to_last_layer(model, parts) - layers
+
+
+def forward_to_last_layer(model: "nn.Module", parts: "Parts") -> set[str]:
+    """Everything but the output embedding, which runs after the last decoder layer."""
+    tensors = _tensors(model)
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    heads = [name for name, module in model.named_modules() if head is not None and module is head]
+    return tensors - _below(tensors, heads)
+
+
+def everything(model: "nn.Module", parts: "Parts") -> set[str]:
+    """All tensors: a trace runs the whole model."""
+    return _tensors(model)
+
+
+def unneeded(needs: Needs, model: "nn.Module", parts: "Parts") -> frozenset[str]:
+    """The parameters and buffers that a measurement does not read.
+
+    Args:
+        needs: what it reads, one of the functions above.
+        model: on any device, meta included.
+        parts: of ``find_parts(model)``.
+
+    Returns:
+        Names as ``model.named_parameters()`` and ``model.named_buffers()`` give them.
+    """
+    return _all_but(needs(model, parts), model)
+
+
+def outside(part_name: str, model: "nn.Module") -> frozenset[str]:
+    """The parameters and buffers outside a part, by its dotted name."""
+    return _all_but(_below(_tensors(model), [part_name]), model)
+
+
+def _all_but(needed: set[str], model: "nn.Module") -> frozenset[str]:
+    """A tensor tied to a needed one is needed too: checkpoints store it under either name."""
+    tied: dict[str, str] = getattr(model, "all_tied_weights_keys", {})
+    sources = {tied.get(name, name) for name in needed}
+    partners = {name for name in tied if tied[name] in sources}
+    return frozenset(_tensors(model) - needed - sources - partners)
+
+
+def _tensors(model: "nn.Module") -> set[str]:
+    parameters = model.named_parameters(remove_duplicate=False)
+    return {name for name, _ in [*parameters, *model.named_buffers(remove_duplicate=False)]}
+
+
+def _below(tensors: Iterable[str], names: Iterable[str]) -> set[str]:
+    prefixes = tuple(f"{name}." if name else "" for name in names)
+    return {tensor for tensor in tensors if tensor.startswith(prefixes)}

@@ -1,0 +1,261 @@
+"""The tensors of a checkpoint by key: which file holds each, its shape and type, its values.
+
+Of a checkpoint on the hub, as little is fetched as the question needs: first the index alone, then
+the headers of the files that hold a wanted tensor, then those files, or with range reads the wanted
+bytes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Any
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.model.load.repository import FETCH_AGAIN, Repository
+
+_LFS_POINTER = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What the header of a weight file says of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors names it, such as BF16
+    offset: int | None = None  # bytes behind the file's header; known for files on the hub
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        from transformers.modeling_utils import str_to_torch_dtype
+
+        known = str_to_torch_dtype.get(self.dtype)
+        return prod(self.shape) * (known.itemsize if known else 1)
+
+
+class WeightFiles:
+    """The weight files of one checkpoint, in the formats that transformers loads.
+
+    Args:
+        repository: where they are.
+        explicit: the name of the weight file, where the config gives one.
+        range_reads: of files that are not here, fetch the wanted bytes alone.
+    """
+
+    def __init__(
+        self, repository: Repository, *, explicit: str | None = None, range_reads: bool = False
+    ) -> None:
+        self.repository = repository
+        self.range_reads = range_reads and not repository.is_local
+        self._explicit = explicit
+        self._headers: dict[str, dict[str, TensorHeader]] = {}
+        self._opened: dict[str, Any] = {}
+        self._total_size = 0  # as the index says
+        self._lock = Lock()  # the loader reads in threads
+
+    @cached_property
+    def file_of(self) -> dict[str, str]:
+        """The file of every tensor, by the tensor's key.
+
+        Raises:
+            NormprobeError: no weight file, or an index that cannot be read.
+        """
+        from huggingface_hub import is_offline_mode
+        from transformers.utils import (
+            SAFE_WEIGHTS_INDEX_NAME,
+            SAFE_WEIGHTS_NAME,
+            WEIGHTS_INDEX_NAME,
+            WEIGHTS_NAME,
+        )
+
+        repository = self.repository
+        formats = (
+            (self._explicit or SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME),
+            (WEIGHTS_NAME, WEIGHTS_INDEX_NAME),
+        )
+        for whole, index in formats:
+            # On the hub the index comes first: it is small, and asking for it is cached.
+            if repository.path_here(whole) is None and (path := repository.fetch_if_any(index)):
+                return self._weight_map(path)
+            if repository.holds(whole):
+                return dict.fromkeys(self.headers(whole), whole)
+        if is_offline_mode() and not repository.is_local:
+            raise repository.not_cached(formats[0][0])
+        raise NormprobeError(
+            f"{repository.name} holds no weights: looked for {formats[0][0]} and "
+            f"{WEIGHTS_NAME}, whole or with an index",
+            FETCH_AGAIN,
+        )
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all weight files."""
+        return sorted(set(self.file_of.values()))
+
+    def size_of(self, files: Iterable[str]) -> int | None:
+        """Bytes of some of the files together; None where that is unknown, such as offline."""
+        asked = list(files)
+        sizes = self.repository.sizes(asked)
+        known = [size for size in sizes.values() if size is not None]
+        if len(known) == len(sizes):
+            return sum(known)
+        return (self._total_size or None) if len(asked) == len(self.files) else None
+
+    def header(self, key: str) -> TensorHeader:
+        """Shape and type of a tensor, from the header of its file.
+
+        Raises:
+            NormprobeError: the file is absent or unreadable, or lacks a tensor of the index.
+        """
+        file = self.file_of[key]
+        if key not in self.headers(file):
+            raise NormprobeError(
+                f"{file} of {self.repository.name} lacks {key}, which the index says it holds",
+                FETCH_AGAIN,
+            )
+        return self.headers(file)[key]
+
+    def headers(self, file: str) -> dict[str, TensorHeader]:
+        """The headers of all tensors in a file.
+
+        Raises:
+            NormprobeError: the file is absent or unreadable.
+        """
+        with self._lock:
+            return self._headers_once(file)
+
+    def _headers_once(self, file: str) -> dict[str, TensorHeader]:
+        if file not in self._headers:
+            here = self.repository.path_here(file) is not None
+            remote = not here and file.endswith(".safetensors") and not self.repository.is_local
+            self._headers[file] = self._remote_headers(file) if remote else self._read_headers(file)
+        return self._headers[file]
+
+    def tensors(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Lazy tensors by key: ``tensor[...]`` reads one. Fetches the files that hold them.
+
+        Raises:
+            NormprobeError: a file is absent, unreadable or cannot be fetched.
+        """
+        found: dict[str, Any] = {}
+        by_file: dict[str, list[str]] = {}
+        for key in keys:
+            by_file.setdefault(self.file_of[key], []).append(key)
+        for file, inside in sorted(by_file.items()):
+            if self.range_reads and self.repository.path_here(file) is None:
+                found |= self._ranges(file, inside)
+            else:
+                opened = self._open(file)
+                for key in inside:
+                    self.header(key)  # or the error that names it
+                    found[key] = opened[key] if isinstance(opened, dict) else opened.get_slice(key)
+        return found
+
+    def _ranges(self, file: str, keys: list[str]) -> dict[str, Any]:
+        """Tensors by key, fetched by byte ranges; neighbouring tensors come in one range."""
+        import torch
+        from transformers.modeling_utils import str_to_torch_dtype
+
+        data_size = max(
+            (header.offset or 0) + header.nbytes for header in self.headers(file).values()
+        )
+        headers = {key: self.header(key) for key in keys}
+        spans: list[list[int]] = []
+        for header in sorted(headers.values(), key=lambda header: header.offset or 0):
+            start = (header.offset or 0) - data_size  # from the end: the header's length is unknown
+            if spans and spans[-1][1] == start:
+                spans[-1][1] += header.nbytes
+            else:
+                spans.append([start, start + header.nbytes])
+        found: dict[str, Any] = {}
+        for begin, data in self.repository.read_spans(file, [(a, b) for a, b in spans]):
+            for key, header in headers.items():
+                at = (header.offset or 0) - data_size - begin
+                if 0 <= at < len(data):
+                    found[key] = torch.frombuffer(
+                        data,
+                        dtype=str_to_torch_dtype[header.dtype],
+                        count=prod(header.shape),
+                        offset=at,
+                    ).reshape(header.shape)
+        return found
+
+    def _remote_headers(self, file: str) -> dict[str, TensorHeader]:
+        return {
+            key: TensorHeader(tuple(info.shape), info.dtype, info.data_offsets[0])
+            for key, info in self.repository.remote_header(file).items()
+        }
+
+    def _read_headers(self, file: str) -> dict[str, TensorHeader]:
+        from transformers.modeling_utils import str_to_torch_dtype
+
+        opened = self._open(file)
+        if isinstance(opened, dict):
+            names = {dtype: name for name, dtype in str_to_torch_dtype.items()}
+            return {key: TensorHeader(tuple(t.shape), names[t.dtype]) for key, t in opened.items()}
+        slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
+        return {key: TensorHeader(tuple(s.get_shape()), s.get_dtype()) for key, s in slices.items()}
+
+    def _open(self, file: str) -> Any:
+        """A memory-mapped file: of safetensors an open handle, of .bin tensors by key."""
+        if file not in self._opened:
+            from safetensors import safe_open
+            from transformers.modeling_utils import load_state_dict
+
+            path = self.repository.fetch(file)
+            with self._reading(path):
+                if file.endswith(".safetensors"):
+                    self._opened[file] = safe_open(path, framework="pt")
+                else:  # weights only: a pickle's code is never run
+                    self._opened[file] = load_state_dict(str(path))
+        return self._opened[file]
+
+    def _weight_map(self, index: Path) -> dict[str, str]:
+        """The files by key that an index lists; none may lie outside the checkpoint."""
+        try:
+            found = json.loads(index.read_text(encoding="utf-8"))
+            weight_map = {str(key): str(file) for key, file in found["weight_map"].items()}
+            self._total_size = int((found.get("metadata") or {}).get("total_size") or 0)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise NormprobeError(
+                f"{index.name} of {self.repository.name} is no index: expected JSON with a "
+                "weight_map",
+                FETCH_AGAIN,
+            ) from error
+        for file in set(weight_map.values()):
+            if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+                raise NormprobeError(
+                    f"{index.name} of {self.repository.name} names {file}, outside the checkpoint",
+                    "do not use this checkpoint",
+                )
+        return weight_map
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        """Refuse a file that holds no weights, and name one that cannot be read."""
+        from pickle import UnpicklingError
+
+        from safetensors import SafetensorError
+
+        name = f"{path.name} of {self.repository.name}"
+        with path.open("rb") as file:
+            start = file.read(len(_LFS_POINTER))
+        if not start:
+            raise NormprobeError(f"{name} is empty", FETCH_AGAIN)
+        if start == _LFS_POINTER:
+            raise NormprobeError(
+                f"{name} is a git-lfs pointer, not the weights",
+                "run `git lfs pull` in the checkpoint, or fetch it with `hf download`",
+            )
+        refusals = (SafetensorError, UnpicklingError, OSError, ValueError, EOFError, RuntimeError)
+        try:
+            yield
+        except refusals as error:
+            raise NormprobeError(
+                f"{name} cannot be read: {first_line(error)}", FETCH_AGAIN
+            ) from error

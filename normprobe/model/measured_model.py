@@ -1,0 +1,278 @@
+"""A model that is ready to be measured, and one batch of it with the group of every token.
+
+    model = MeasuredModel(torch_model, find_parts(torch_model), special_token_ids)
+    batch = model.batch(inputs)          # the groups of the prompt
+    batch.groups_at(decoder_input)       # the groups of what enters decoder layer 1
+
+Placeholder ids say where visual tokens are written. Some of these positions hold a learned newline
+or separator instead of pixels: they are found by asking the model, not by knowing it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normprobe.errors import NormprobeError
+from normprobe.hooks import attached, observing, on_input, run_until
+from normprobe.inputs.image_marks import marked_positions
+from normprobe.inputs.token_groups import token_groups
+from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
+from normprobe.model.find.parts import Parts
+from normprobe.model.pixels import pixel_inputs, with_other_pixels
+from normprobe.schema import PADDING, STRUCTURAL, TOKEN_GROUPS, VISUAL
+
+_VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
+
+
+class MeasuredModel:
+    """A model with its parts, and what has to be known of it only once.
+
+    Structural tokens are placeholders that pixels do not change. Their states at the decoder input
+    are learned from the first batch with an image, by running the vision side twice, and recognised
+    by equality in every later batch. A model that has some is asked again when a weight changed.
+
+    Args:
+        model: a transformers model on its device.
+        parts: of ``find_parts(model)``.
+        special_token_ids: ids to report as ``special`` rather than ``text``.
+        vocabulary_ids: ids that the tokenizer can emit; None: there is no tokenizer.
+        found_by: how the parts were found: ``structure``, ``by hand`` or ``trace``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Parts,
+        special_token_ids: Sequence[int] = (),
+        vocabulary_ids: Sequence[int] | None = None,
+        found_by: str = "structure",
+    ) -> None:
+        self.model: Any = model
+        self.parts = parts
+        self.special_token_ids = list(special_token_ids)
+        self.vocabulary_ids = None if vocabulary_ids is None else list(vocabulary_ids)
+        self.found_by = found_by
+        self._structural: Tensor | None = None  # [states, hidden]; None: not learned yet
+        self._learned_from: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """The class of the model, for messages."""
+        return type(self.model).__name__
+
+    @property
+    def has_decoder(self) -> bool:
+        """False for a bare vision encoder."""
+        return self.parts.decoder_layers is not None
+
+    @cached_property
+    def decoder_layers(self) -> list[nn.Module]:
+        """The decoder layers in order.
+
+        Raises:
+            NormprobeError: the model has none.
+        """
+        if self.parts.decoder_layers is None:
+            raise NormprobeError(
+                f"{self} has no decoder layers to measure",
+                "use `normprobe interface` for a bare vision encoder",
+            )
+        return list(self.parts.decoder_layers.module.children())
+
+    def read_stream(self, state: Tensor) -> Tensor:
+        """What a decoder layer takes or returns as ``[batch, seq, hidden]``."""
+        return self.parts.stream.read(state, self._text_config)
+
+    @cached_property
+    def _text_config(self) -> Any:
+        config = getattr(self.model, "config", None)
+        return config.get_text_config(decoder=True) if config is not None else None
+
+    def decoder_input(self, inputs: Mapping[str, Any]) -> Tensor:
+        """What enters decoder layer 1, ``[batch, seq, hidden]``. No decoder layer runs."""
+        first = self.decoder_layers[0]
+        seen: list[Tensor] = []
+        with observing(self.model), attached(on_input(first, seen.append)):
+            run_until(self.model, inputs, entering=first)
+        return self.read_stream(seen[0])
+
+    def batch(self, inputs: Mapping[str, Any]) -> "MeasuredBatch":
+        """Tell the token groups of a batch.
+
+        Where no token id tells visual tokens, other pixels do: the vision side runs twice.
+
+        Args:
+            inputs: what a processor returned, on the model's device.
+
+        Raises:
+            NormprobeError: without ``input_ids``, or with an image but no placeholder for it.
+        """
+        groups = self.prompt_groups(inputs)
+        return MeasuredBatch(self, inputs, groups, self._structural_states(inputs, groups))
+
+    def prompt_groups(self, inputs: Mapping[str, Any]) -> Tensor:
+        """``MeasuredBatch.prompt_groups``, without asking which placeholders are structural.
+
+        Raises:
+            NormprobeError: as ``batch``.
+        """
+        ids, mask = text_ids(inputs, self.parts)
+        if ids is None:
+            raise NormprobeError(
+                f"the inputs hold no input_ids; received {', '.join(inputs)}",
+                "pass what the model's processor returns for text and images",
+            )
+        groups = token_groups(
+            ids,
+            mask if mask is not None and mask.shape == ids.shape else None,
+            self.parts.image_token_ids,
+            self.special_token_ids,
+        )
+        if not pixel_inputs(inputs) or self.parts.fusion in (PREPENDED, CROSS_ATTENTION):
+            return groups
+        marked = marked_positions(inputs, groups.shape)
+        if marked is not None:
+            return torch.where(marked & (groups != PADDING), _VISUAL, groups)
+        if not self.parts.image_token_ids:
+            seen, other = self._with_two_images(inputs)
+            groups = fitted(groups.to(seen.device), seen, self.parts)
+            unmoved = torch.where(groups == _VISUAL, _STRUCTURAL, groups)
+            return torch.where((seen != other).any(-1) & (groups != PADDING), _VISUAL, unmoved)
+        if not bool((groups == _VISUAL).any()):
+            raise NormprobeError(
+                f"the prompt holds no image token: expected one of the ids "
+                f"{list(self.parts.image_token_ids)} in input_ids",
+                "use the processor of this model, or check config.image_token_id",
+            )
+        return groups
+
+    def _structural_states(self, inputs: Mapping[str, Any], groups: Tensor) -> Tensor | None:
+        """States of structural tokens at the decoder input, ``[states, hidden]``.
+
+        No states for most models. None where the question makes no sense: without pixels, or where
+        visual tokens have no placeholders of their own.
+        """
+        # An image tokenizer may give the same tokens for other pixels: that makes none structural.
+        no_placeholders = self.parts.fusion in (DISCRETE, PREPENDED, CROSS_ATTENTION)
+        if not pixel_inputs(inputs) or no_placeholders or not bool((groups == _VISUAL).any()):
+            return None
+        if self._structural is None or (len(self._structural) and self._weights_changed()):
+            seen, other = self._with_two_images(inputs)
+            placeholders = (groups == _VISUAL).to(seen.device)
+            unmoved = placeholders & (seen == other).all(-1)
+            self._structural = torch.unique(seen[unmoved], dim=0)
+            self._learned_from = self._weight_versions()
+        return self._structural
+
+    def _with_two_images(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """The decoder input, and that for other pixels."""
+        return self.decoder_input(inputs), self.decoder_input(with_other_pixels(inputs))
+
+    def _weights_changed(self) -> bool:
+        return self._weight_versions() != self._learned_from
+
+    def _weight_versions(self) -> tuple[int, ...]:
+        """Where each weight lies and how often it was written in place."""
+        weights = list(self.model.parameters())
+        return (
+            *(weight.data_ptr() for weight in weights if not weight.is_meta),
+            # Tensors made under torch.inference_mode count no writes.
+            *(weight._version for weight in weights if not weight.is_inference()),
+        )
+
+
+@dataclass(frozen=True)
+class MeasuredBatch:
+    """The inputs of one forward, and which group each of their tokens belongs to.
+
+    Attributes:
+        model: which they are for.
+        inputs: what the processor returned, on the model's device.
+        prompt_groups: ``[batch, seq]`` int8 codes of ``schema.TOKEN_GROUPS``, every placeholder
+            visual, padding ``schema.PADDING``.
+        structural: ``[states, hidden]`` at the decoder input; None: there cannot be any.
+    """
+
+    model: MeasuredModel
+    inputs: Mapping[str, Any]
+    prompt_groups: Tensor
+    structural: Tensor | None
+
+    def groups_at(self, decoder_input: Tensor) -> Tensor:
+        """The token groups of what enters decoder layer 1.
+
+        Args:
+            decoder_input: ``[batch, positions, hidden]``.
+
+        Returns:
+            ``[batch, positions]`` codes on the device of ``decoder_input``.
+
+        Raises:
+            NormprobeError: when the decoder reads other positions than the prompt's.
+        """
+        on_device = self.prompt_groups.to(decoder_input.device)
+        groups = fitted(on_device, decoder_input, self.model.parts)
+        if self.structural is not None:
+            for state in self.structural.to(decoder_input):
+                same = (decoder_input == state).all(-1) & (groups == _VISUAL)
+                groups = torch.where(same, _STRUCTURAL, groups)
+        return groups
+
+    def states_of(self, group: str) -> Tensor:
+        """The states of a token group at the decoder input, ``[tokens, hidden]``.
+
+        Raises:
+            NormprobeError: when the batch has no such token.
+        """
+        x = self.model.decoder_input(self.inputs)
+        chosen: Tensor = x[self.groups_at(x) == TOKEN_GROUPS.index(group)]
+        if not len(chosen):
+            raise NormprobeError(
+                f"the inputs bring no {group} token to the decoder of {self.model}",
+                "pass a prompt with text and an image",
+            )
+        return chosen
+
+
+def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:
+    """The ids that the measured decoder reads and their mask, each None where there is none.
+
+    The text decoder of an encoder-decoder that attends to the image reads ``decoder_input_ids``.
+    MiniCPM-V takes its ids inside a dict, and the mask beside it.
+    """
+    if isinstance(inputs.get("data"), Mapping):
+        return inputs["data"].get("input_ids"), inputs.get("attention_mask")
+    if parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs:
+        return inputs["decoder_input_ids"], inputs.get("decoder_attention_mask")
+    return inputs.get("input_ids"), inputs.get("attention_mask")
+
+
+def fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:
+    """Add the visual tokens that have no place in the prompt.
+
+    Args:
+        groups: ``[batch, seq]`` codes of the prompt.
+        decoder_input: ``[batch, positions, hidden]``.
+        parts: of the model.
+
+    Returns:
+        ``[batch, positions]`` codes.
+
+    Raises:
+        NormprobeError: when the decoder reads other positions than these.
+    """
+    more = decoder_input.shape[-2] - groups.shape[-1]
+    if more > 0 and parts.fusion == PREPENDED:
+        groups = nn.functional.pad(groups, (more, 0), value=_VISUAL)
+    elif more > 0 and parts.fusion == ADDED:
+        groups = nn.functional.pad(groups, (0, more), value=_VISUAL)
+    if groups.shape != decoder_input.shape[:-1]:
+        raise NormprobeError(
+            f"decoder layer 1 receives {list(decoder_input.shape[:-1])} positions, but the prompts "
+            f"have {list(groups.shape)}: tokens are added or packed inside the model",
+            "this model type is not supported yet; open an issue with its name",
+        )
+    return groups

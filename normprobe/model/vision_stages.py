@@ -1,0 +1,106 @@
+"""Norms on the way from pixels to the decoder, reduced as the modules return."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from normprobe.hooks import on_call
+from normprobe.model.find.parts import Parts
+from normprobe.schema import (
+    PADDING,
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    SPECIAL,
+    TOKEN_GROUPS,
+    VISION_ENCODER,
+    VISUAL,
+)
+from normprobe.statistics.sample_statistics import statistics_of
+from normprobe.statistics.token_metrics import token_norms
+
+
+class VisionStages:
+    """Watches vision encoder and projector; keeps a norm and a group code a row, on the device.
+
+    Class and register rows are special. Padded patches and empty tiles count nowhere: what masks
+    the vision encoder was given tells them, wherever a stage has one row for each of its rows.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._counted: Tensor | None = None  # [rows of the encoder] bool
+        self._rows_of_tile: int | None = None
+        self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
+
+    def handles(self) -> list[RemovableHandle]:
+        """The hooks to attach while the model runs."""
+        watched = (
+            (self._parts.vision_encoder, self._encoded),
+            (self._parts.projector, self._projected),
+        )
+        return [on_call(part.module, see) for part, see in watched if part is not None]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a (stage, group): stage, group, hidden_size and the statistics of the norm."""
+        rows = []
+        for stage, kept in self._kept.items():
+            norms, groups = self._joined(stage)
+            for code, group in enumerate(TOKEN_GROUPS):
+                if (groups == code).any():
+                    row = statistics_of(norms[None, groups == code].numpy(), ["norm"])
+                    rows.append({"stage": stage, "group": group, "hidden_size": kept[0][2], **row})
+        return rows
+
+    def attended(self, samples: int) -> list[dict[str, Any]]:
+        """Statistics of the states that text attends to, one a sample.
+
+        Args:
+            samples: of the batch; their states follow each other in every model that attends.
+        """
+        stage = PROJECTOR_OUTPUT if self._parts.projector is not None else VISION_ENCODER
+        norms, groups = self._joined(stage)
+        each = zip(norms.reshape(samples, -1), groups.reshape(samples, -1), strict=True)
+        return [statistics_of(norm[None, code != PADDING].numpy(), ["norm"]) for norm, code in each]
+
+    def _joined(self, stage: str) -> tuple[Tensor, Tensor]:
+        norms, groups, _ = zip(*self._kept[stage], strict=True)
+        return torch.cat(norms).cpu(), torch.cat(groups).cpu()
+
+    def _encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
+        del pixels
+        state = self._as_rows(state)
+        self._rows_of_tile = state.shape[-2]
+        rows = state.shape[:-1].numel()
+        self._counted = torch.ones(rows, dtype=torch.bool, device=state.device)
+        for name, mask in arguments.items():
+            # One value a row, or one a tile of rows.
+            fits = isinstance(mask, Tensor) and mask.numel() > 1 and rows % mask.numel() == 0
+            if fits and "mask" in str(name):
+                of_rows = mask.reshape(-1).repeat_interleave(rows // mask.numel())
+                self._counted &= of_rows.bool().to(state.device)
+        self._keep(VISION_ENCODER, state)
+
+    def _projected(self, entered: Tensor, left: Tensor, arguments: Any) -> None:
+        del arguments
+        # Without a vision encoder the projector receives pixels.
+        if self._parts.vision_encoder is not None:
+            self._keep(PROJECTOR_INPUT, self._as_rows(entered))
+        self._keep(PROJECTOR_OUTPUT, left)
+
+    def _as_rows(self, state: Tensor) -> Tensor:
+        """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``."""
+        is_map = self._parts.channels_first and state.dim() > 3
+        return state.movedim(-3, -1) if is_map else state
+
+    def _keep(self, stage: str, state: Tensor) -> None:
+        norms = token_norms(state)
+        groups = torch.full_like(norms, TOKEN_GROUPS.index(VISUAL), dtype=torch.int8)
+        if state.shape[-2] == self._rows_of_tile:
+            groups[..., : self._parts.class_rows] = TOKEN_GROUPS.index(SPECIAL)
+        norms, groups = norms.flatten(), groups.flatten()
+        if self._counted is not None and self._counted.numel() == norms.numel():
+            groups = torch.where(self._counted.to(groups.device), groups, PADDING)
+        self._kept.setdefault(stage, []).append((norms, groups, state.shape[-1]))

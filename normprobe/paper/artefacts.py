@@ -1,0 +1,189 @@
+"""The paper's tables and figures, and the commands that make each."""
+
+import re
+import shlex
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from normprobe.errors import NormprobeError
+from normprobe.paper.numbers import needs_remote_code
+
+
+@dataclass(frozen=True)
+class PaperCommand:
+    """One command line."""
+
+    words: tuple[str, ...]  # without `normprobe`
+    model: str  # as the paper's table names it; of `compare` empty
+    folder: Path  # what it writes
+
+    @property
+    def line(self) -> str:
+        """To be pasted into a shell, an option and its value never torn apart."""
+        text = re.sub(r"(?<= )(--?[a-z]+) (?!-)", r"\1\0", shlex.join(("normprobe", *self.words)))
+        lines = textwrap.wrap(
+            text, 78, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        return " \\\n".join(lines).replace("\0", " ")
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A table or a figure of the paper."""
+
+    shows: str
+    steps: Sequence[Mapping[str, Any]]
+    note: str = ""
+    compare: bool = False
+
+    def commands(self, folder: Path) -> Iterator[PaperCommand]:
+        """The commands that make it, in order; their runs lie in ``folder``."""
+        runs = []
+        for step in self.steps:
+            command, *options = shlex.split(step["command"])
+            for model in step["models"]:
+                run = folder / model.split("/")[-1]
+                trust = ["--trust-remote-code"] if needs_remote_code(model) else []
+                written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
+                words = (command, model, *options, *trust, *written)
+                runs.append(run)
+                yield PaperCommand(words, model, run)
+        if self.compare:
+            both = folder / "compare"
+            yield PaperCommand(("compare", *map(str, runs), "-o", str(both)), "", both)
+
+    @property
+    def names(self) -> list[str]:
+        """Every word of the commands that something else can take the place of."""
+        words = (
+            word
+            for step in self.steps
+            for word in (*step["models"], *shlex.split(step["command"])[1:])
+        )
+        return list(dict.fromkeys(words))
+
+    @property
+    def own(self) -> list[str]:
+        """Names in capitals: what the paper did not publish, and a user gives."""
+        return [name for name in self.names if name.isupper()]
+
+
+@dataclass(frozen=True)
+class _Command:
+    """One command line."""
+
+    words: tuple[str, ...]  # without `normprobe`
+    model: str  # as the paper's table names it; of `compare` empty
+    folder: Path  # what it writes
+
+    @property
+    def line(self) -> str:
+        """To be pasted into a shell, an option and its value never torn apart."""
+        text = re.sub(r"(?<= )(--?[a-z]+) (?!-)", r"\1\0", shlex.join(("normprobe", *self.words)))
+        lines = textwrap.wrap(
+            text, 78, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        return " \\\n".join(lines).replace("\0", " ")
+
+
+@dataclass(frozen=True)
+class _Artefact:
+    """A table or a figure of the paper."""
+
+    shows: str
+    steps: Sequence[Mapping[str, Any]]
+    note: str = ""
+    compare: bool = False
+
+    def commands(self, folder: Path) -> Iterator[_Command]:
+        """The commands that make it, in order; their runs lie in ``folder``."""
+        from normprobe.paper.numbers import needs_remote_code
+
+        runs = []
+        for step in self.steps:
+            command, *options = shlex.split(step["command"])
+            for model in step["models"]:
+                run = folder / model.split("/")[-1]
+                trust = ["--trust-remote-code"] if needs_remote_code(model) else []
+                written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
+                words = (command, model, *options, *trust, *written)
+                runs.append(run)
+                yield _Command(words, model, run)
+        if self.compare:
+            both = folder / "compare"
+            yield _Command(("compare", *map(str, runs), "-o", str(both)), "", both)
+
+    @property
+    def names(self) -> list[str]:
+        """Every word of the commands that something else can take the place of."""
+        words = (
+            word
+            for step in self.steps
+            for word in (*step["models"], *shlex.split(step["command"])[1:])
+        )
+        return list(dict.fromkeys(words))
+
+    @property
+    def own(self) -> list[str]:
+        """Names in capitals: what the paper did not publish, and a user gives."""
+        return [name for name in self.names if name.isupper()]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What ``--run`` runs differently from what is listed."""
+
+    substitutes: Mapping[str, str]
+    data: str | None
+    limit: int | None
+    trust_remote_code: bool
+    overwrite: bool
+
+    def apply(self, words: Sequence[str]) -> list[str]:
+        """The words of a command with the changes."""
+        changed = [self.substitutes.get(word, word) for word in words]
+        if "--trust-remote-code" in changed and not self.trust_remote_code:
+            changed.remove("--trust-remote-code")  # the command then says that it is needed
+        if "--data" in changed:
+            if self.data is not None:
+                changed[changed.index("--data") + 1] = self.data
+            if self.limit is not None:
+                changed += ["--limit", str(self.limit)]
+        return changed + (["--overwrite"] if self.overwrite else [])
+
+
+def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str, str]:
+    """``--model`` as a mapping.
+
+    Raises:
+        NormprobeError: not NAME=VALUE, a name that the commands do not have, or one missing.
+    """
+    taken = dict[str, str]()
+    for text in given:
+        word, _, value = text.partition("=")
+        if not value or word not in artefact.names:
+            models = [model for step in artefact.steps for model in step["models"]]
+            raise NormprobeError(
+                f"--model {text}: expected NAME=VALUE with a NAME of {name}: {', '.join(models)}",
+                f"--model {models[0]}=path/to/checkpoint",
+            )
+        taken[word] = value
+    missing = [word for word in artefact.own if word not in taken]
+    if missing:
+        raise NormprobeError(
+            f"{name} needs what the paper did not publish: {', '.join(missing)}",
+            " ".join(f"--model {word}=..." for word in missing),
+        )
+    return taken
+
+
+@cache
+def artefacts() -> dict[str, Artefact]:
+    text = (files("normprobe.paper") / "commands.toml").read_text(encoding="utf-8")
+    return {name: Artefact(**entry) for name, entry in tomllib.loads(text).items()}

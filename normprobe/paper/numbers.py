@@ -1,0 +1,109 @@
+"""The numbers of Tables 1-3 and 6-8 of arXiv 2512.08374, which lie beside this file as printed.
+
+- ``published_numbers``: all of them
+- ``names_of``: what the paper calls a model
+- ``needs_remote_code``: whether it is known to bring code of its own
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import as_file, files
+from typing import NamedTuple
+
+import pandas as pd
+
+from normprobe.paper.quantities import AFTER, BEFORE, ENCODER, TEXT_TABLE, VISUAL_TABLE
+
+
+class Published(NamedTuple):
+    """A number as the paper prints it."""
+
+    source: str  # e.g. Table 2
+    name: str  # what the paper calls the model
+    quantity: str  # of ``quantities``; of a token table, the token
+    statistic: str  # mean, std or hidden size; of a token table, the rank
+    value: float
+
+
+def names_of(model: str) -> set[str]:
+    """What the paper calls a model; nothing where it has no such model.
+
+    Args:
+        model: a hub id in any case, or the name of a folder with a local copy.
+    """
+    known = _models()
+    ids = known["hub_id"].str.casefold()
+    same = ids.eq(model.casefold()) | ids.str.split("/").str[-1].eq(model.casefold())
+    return set(known.loc[same, "name"])
+
+
+def needs_remote_code(hub_id: str) -> bool:
+    """Whether one of the paper's models brings code of its own."""
+    known = _models()
+    return bool(known.loc[known["hub_id"] == hub_id, "remote_code"].eq("yes").any())
+
+
+@cache
+def published_numbers() -> tuple[Published, ...]:
+    """Every number of the paper that a command measures."""
+    return tuple(
+        number
+        for read in (_table_1, _table_2, _table_3, _table_6, _token_tables)
+        for number in read()
+        if number.value == number.value  # the paper prints no deviation of some
+    )
+
+
+def _table_1() -> Iterator[Published]:
+    for row in _rows("table1_interface"):
+        quantity = {"visual": ENCODER, "text": TEXT_TABLE}[row["modality"]]
+        for statistic, column in (("mean", "mean"), ("std", "std"), ("hidden size", "hidden_size")):
+            yield Published("Table 1", row["model"], quantity, statistic, float(row[column]))
+
+
+def _table_2() -> Iterator[Published]:
+    columns = {"before_projector": BEFORE, "after_projector": AFTER, "text_embedding": TEXT_TABLE}
+    for row in _rows("table2_projector"):
+        for column, quantity in columns.items():
+            for statistic in ("mean", "std"):
+                value = float(row.get(f"{column}_{statistic}", "nan"))
+                yield Published("Table 2", row["model"], quantity, statistic, value)
+
+
+def _table_3() -> Iterator[Published]:
+    for row in _rows("table3_ovis"):
+        quantity = {"visual": VISUAL_TABLE, "text": TEXT_TABLE}[row["modality"]]
+        for statistic in ("mean", "std"):
+            yield Published("Table 3", "Ovis 2.5", quantity, statistic, float(row[statistic]))
+
+
+def _table_6() -> Iterator[Published]:
+    for row in _rows("table6_embedding_global"):
+        name = f"{row['family']} {row['variant']}"
+        for statistic in ("mean", "std"):
+            yield Published("Table 6", name, TEXT_TABLE, statistic, float(row[statistic]))
+
+
+def _token_tables() -> Iterator[Published]:
+    tables = (
+        ("Table 7", "table7_top_tokens_qwen2", "Qwen2-7B"),
+        ("Table 8", "table8_top_tokens_qwen2_5", "Qwen2.5-7B"),
+    )
+    for source, file, family in tables:
+        for variant in ("base", "vl"):
+            for row in _rows(file):
+                token = row[f"{variant}_token"].replace("\\n", "\n")
+                norm = float(row[f"{variant}_l2_norm"])
+                yield Published(source, f"{family} {variant}", token, f"rank {row['rank']}", norm)
+
+
+def _models() -> pd.DataFrame:
+    return pd.DataFrame(_rows("models"))
+
+
+@cache
+def _rows(file: str) -> list[dict[str, str]]:
+    """One of the files beside this one, every field as text, empty fields as ``nan``."""
+    with as_file(files("normprobe.paper") / f"{file}.csv") as path:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    return [{str(k): v or "nan" for k, v in row.items()} for row in table.to_dict("records")]

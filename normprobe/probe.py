@@ -1,0 +1,527 @@
+"""``Probe``: a model that is ready to be measured. The command line is this in words.
+
+probe = Probe("org/model")                 # a hub id, a folder, or a model in memory
+run = probe.layers(data="mmbench")         # a Run: .table, .verdict, .figures(), .save()
+probe.layers(inputs).table                 # one batch of the processor, in memory
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import nn
+
+from normprobe.data.data_set import DataSet, open_data
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.inputs.batches import batches
+from normprobe.inputs.on_device import inputs_for
+from normprobe.measurements import Measurement, measurement
+from normprobe.model.align.target import PROMPT
+from normprobe.model.align.temporary import aligned
+from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER, open_checkpoint
+from normprobe.model.find.overrides import OVERRIDES
+from normprobe.model.find.parts import Parts
+from normprobe.model.load.required_tensors import Needs, everything
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.tracing.find_or_trace import verified
+from normprobe.run import Run, finished
+from normprobe.runs.begin import Output, start_run
+from normprobe.runs.collecting import BatchSize, collect, note_confidence
+from normprobe.runs.model_record import note_model
+from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
+from normprobe.runs.processes import join_processes
+from normprobe.runs.run_folder import RunFolder
+from normprobe.runs.run_store import RunStore
+
+log = logging.getLogger(__name__)
+
+#: What a record calls the data of a batch that was given.
+_INPUTS = "fixed inputs"
+
+#: Samples that an alignment target is measured on: the prompts of a data set differ little.
+_ALIGNMENT_SAMPLES = 16
+
+
+class Probe:
+    """A model that is ready to be measured, as often as wanted.
+
+    Parts and structural tokens are found once. Of a checkpoint no more is loaded than the
+    measurements read; a measurement that reads more loads it then.
+
+    Args:
+        model: ``specimen`` (bundled), a local folder, a hub id, or a transformers model in memory.
+        processor: of a model in memory, where samples are measured; of a checkpoint: its own.
+        revision: branch, tag or commit of a hub id.
+        trust_remote_code: run the checkpoint's own code.
+        device: ``auto``, cpu, cuda, cuda:1 or mps. A model in memory stays where it is.
+        dtype: ``auto`` (as saved), float32, bfloat16 or float16.
+        device_map: ``auto``: spread over devices with accelerate.
+        attn_implementation: sdpa, eager, flash_attention_2.
+        range_reads: fetch the needed bytes of a hub model, not whole files.
+        named: parts named by hand: dotted names by role, and ``image_token_ids``.
+        system: system prompt; ``none`` for none; None: the chat template's.
+        special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
+            tokenizer.
+
+    Raises:
+        NormprobeError: there is no such checkpoint, or its config cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module = "specimen",
+        processor: Any = None,
+        *,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        device: str = "auto",
+        dtype: str = "auto",
+        device_map: str | None = None,
+        attn_implementation: str | None = None,
+        range_reads: bool = False,
+        named: Mapping[str, Any] | None = None,
+        system: str | None = None,
+        special_token_ids: Iterable[int] | None = None,
+    ) -> None:
+        common: dict[str, Any] = {
+            "named": named,
+            "system": system,
+            "special_token_ids": special_token_ids,
+        }
+        loading: dict[str, Any] = {
+            "device": device,
+            "dtype": dtype,
+            "device_map": device_map,
+            "attn_implementation": attn_implementation,
+            "range_reads": range_reads,
+        }
+        self._source: MemorySource | CheckpointSource
+        if isinstance(model, nn.Module):
+            self._source = MemorySource(model, processor, **common)
+        else:
+            checkpoint = open_checkpoint(
+                str(model), revision=revision, trust_remote_code=trust_remote_code
+            )
+            self._source = CheckpointSource(checkpoint, processor, **loading, **common)
+        self._typed = None if isinstance(model, nn.Module) else str(model)
+        self._device, self._device_map = device, device_map
+        self._options = {
+            "model": self._typed,
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "system": system,
+            **loading,
+            **(named or {}),
+        }
+
+    @property
+    def name(self) -> str:
+        """What the model is called in run folders and titles."""
+        return str(self._source.facts["model"])
+
+    @property
+    def parts(self) -> Parts:
+        """Where the model keeps its vision encoder, projector, decoder layers and tables.
+
+        Raises:
+            NormprobeError: the model cannot be loaded, or its parts are not found.
+        """
+        return self._source.measured([]).parts
+
+    def load(self, *names: str) -> "Probe":
+        """Load what some measurements read, rather than when the first of them asks for it.
+
+        Args:
+            *names: of measurements, such as ``layers``; none: the whole model.
+
+        Returns:
+            The probe itself.
+        """
+        needs = [needs for name in names if (needs := measurement(name).needs)]
+        self._source.measured(needs or [everything])
+        return self
+
+    def layers(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
+        """Norm, cosine, angle and update of every decoder layer. Arguments are of ``measure``."""
+        return self.measure("layers", data, **options)
+
+    def interface(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
+        """Norms from the vision encoder to the decoder input. Arguments are those of ``measure``."""
+        return self.measure("interface", data, **options)
+
+    def measure(
+        self,
+        name: str,
+        data: str | Mapping[str, Any] = "sample",
+        *,
+        batch_size: BatchSize = 1,
+        limit: int | None = None,
+        seed: int = 42,
+        skip_bad: bool = False,
+        align: str | float | None = None,
+        verify: bool = False,
+        output: Output = None,
+        overwrite: bool = False,
+        resume: bool = False,
+    ) -> Run:
+        """Run the model over samples.
+
+        Args:
+            name: of a measurement over samples: ``layers`` or ``interface``.
+            data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
+                folder; or one batch, as the model's processor returned it.
+            batch_size: samples a forward; ``auto``: as many as fit.
+            limit: draw this many samples.
+            seed: of the draw.
+            skip_bad: leave bad rows out and list them.
+            align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
+                the text embedding), ``prompt`` (that of the prompts) or a number. The model is as
+                it was afterwards.
+            verify: compare the parts with a trace of the running model.
+            output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
+            overwrite: replace a run folder that exists.
+            resume: go on with an unfinished run in ``output``.
+
+        Raises:
+            NormprobeError: whatever of these fails; nothing is written before the run is due.
+            SystemExit: in all but the main process of several, whose work is done.
+        """
+        measured_by = measurement(name)
+        if not measured_by.over_samples:
+            raise NormprobeError(
+                f"{name} is no measurement over samples", f"call probe.{name}(...) instead"
+            )
+        self._require_kind(measured_by)
+        options = {
+            **self._options,
+            "batch_size": batch_size,
+            "skip_bad": skip_bad,
+            "align": align,
+            "verify": verify,
+        }
+        begin: dict[str, Any] = {"output": output, "overwrite": overwrite, "resume": resume}
+        if isinstance(data, Mapping):
+            return self._measure_inputs(measured_by, data, options | {"data": _INPUTS}, begin)
+        options |= {"data": data, "limit": limit, "seed": seed}
+        samples = open_data(data, limit=limit, seed=seed, skip_bad=skip_bad)
+        self._require_fitting(measured_by, samples, data)
+        processes = join_processes(self._device, self._device_map)
+        run = processes.shared(
+            lambda: start_run(name, self._source.facts, options, data=samples, **begin)
+        )
+        with ExitStack() as until_measured:
+            with run.discarded_on_failure():
+                model = self._ready(measured_by, samples, verify=verify, device=processes.device)
+                if verify:
+                    self._note_verified(run, model, samples)
+                if align is not None:
+                    examples = self._alignment_examples(model, align, samples)
+                    until_measured.enter_context(self._aligned(run, model, align, examples))
+            started = time.perf_counter()
+            self._note(run, model)
+            rows = collect(
+                run, model, samples, self._source.builder, measured_by.sample_rows, batch_size
+            )
+            tables = measured_by.tables(rows, model)
+        return finished(run, tables, started)
+
+    def _measure_inputs(
+        self,
+        measured_by: Measurement,
+        inputs: Mapping[str, Any],
+        options: Mapping[str, Any],
+        begin: Mapping[str, Any],
+    ) -> Run:
+        """Measure one batch that a processor made."""
+        run = start_run(measured_by.name, self._source.facts, options, **begin)
+        run.note(data=_INPUTS)
+        with run.discarded_on_failure(), ExitStack() as until_measured:
+            model = self._ready(measured_by, inputs=inputs)
+            on_device = inputs_for(model.model, inputs)
+            if options["align"] is not None:
+                aligned_model = self._aligned(run, model, options["align"], [on_device])
+                until_measured.enter_context(aligned_model)
+            started = time.perf_counter()
+            self._note(run, model)
+            rows = measured_by.sample_rows(model, on_device, None).assign(image_hash=None)
+            run.append(rows)
+            note_confidence(run, rows)
+            tables = measured_by.tables(rows, model)
+        return finished(run, tables, started)
+
+    def embeddings(
+        self,
+        *,
+        top: int = 10,
+        base: "Probe | str | None" = None,
+        output: Output = None,
+        overwrite: bool = False,
+    ) -> Run:
+        """Norms of the embedding tables, and the tokens that stand out.
+
+        Args:
+            top: how many tokens with the largest and smallest norms to name.
+            base: the language model that it was trained from: how far has the table moved?
+            output: as in ``measure``, like ``overwrite``.
+            overwrite: replace a run folder that exists.
+
+        Raises:
+            NormprobeError: there is no text embedding table, or it cannot be read.
+        """
+        from normprobe.measurements.embeddings.measure import measure_embeddings
+        from normprobe.measurements.embeddings.text_table import text_table
+
+        measured_by = measurement("embeddings")
+        if isinstance(base, str):
+            base = self._beside(base)
+        options = {**self._options, "top": top, "base": base and base._typed}
+        run = start_run(
+            "embeddings", self._source.facts, options, output=output, overwrite=overwrite
+        )
+        with run.discarded_on_failure():  # nothing is kept of a table that cannot be read
+            older = None
+            if base is not None:
+                other = base._ready(measured_by)
+                if other.parts.text_embedding is None:
+                    raise NormprobeError(
+                        "the base model has no text embedding table",
+                        "pass a language model as --base",
+                    )
+                older = text_table(other, base._source.builder.tokenizer)
+                run.note(base=base.name, base_revision=base._source.facts["model_revision"])
+            model = self._ready(measured_by)
+            started = time.perf_counter()
+            self._note(run, model)
+            tokenizer = self._source.builder.tokenizer
+            tables = measure_embeddings(model, text_table(model, tokenizer), top, older)
+        return finished(run, tables, started)
+
+    def attention(
+        self,
+        image: Path | str | Image.Image | Sample,
+        prompt: str = "",
+        *,
+        words: Sequence[str] = (),
+        layers: Sequence[int] = (),
+        box: tuple[float, float, float, float] | None = None,
+        output: Output = None,
+        overwrite: bool = False,
+    ) -> Run:
+        """How much the text of one prompt attends to its image, and where.
+
+        Args:
+            image: a picture, its file, or a sample of a data set.
+            prompt: the question about it; empty: that of the sample.
+            words: words or phrases of the prompt to follow.
+            layers: whose heat maps to keep, from 1; none: a few of all depths.
+            box: target region: left, top, right, bottom in pixels of the image.
+            output: as in ``measure``, like ``overwrite``.
+            overwrite: replace a run folder that exists.
+
+        Raises:
+            NormprobeError: the model is no vision-language model, or as ``measure_attention``.
+        """
+        from normprobe.data.own_picture import as_sample
+        from normprobe.measurements.attention.measure import attention_of
+
+        measured_by = measurement("attention")
+        sample = as_sample(image, prompt)
+        self._require_kind(measured_by)
+        options = {
+            **self._options,
+            "image": sample.id,
+            "prompt": sample.prompt,
+            "word": list(words),
+            "layer": list(layers),
+            "box": box,
+        }
+        run = start_run(
+            "attention", self._source.facts, options, output=output, overwrite=overwrite
+        )
+        with run.discarded_on_failure():  # a single forward: nothing is kept of a failure
+            model = self._ready(measured_by, [sample])
+            started = time.perf_counter()
+            self._note(run, model)
+            builder = self._source.builder
+            found = attention_of(model, builder, sample, words=words, layers=layers, box=box)
+            run.note(
+                data=sample.id, image_hashes={sample.id: sample.image_hash}, places=found.places
+            )
+            tables = {"attention": found.table}
+            if found.heatmaps is not None:
+                assert sample.image is not None
+                tables["heatmaps"] = found.heatmaps
+                run.write_image("image", sample.image)
+            else:
+                without_box = "; no signal-to-noise of --box either" if box is not None else ""
+                self._warn(run, f"no heat maps: {found.places}{without_box}")
+        return finished(run, tables, started)
+
+    def align(
+        self,
+        target: str | float = "table",
+        data: str = "sample",
+        *,
+        limit: int | None = None,
+        seed: int = 42,
+        output: Output = None,
+        overwrite: bool = False,
+    ) -> Run:
+        """The norm that gives visual tokens the norm of text, to train with (Section 5).
+
+        With ``output`` it is saved there as an adapter, which ``Probe`` and ``load_aligned`` take.
+        The model itself is left as it is.
+
+        Args:
+            target: as ``align`` of ``measure``.
+            data: whose first samples the target is measured on.
+            limit: as in ``measure``, like the three that follow.
+            seed: of the draw.
+            output: the folder of the adapter.
+            overwrite: replace a run folder that exists.
+
+        Raises:
+            NormprobeError: where alignment makes no sense, or the target cannot be measured.
+        """
+        from normprobe.measurements.align.measure import alignment_table, save_adapter
+
+        measured_by = measurement("align")
+        self._require_kind(measured_by)
+        options = {**self._options, "target": target, "data": data, "limit": limit, "seed": seed}
+        samples = open_data(data, limit=limit, seed=seed)
+        run = start_run(
+            "align",
+            self._source.facts,
+            options,
+            data=samples,
+            output=output,
+            overwrite=overwrite,
+        )
+        with run.discarded_on_failure():
+            model = self._ready(measured_by, samples)
+            examples = self._alignment_examples(model, target, samples)
+            with self._aligned(run, model, target, examples):
+                self._note(run, model)
+                if isinstance(run, RunFolder):
+                    save_adapter(run, model, *self._source.opened_by)
+            run.write_table("align", alignment_table(run.record["alignment"]))
+            run.finish()
+        return Run(run)
+
+    def _ready(
+        self,
+        measured_by: Measurement,
+        samples: "DataSet | Sequence[Any]" = (),
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        verify: bool = False,
+        device: str = "",
+    ) -> MeasuredModel:
+        """The model with what a measurement reads of it."""
+        needs: list[Needs] = [everything] if verify else []
+        if measured_by.needs is not None and not verify:
+            needs = [measured_by.needs]
+
+        def examples() -> Iterator[Mapping[str, Any]]:
+            yield example_inputs(self._source.builder, samples) if inputs is None else inputs
+
+        return self._source.measured(needs, examples(), device)
+
+    @contextmanager
+    def _aligned(
+        self,
+        run: RunStore,
+        model: MeasuredModel,
+        target: str | float,
+        examples: Sequence[Mapping[str, Any]],
+    ) -> Iterator[None]:
+        """Align the model inside the block, and record how."""
+        with aligned(model, _number_or_name(target), examples) as alignment:
+            facts = {name: value for name, value in vars(alignment).items() if name != "norm"}
+            run.note(alignment=facts | {"hidden_size": alignment.norm.normalized_shape[0]})
+            if alignment.scale is None:
+                self._warn(
+                    run,
+                    "behind the projector the model does more than scale visual tokens (it adds "
+                    "positions or normalises): their norm at the decoder input is not the target",
+                )
+            yield
+
+    def _alignment_examples(
+        self, model: MeasuredModel, target: str | float, samples: DataSet
+    ) -> list[Mapping[str, Any]]:
+        """Inputs that an alignment target is measured on, on the model's device."""
+        builder = self._source.builder
+        found = [example_inputs(builder, samples)]
+        if target == PROMPT:
+            few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
+            found = [inputs for _, inputs in few]
+        return [inputs_for(model.model, inputs) for inputs in found]
+
+    def _note(self, run: RunStore, model: MeasuredModel) -> None:
+        for warning in note_model(run, model, self._source.weights_record):
+            log.warning("warning: %s", warning)
+
+    def _warn(self, run: RunStore, text: str) -> None:
+        run.add_warning(text)
+        log.warning("warning: %s", text)
+
+    def _note_verified(self, run: RunStore, model: MeasuredModel, samples: DataSet) -> None:
+        """Trace one sample, and say where the trace and the parts in use agree."""
+        example = example_inputs(self._source.builder, samples)
+        table = verified(model.model, model.parts, example)
+        run.note(verified=table.to_dict("records"))
+        for _, row in table.iterrows():
+            word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
+            log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
+        if not table["agree"].all():
+            run.add_warning("parts differ from a trace of the running model, see `verified`")
+
+    def _require_kind(self, measured_by: Measurement) -> None:
+        """Refuse a checkpoint that a measurement makes no sense of."""
+        kind, kinds = self._source.kind, measured_by.kinds
+        if kind is not None and kinds and kind not in kinds:
+            raise NormprobeError(
+                f"{self.name} is a {kind}; {measured_by.name} needs a {' or '.join(kinds)}",
+                f"measure the side that exists: normprobe interface {self._typed}",
+            )
+
+    def _require_fitting(self, measured_by: Measurement, samples: DataSet, data: str) -> None:
+        """Refuse images for a language model's layers, and text for a vision encoder."""
+        facts, kind = self._source.facts, self._source.kind
+        if OVERRIDES.get(facts["model_type"], {}).get("videos_only"):
+            raise NormprobeError(
+                f"{self.name} ({facts['model_type']}) reads videos; {measured_by.name} measures "
+                "images",
+                "`normprobe embeddings` and `normprobe inspect` work without images",
+            )
+        text_alone = measured_by.text_of_language_models
+        if kind == LANGUAGE_MODEL and text_alone and samples.has_images:
+            raise NormprobeError(
+                f"{self.name} is a {kind}, and the samples of --data {data} hold images",
+                "pass --data text, or measure the side that exists: normprobe interface "
+                f"{self._typed}",
+            )
+        if kind == VISION_ENCODER and not samples.has_images:
+            raise NormprobeError(
+                f"{self.name} is a {kind}, and the samples of --data {data} hold no images",
+                "pass --data with images, such as --data sample",
+            )
+
+    def _beside(self, model: str) -> "Probe":
+        """A probe of another checkpoint, loaded in the same way."""
+        same = ("trust_remote_code", "device", "dtype", "range_reads")
+        return Probe(model, **{name: self._options[name] for name in same})
+
+
+def _number_or_name(target: str | float) -> str | float:
+    try:
+        return float(target)
+    except ValueError:
+        return target

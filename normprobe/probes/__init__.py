@@ -1,1 +1,0 @@
-"""What is measured: tensor arithmetic per token, and statistics that merge exactly."""

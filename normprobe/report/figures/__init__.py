@@ -1,0 +1,1 @@
+"""What every figure shares: style, title, and drawing them all."""

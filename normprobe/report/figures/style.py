@@ -1,0 +1,142 @@
+"""The shared look of the figures: sizes, colours, markers, axes and files.
+
+Nothing here touches ``pyplot`` or settings outside ``look``: a caller's own figures stay as they
+are, and the caller's matplotlibrc does not change these.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import ArrayLike
+
+from normprobe.report.figures.glyphs import FONT
+from normprobe.report.significant import significant
+from normprobe.runs.atomic import write_by_rename
+from normprobe.schema import NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VISUAL
+
+DOUBLE_WIDTH = 7.0  # inches: both columns
+
+_LOOK = {
+    "font.family": FONT,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "figure.titlesize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.columnspacing": 1.6,
+    "legend.handlelength": 2.8,  # long enough to tell dashes from dots
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.5,
+    "pdf.fonttype": 42,  # TrueType: text stays text, which journals ask for
+    "text.parse_math": False,  # tokens and model names hold dollar signs
+}
+
+
+class GroupLook(NamedTuple):
+    """How a token group is drawn: each of the three alone tells the groups apart."""
+
+    color: str
+    marker: str
+    linestyle: str
+
+
+#: Okabe-Ito colours, which differ for colour-blind readers; one for each group, in every figure.
+GROUP_LOOKS = {
+    VISUAL: GroupLook("#D55E00", "o", "-"),
+    TEXT: GroupLook("#0072B2", "s", "--"),
+    SPECIAL: GroupLook("#009E73", "^", "-."),
+    STRUCTURAL: GroupLook("#CC79A7", "D", ":"),
+    NON_VISUAL: GroupLook("#56B4E9", "v", "--"),
+}
+
+
+#: One for each compared run, or each query of attention: from Tol's muted palette, no group's.
+SERIES_COLORS = ("#882255", "#999933", "#44AA99", "#332288", "#AA4499", "#000000", "#DDCC77")
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Use the look for figures that are made, and saved, inside."""
+    with matplotlib.style.context(["default", _LOOK]):
+        yield
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """A figure with a title and constrained layout; sizes in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title)
+    return figure
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write ``<stem>.png`` at 200 dpi and ``<stem>.pdf``, each complete by rename.
+
+    Raises:
+        NormprobeError: a file cannot be written.
+    """
+    files = []
+    for suffix in (".png", ".pdf"):
+        file = stem.with_name(stem.name + suffix)
+        write_by_rename(file, image_bytes(figure, suffix[1:]))
+        files.append(file)
+    return files
+
+
+def image_bytes(figure: Figure, kind: str, *, dpi: int = 200) -> bytes:
+    """A figure as an image file, ``png`` or ``pdf``; the same numbers give the same bytes."""
+    buffer = io.BytesIO()
+    metadata = {"CreationDate": None} if kind == "pdf" else {}
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    return buffer.getvalue()
+
+
+def asks_for_log(values: ArrayLike) -> bool:
+    """Whether the largest value is over 10 x the smallest above zero."""
+    return _span(values) > 10
+
+
+def use_log(axes: Axes, which: Literal["x", "y"], values: ArrayLike) -> None:
+    """Make an axis logarithmic with ticks in plain numbers: 0.1, 1, 10.
+
+    Args:
+        axes: the panel.
+        which: the axis.
+        values: what is drawn along it; where it spans little, 2 and 5 are named too.
+    """
+    if which == "x":
+        axes.set_xscale("log", nonpositive="clip")
+    else:
+        axes.set_yscale("log", nonpositive="clip")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1,) if _span(values) > 40 else (1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1)))
+    axis.set_minor_locator(LogLocator(subs="all"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def mark_layers(axes: Axes, last: int) -> None:
+    """Ticks at whole layers, 0 to ``last``."""
+    step = next((s for s in (1, 2, 4, 5, 10, 20, 50) if last <= 9 * s), 100)
+    axes.set_xticks(range(0, last + 1, step))
+    axes.set_xlim(-0.02 * last - 0.1, last * 1.02 + 0.1)
+    axes.set_xlabel("decoder layer")
+
+
+def _span(values: ArrayLike) -> float:
+    array = np.asarray(values, dtype=float)
+    positive = array[np.isfinite(array) & (array > 0)]
+    return float(positive.max() / positive.min()) if positive.size else 1.0

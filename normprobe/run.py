@@ -1,0 +1,278 @@
+"""``Run``: what a measurement found, to read, plot, save and compare.
+
+run = Probe("org/model").layers(data="mmbench")
+run.table, run.verdict, run.figures()
+run.save("runs/mine")                     # the same files that the command line writes
+load_run("runs/mine")
+compare([run, "runs/other"])
+"""
+
+import base64
+import io
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from normprobe.measurements import NAMES, Measurement, measurement
+from normprobe.paper.beside import print_published, published_table
+from normprobe.report.figures.draw import build, draw
+from normprobe.report.page.document import Section, page
+from normprobe.report.page.markup import Markup, element, joined
+from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
+from normprobe.runs.provenance import provenance
+from normprobe.runs.run_folder import RunFolder
+from normprobe.runs.run_store import RunStore
+from normprobe.schema import PUBLISHED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+
+class Run:
+    """A run, in memory or in a folder.
+
+    Attributes:
+        store: what it holds.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+
+    def __repr__(self) -> str:
+        where = self.path or "in memory"
+        return f"<Run of {self.command}: {self.record.get('model')}, {where}>"
+
+    @property
+    def path(self) -> Path | None:
+        """The run folder; None where there is none."""
+        return self.store.path
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What ``run.json`` holds: model, data, options, versions, warnings."""
+        return self.store.record
+
+    @property
+    def command(self) -> str:
+        """The measurement."""
+        return self.store.command
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The main table, that of ``<command>.csv``.
+
+        Raises:
+            NormprobeError: the run does not hold it.
+        """
+        return self.store.table(_offered(self.store).main_table)
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """All tables by name, read when they are asked for."""
+        return _Tables(self.store)
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """The sample rows that the tables are made of; empty where it measured no samples."""
+        return self.store.rows()
+
+    @property
+    def verdict(self) -> str:
+        """What the numbers say, in sentences; empty where they say nothing.
+
+        Raises:
+            NormprobeError: a table is missing.
+        """
+        return _offered(self.store).verdict(self.store)
+
+    def show(self, console: "Console") -> None:
+        """Print what the command line prints: tables, what they say, the paper's numbers.
+
+        Args:
+            console: of rich.
+
+        Raises:
+            NormprobeError: a table is missing.
+        """
+        _offered(self.store).show(self.store, console)
+        self.show_published(console)
+
+    def show_published(self, console: "Console") -> None:
+        """Print what the paper says of the model, where it says something."""
+        if self.store.has_table(PUBLISHED):
+            print_published(self.store.table(PUBLISHED), console)
+
+    def figures(self) -> dict[str, "Figure"]:
+        """The figures by name, drawn from the tables alone.
+
+        Raises:
+            NormprobeError: a table is missing or empty.
+        """
+        return build(_offered(self.store).figure_modules(self.store), self.store)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, figures: bool = True) -> "Run":
+        """Write a run folder: the files that the command line writes.
+
+        Args:
+            folder: new or empty.
+            overwrite: replace a run folder that exists.
+            figures: draw them, too.
+
+        Returns:
+            The run in the folder.
+
+        Raises:
+            NormprobeError: the folder holds something else, or cannot be written.
+        """
+        facts = dict(self.record)
+        saved = RunFolder.create(Path(folder), overwrite=overwrite, record=facts)
+        with saved.discarded_on_failure():
+            saved.note(warnings=facts["warnings"])
+            saved.append(self.samples)
+            for name in self.store.table_names:
+                saved.write_table(name, self.store.table(name))
+            for name, image in self.store.images():
+                saved.write_image(name, image)
+            if figures:
+                draw(_offered(saved).figure_modules(saved), saved)
+            if facts["status"] == "complete":
+                saved.finish()
+        return Run(saved)
+
+    def page(self) -> str:
+        """The run as one self-contained page, HTML."""
+        return page_of([self])
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it says, the main figure, the main table."""
+        from normprobe.report.figures.style import image_bytes, look
+
+        blocks: list[Markup] = [element("p", self.verdict)]
+        for figure in list(self.figures().values())[:1]:
+            with look():
+                data = base64.b64encode(image_bytes(figure, "png", dpi=100)).decode()
+            blocks.append(element("img", src=f"data:image/png;base64,{data}"))
+        table = io.StringIO()
+        self.table.to_html(table, max_rows=20, index=False)
+        return str(joined(*blocks)) + table.getvalue()
+
+
+class _Tables(Mapping[str, pd.DataFrame]):
+    """The tables of a run, read when they are asked for."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._store.table_names:
+            raise KeyError(name)
+        return self._store.table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.table_names)
+
+    def __len__(self) -> int:
+        return len(self._store.table_names)
+
+
+def load_run(folder: str | Path) -> Run:
+    """Open a run folder.
+
+    Raises:
+        NormprobeError: it is none.
+    """
+    return Run(RunFolder.open(Path(folder)))
+
+
+def compare(
+    runs: Sequence[Run | str | Path],
+    labels: Sequence[str] | None = None,
+    *,
+    output: Output = None,
+    overwrite: bool = False,
+) -> Run:
+    """Put runs of one measurement side by side: models, checkpoints, before and after.
+
+    Args:
+        runs: two or more, or their folders.
+        labels: a name for each; a number is its training step. None: what tells them apart.
+        output: the run folder; ``auto``: below ``runs/``; None: it stays in memory.
+        overwrite: replace a run folder that exists.
+
+    Raises:
+        NormprobeError: fewer than two, one twice, an incomplete run, or runs of different
+            measurements or of different schema versions.
+    """
+    from normprobe.measurements.compare.measure import compared_runs, open_runs
+
+    started = time.perf_counter()
+    stores = open_runs([run.store if isinstance(run, Run) else Path(run) for run in runs])
+    found = compared_runs(stores, labels)
+    record = provenance(sys.argv, {"label": labels}, command="compare", **found.facts)
+    if output == AUTO:
+        output = default_compare_path(str(found.facts["compared"]))
+    made = open_store(record, output, overwrite=overwrite)
+    with made.discarded_on_failure():
+        for warning in found.warnings:
+            made.add_warning(warning)
+        return finished(made, found.tables, started)
+
+
+def page_of(runs: Sequence[Run]) -> str:
+    """One self-contained page of any runs, HTML.
+
+    Raises:
+        NormprobeError: a table of a run cannot be read.
+    """
+    return page([_section(run.store) for run in runs])
+
+
+def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) -> Run:
+    """Write the tables, draw the figures from them, call the run complete.
+
+    Args:
+        run: its samples, if it has any, are measured.
+        tables: by name.
+        started: when the measurement began, of ``time.perf_counter``.
+    """
+    for name, table in tables.items():
+        run.write_table(name, table)
+    write_published(run, str(run.record["model"]))
+    if isinstance(run, RunFolder):
+        draw(_offered(run).figure_modules(run), run)
+    run.finish(seconds=round(time.perf_counter() - started, 3))
+    return Run(run)
+
+
+def write_published(run: RunStore, model: str, base: str | None = None) -> None:
+    """Add ``published.csv`` where the paper has numbers of this model as it was released.
+
+    Args:
+        run: of any measurement, its tables written.
+        model: a hub id, or the name of a folder with a local copy.
+        base: likewise, of the base model of ``embeddings --base``; None: what the run says.
+
+    Raises:
+        NormprobeError: the file cannot be written.
+    """
+    table = published_table(run, _offered(run).published, model, base)
+    if table is not None:
+        run.write_table(PUBLISHED, table)
+
+
+def _section(store: RunStore) -> Section:
+    """A run of any name has a section: its tables as they are."""
+    offered = _offered(store)
+    blocks = offered.section(store) if offered.name in NAMES else []
+    return Section(store, blocks, offered.shown, offered.page_repeats_figures)
+
+
+def _offered(store: RunStore) -> Measurement:
+    """The measurement of a run; of one that is not known here, nothing but its name."""
+    name = store.command
+    return measurement(name) if name in NAMES else Measurement(name=name)

@@ -1,0 +1,209 @@
+"""Measure the samples that are not measured yet, and keep their rows as they come."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any, Literal, Protocol
+
+import pandas as pd
+
+from normprobe.data.data_set import DataSet
+from normprobe.errors import NormprobeError
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.prefetch import Batch, prefetched
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.runs.progress import progress
+from normprobe.runs.run_store import RunStore
+from normprobe.statistics.bootstrap import DRAWS, FEW_UNITS, LEVEL, SEED
+from normprobe.statistics.resampling import image_units
+
+log = logging.getLogger(__name__)
+
+BatchSize = int | Literal["auto"]
+
+#: Where a batch size of ``auto`` begins to halve. A processor gains nothing from larger batches.
+_LARGEST = {"cpu": 8}
+_LARGEST_ELSEWHERE = 64
+
+#: A killed process loses the batch at work and at most the rows of this many seconds before it.
+SECONDS_A_PART = 1.0
+
+
+class SampleRows(Protocol):
+    """Measures one batch: one forward, one row a (sample, layer or stage, token group)."""
+
+    def __call__(
+        self, model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None
+    ) -> pd.DataFrame: ...
+
+
+def collect(
+    run: RunStore,
+    model: MeasuredModel,
+    data: DataSet,
+    builder: InputBuilder,
+    sample_rows: SampleRows,
+    batch_size: BatchSize = 1,
+) -> pd.DataFrame:
+    """Measure what the run does not hold yet, this process's share of it.
+
+    Args:
+        run: where the rows go.
+        model: on its device.
+        data: all samples of the run.
+        builder: makes the model's inputs of them.
+        sample_rows: measures a batch.
+        batch_size: samples a forward, or ``auto``.
+
+    Returns:
+        The sample rows of the whole run, in the order of ``data``, in the main process.
+
+    Raises:
+        NormprobeError: no samples, or rows of another process that did not arrive.
+        SystemExit: in the other processes, whose work is done.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state = PartialState()
+    measured = run.sample_ids()
+    rest = [sample_id for sample_id in data.ids if sample_id not in measured]
+    state.wait_for_everyone()  # every process has seen the same parts before one adds another
+    # Every n-th: neighbours in a file often cost about the same.
+    share = data.subset(rest[state.process_index :: state.num_processes])
+    alone = state.num_processes == 1  # otherwise another may be adding its first rows
+    with run.discarded_on_failure() if alone else nullcontext():
+        _measure_share(run, model, share, builder, sample_rows, batch_size)
+    data.bad.add(gather_object(data.bad.skipped))
+    state.wait_for_everyone()
+    if state.num_processes > 1:
+        state.destroy_process_group()
+    if not state.is_main_process:
+        raise SystemExit(0)
+    _note_skipped(run, data)
+    rows = _collected(run, data)
+    note_confidence(run, rows)
+    return rows
+
+
+def _measure_share(
+    run: RunStore,
+    model: MeasuredModel,
+    data: DataSet,
+    builder: InputBuilder,
+    sample_rows: SampleRows,
+    batch_size: BatchSize,
+) -> None:
+    """Measure some samples; with ``auto``, in batches that become smaller until they fit."""
+    from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+
+    largest = _LARGEST.get(model.model.device.type, _LARGEST_ELSEWHERE)
+    size = largest if batch_size == "auto" else batch_size
+    done: set[str] = set()
+    while left := [sample_id for sample_id in data.ids if sample_id not in done]:
+        batches = prefetched(data.subset(left), builder, size)
+        measured = _measured(model, batches, sample_rows)
+        try:
+            with _Parts(run) as parts:
+                total = -(-len(left) // size)
+                shown = run.writer == 0
+                for rows in progress(measured, total=total, what=run.command, shown=shown):
+                    parts.add(rows)
+                    done.update(rows["sample_id"])
+            break
+        except RuntimeError as error:
+            if batch_size != "auto" or size == 1 or not should_reduce_batch_size(error):
+                raise
+        size //= 2
+        del batches, measured
+        clear_device_cache(garbage_collection=True)
+    run.note(batch_size=size)
+
+
+def _measured(
+    model: MeasuredModel, batches: Iterator[Batch], sample_rows: SampleRows
+) -> Iterator[pd.DataFrame]:
+    """Sample rows, batch by batch, each with the hash of its image."""
+    for batch in batches:
+        rows = sample_rows(model, inputs_for(model.model, batch.inputs), list(batch.image_hashes))
+        yield rows.assign(image_hash=rows["sample_id"].map(batch.image_hashes))
+
+
+class _Parts:
+    """Adds rows to a run, about one part a second: small batches make few files."""
+
+    def __init__(self, run: RunStore) -> None:
+        self._run = run
+        self._rows: list[pd.DataFrame] = []
+        self._due = 0.0
+
+    def __enter__(self) -> "_Parts":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        # However the block ends, what is measured is kept.
+        self._write()
+
+    def add(self, rows: pd.DataFrame) -> None:
+        self._rows.append(rows)
+        if time.monotonic() >= self._due:
+            self._write()
+            self._due = time.monotonic() + SECONDS_A_PART
+
+    def _write(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self._run.append(pd.concat(rows, ignore_index=True))
+
+
+def note_confidence(run: RunStore, rows: pd.DataFrame) -> None:
+    """Record what the intervals rest on, and say where that is little."""
+    units = int(image_units(rows).nunique())
+    run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
+    if units < FEW_UNITS:
+        unit = "image" if rows["image_hash"].notna().any() else "prompt"
+        few = f"{units} {unit}{'' if units == 1 else 's'}"
+        warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
+        run.add_warning(warning)
+        log.warning("note: %s", warning)
+
+
+def _note_skipped(run: RunStore, data: DataSet) -> None:
+    """List what was left out, and say how much that is."""
+    if not data.bad.skipped:
+        return
+    place = {sample_id: place for place, sample_id in enumerate(data.ids)}
+    # First what has no sample, as it was found when the data were opened. The others were
+    # found by several processes, in batches of one size or another.
+    skipped = sorted(data.bad.skipped, key=lambda row: place.get(row.sample or "", -1))
+    table = pd.DataFrame([asdict(row) for row in skipped])
+    table["row"] = table["row"].astype("Int64")  # no row at all is an empty field, not 3.0
+    run.write_table("skipped", table)
+    run.note(skipped=len(skipped))
+    rows = "1 bad row" if len(skipped) == 1 else f"{len(skipped)} bad rows"
+    log.warning("warning: %s left out, listed in skipped.csv", rows)
+
+
+def _collected(run: RunStore, data: DataSet) -> pd.DataFrame:
+    """All rows of the run, in the order of the data."""
+    rows = run.rows()
+    skipped = {row.sample for row in data.bad.skipped}
+    if rows.empty:
+        reasons = [row.reason for row in data.bad.skipped]
+        left_out = f" that can be used; {len(reasons)} left out: {reasons[0]}" if reasons else ""
+        raise NormprobeError(f"{data.name} holds no samples{left_out}", "pass another --data")
+    place = {sample_id: place for place, sample_id in enumerate(data.ids)}
+    missing = place.keys() - set(rows["sample_id"]) - skipped
+    if missing:
+        raise NormprobeError(
+            f"{run.path} holds {len(place) - len(missing)} of {len(place)} samples: what another "
+            "process measured is not there",
+            "give an --output on a file system that all nodes share",
+        )
+    rows = rows.sort_values("sample_id", key=lambda ids: ids.map(place), kind="stable")
+    images = rows.drop_duplicates("sample_id").set_index("sample_id")["image_hash"]
+    run.note(image_hashes=images.to_dict())
+    return rows.reset_index(drop=True)

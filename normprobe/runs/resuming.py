@@ -1,0 +1,87 @@
+"""Going on with an interrupted run, where it is the same run."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from normprobe.errors import NormprobeError
+from normprobe.runs.run_folder import RunFolder
+
+#: Options that change how a run is done or shown, not what it measures.
+_FREE = {
+    "output", "overwrite", "resume", "verify", "batch_size", "device", "device_map",
+    "range_reads", "json", "quiet", "verbose",
+}  # fmt: skip
+
+_FACTS = (
+    "schema_version",
+    "command",
+    "model",
+    "model_revision",
+    "model_files",
+    "adapter_revision",
+    "data",
+    "data_provenance",
+    "data_files",
+    "sample_ids",
+)
+
+
+def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
+    """Open the run in a folder to go on with it; None where the folder is absent or empty.
+
+    Args:
+        path: the run folder.
+        record: what ``run.json`` would start with, were it a new run.
+
+    Raises:
+        NormprobeError: it is no run folder, or a run with other options, model or data.
+    """
+    if not path.is_dir() or not any(path.iterdir()):
+        return None
+    run = RunFolder.open(path)
+    for name, before, now in _differences(run.record, record):
+        raise NormprobeError(
+            f"{path} was measured with {name}: expected {before}, received {now}",
+            "repeat the options it was started with, or choose another --output",
+        )
+    for package, version in record["versions"].items():
+        before = run.record["versions"].get(package)
+        if before != version:
+            run.add_warning(f"resumed with {package} {version} after {before}")
+    run.reopen()
+    return run
+
+
+def file_states(*sources: str) -> dict[str, list[int]]:
+    """Size and time of change of local files, and of the files in folders; nothing of a hub id."""
+    paths = [Path(source) for source in sources]
+    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
+    states = {file.name: file.stat() for file in sorted(files) if file.is_file()}
+    return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Name, then the old and the new value in a few words."""
+    for name in sorted(now["options"].keys() | before["options"].keys()):
+        old, new = before["options"].get(name), now["options"].get(name)
+        if name not in _FREE and old != new:
+            yield f"another --{name.replace('_', '-')}", str(old), str(new)
+    for name in _FACTS:
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            yield f"another {name.replace('_', ' ')}", *_short(old, new)
+
+
+def _short(before: Any, now: Any) -> tuple[str, str]:
+    """Of lists and mappings, the first entries that differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        key = min(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+        return _short(before.get(key), now.get(key))
+    if isinstance(before, list) and isinstance(now, list):
+        lengths = f"{len(before)} entries", f"{len(now)} entries"
+        pairs = ((old, new) for old, new in zip(before, now, strict=False) if old != new)
+        return lengths if len(before) != len(now) else _short(*next(pairs))
+    return str(before), str(now)

@@ -1,0 +1,419 @@
+"""The run folder: per-sample rows in parts, tables as CSV, and ``run.json`` beside them.
+
+- ``default_run_path``: where a run goes when ``--output`` is absent
+- ``RunFolder.create`` / ``RunFolder.open``: a fresh folder / one that is there
+- ``append``, ``write_table``, ``write_image``, ``note``, ``finish``: filling it
+- ``rows``, ``table``, ``image``, ``read_record``: reading it back
+
+Every file appears by rename. Several processes may append parts; one writes everything else.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pyarrow.parquet
+from numpy.typing import NDArray
+from PIL import Image
+
+from normprobe.errors import NormprobeError
+from normprobe.runs.atomic import temporary_name, write_by_rename, write_failures
+from normprobe.runs.json_text import json_bytes
+from normprobe.runs.run_store import COMPLETE, PARTIAL, RunStore
+
+RECORD = "run.json"
+
+_PARTS = "samples/part-*.parquet"
+_MERGED = "samples/samples.parquet"
+_MACHINE_NAMED = (_PARTS, _MERGED, "plots/*.png", "plots/*.pdf")
+_LARGEST_IMAGE = 1024  # pixels of the longer side
+_LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
+
+
+class RunFolder(RunStore):
+    """A run in a folder.
+
+    Attributes:
+        path: the folder.
+        record: the content of ``run.json``; change it through ``note`` so that the file follows.
+        writer: 0 for the process that writes everything; others only append parts, each with a
+            number of its own.
+    """
+
+    path: Path
+
+    def __init__(self, path: Path, record: dict[str, Any], writer: int = 0) -> None:
+        super().__init__({})
+        self.path = path
+        self.record = record
+        self.writer = writer
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.resolve().name
+
+    @property
+    def table_names(self) -> list[str]:
+        """The tables that lie in the folder, in alphabetical order."""
+        return sorted(file.stem for file in self.path.glob("*.csv"))
+
+    def has_table(self, name: str) -> bool:
+        """Whether the folder holds ``<name>.csv``."""
+        return (self.path / f"{name}.csv").is_file()
+
+    def table(self, name: str) -> pd.DataFrame:
+        """``<name>.csv``, read once.
+
+        Raises:
+            NormprobeError: the file is absent or is no CSV.
+        """
+        if name not in self._tables:
+            self._tables[name] = read_table(self.path, name)
+        return self._tables[name]
+
+    def image(self, name: str) -> NDArray[np.uint8]:
+        """``<name>.png``, ``[height, width, 3]``.
+
+        Raises:
+            NormprobeError: the file is absent or is no image.
+        """
+        return read_image(self.path, name)
+
+    @classmethod
+    def create(cls, path: Path, *, overwrite: bool, record: dict[str, Any]) -> "RunFolder":
+        """Start a run in a new or empty folder, or in place of an older run.
+
+        Args:
+            path: the folder; its parents are made.
+            overwrite: delete what normprobe wrote there before. Other files stay.
+            record: first content of ``run.json``, see ``provenance``.
+
+        Raises:
+            NormprobeError: the folder holds something and ``overwrite`` is off, or it is no run
+                folder, or it cannot be written.
+        """
+        with write_failures(path):
+            if path.exists() and not path.is_dir():
+                raise NormprobeError(f"{path} exists and is a file", "choose another --output")
+            if path.is_dir() and any(path.iterdir()):
+                if not overwrite:
+                    raise NormprobeError(
+                        f"{path} exists", "choose another --output or pass --overwrite"
+                    )
+                _delete_run(path)
+            path.mkdir(parents=True, exist_ok=True)
+        run = cls(path, RunStore(record).record)
+        run.note()
+        return run
+
+    @classmethod
+    def open(cls, path: Path, writer: int = 0) -> "RunFolder":
+        """Open a run folder that is there, to read it or to go on with it.
+
+        Args:
+            path: the folder.
+            writer: the number of the process.
+
+        Raises:
+            NormprobeError: ``path`` is no run folder.
+        """
+        record = read_record(path)
+        if record is None:
+            raise NormprobeError(
+                f"{path} is not a run folder: expected a {RECORD} written by normprobe",
+                "give the folder that an earlier normprobe command printed",
+            )
+        return cls(path, record, writer)
+
+    def images(self) -> Iterator[tuple[str, Image.Image]]:
+        """Names and images of ``write_image``."""
+        for file in self.record["files"]:
+            if str(file).endswith(".png"):
+                name = str(file).removesuffix(".png")
+                yield name, Image.fromarray(self.image(name))
+
+    @contextlib.contextmanager
+    def discarded_on_failure(self) -> Iterator[None]:
+        """Take the folder back when the block fails and nothing was measured yet."""
+        try:
+            yield
+        except BaseException:
+            if self.writer > 0 or self.sample_ids():
+                raise
+            _delete_run(self.path)
+            with contextlib.suppress(OSError):  # holds foreign files
+                self.path.rmdir()
+            raise
+
+    def append(self, rows: pd.DataFrame) -> None:
+        """Add per-sample rows as one more part; an empty frame adds nothing.
+
+        Raises:
+            NormprobeError: the part cannot be written. Earlier parts are untouched.
+        """
+        if rows.empty:
+            return
+        self.reopen()
+        table = pyarrow.Table.from_pandas(rows, preserve_index=False)
+        prefix = f"part-{self.writer}-" if self.writer else "part-"
+        parts = [part.stem.removeprefix(prefix) for part in self._parts()]
+        number = max((int(part) for part in parts if part.isdigit()), default=-1) + 1
+        self._write_parquet(f"samples/{prefix}{number:05d}.parquet", table)
+
+    def reopen(self) -> None:
+        """Make a complete run ready for more parts.
+
+        Raises:
+            NormprobeError: the folder cannot be written.
+        """
+        if self.record["status"] == COMPLETE:
+            self.note(status=PARTIAL)
+        self._unmerge()
+
+    def sample_ids(self) -> set[str]:
+        """The samples whose rows are there."""
+        return {
+            sample_id
+            for file in self._row_files()
+            for sample_id in pyarrow.parquet.read_table(file, columns=["sample_id"])
+            .column("sample_id")
+            .unique()
+            .to_pylist()
+        }
+
+    def rows(self) -> pd.DataFrame:
+        """All per-sample rows in the order they were appended; empty where there are none."""
+        table = self._arrow_rows()
+        rows: pd.DataFrame = pd.DataFrame() if table is None else table.to_pandas()
+        return rows
+
+    def write_table(self, name: str, table: pd.DataFrame) -> None:
+        """Write ``<name>.csv``: floats in full precision, NaN as an empty field, no index.
+
+        Raises:
+            NormprobeError: the file cannot be written.
+        """
+        self._write_file(f"{name}.csv", csv_bytes(table))
+        self._tables[name] = table
+
+    def write_image(self, name: str, image: Image.Image) -> None:
+        """Write ``<name>.png``, no larger than figures need it.
+
+        Raises:
+            NormprobeError: the file cannot be written.
+        """
+        small = image.copy()
+        small.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
+        buffer = io.BytesIO()
+        small.save(buffer, format="PNG")
+        self._write_file(f"{name}.png", buffer.getvalue())
+
+    def note(self, **facts: object) -> None:
+        """Add facts to ``run.json``; only the main process writes the file.
+
+        Raises:
+            NormprobeError: the file cannot be written.
+        """
+        self.record.update(facts)
+        if self.writer == 0:
+            write_by_rename(self.path / RECORD, json_bytes(self.record))
+
+    def finish(self, **facts: object) -> None:
+        """Merge the parts into ``samples/samples.parquet`` and call the run complete.
+
+        Args:
+            **facts: last entries for ``run.json``, such as timings.
+
+        Raises:
+            NormprobeError: something cannot be written. The parts stay and the run is partial.
+        """
+        self._unmerge()
+        table = self._arrow_rows()
+        if table is not None:
+            parts = self._parts()
+            self._write_parquet(_MERGED, table)
+            with write_failures(self.path):
+                for part in parts:
+                    part.unlink()
+        self.note(status=COMPLETE, **facts)
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.path.glob(_PARTS))
+
+    def _row_files(self) -> list[Path]:
+        # The merged file holds every row: parts beside it are left from an interrupted merge.
+        merged = self.path / _MERGED
+        return [merged] if merged.exists() else self._parts()
+
+    def _arrow_rows(self) -> pyarrow.Table | None:
+        files = self._row_files()
+        if not files:
+            return None
+        # Permissive: a column that is empty in one part takes its type from the others.
+        return pyarrow.concat_tables(
+            [pyarrow.parquet.read_table(file) for file in files], promote_options="permissive"
+        )
+
+    def _unmerge(self) -> None:
+        """Make the merged file the first part again, so that parts can follow it."""
+        merged = self.path / _MERGED
+        if not merged.exists():
+            return
+        with write_failures(self.path):
+            for leftover in self._parts():
+                leftover.unlink()
+            merged.rename(merged.with_name("part-00000.parquet"))
+
+    def _write_parquet(self, name: str, table: pyarrow.Table) -> None:
+        # Serialised in memory, so that every refusal of the disk comes from one place.
+        buffer = io.BytesIO()
+        pyarrow.parquet.write_table(table, buffer)
+        write_by_rename(self.path / name, buffer.getvalue())
+
+    def _write_file(self, name: str, data: bytes) -> None:
+        if name == RECORD or Path(name).name != name:
+            raise ValueError(f"expected a plain file name other than {RECORD}, got {name!r}")
+        # Listed before it is written: --overwrite deletes only what is listed.
+        if name not in self.record["files"]:
+            self.note(files=[*self.record["files"], name])
+        write_by_rename(self.path / name, data)
+
+
+def default_run_path(
+    model_name: str, command: str, data_name: str | None, now: datetime | None = None
+) -> Path:
+    """``runs/<org>--<model>/<command>-<data>-<UTC time>``.
+
+    Args:
+        model_name: a hub id or a local path, of which the folder name is used.
+        command: the normprobe command.
+        data_name: the data set or its file; None for commands without data.
+        now: the time to name, any time zone; the present by default.
+
+    Returns:
+        A relative path that cannot leave ``runs/``.
+    """
+    time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    data = [] if data_name is None else [_plain_name(_last_name(data_name), "data")]
+    return Path("runs") / _model_folder(model_name) / "-".join([command, *data, time])
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The content of ``run.json``, None where ``path`` is no run folder of normprobe."""
+    try:
+        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    written_here = isinstance(record, dict) and {"status", "warnings", "files"} <= record.keys()
+    return record if written_here else None
+
+
+def read_table(path: Path, name: str) -> pd.DataFrame:
+    """Read ``<name>.csv`` of a run folder.
+
+    Raises:
+        NormprobeError: the file is absent or is no CSV.
+    """
+    file = path / f"{name}.csv"
+    try:
+        # Tokens are text even where they read "nan", "null" or "1".
+        table = pd.read_csv(
+            file,
+            keep_default_na=False,
+            na_values=[""],
+            dtype={"token": str},
+        )
+    except FileNotFoundError as error:
+        raise NormprobeError(
+            f"{path} holds no {file.name}", "give a run folder of the command that writes it"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise NormprobeError(f"cannot read {file}: {error}", "run the command again") from error
+    if "token" in table:
+        table["token"] = table["token"].fillna("")
+    return table
+
+
+def read_image(path: Path, name: str) -> NDArray[np.uint8]:
+    """Read ``<name>.png`` of a run folder, ``[height, width, 3]``.
+
+    Raises:
+        NormprobeError: the file is absent or is no image.
+    """
+    file = path / f"{name}.png"
+    try:
+        with Image.open(file) as image:
+            return np.asarray(image.convert("RGB"))
+    except OSError as error:
+        raise NormprobeError(
+            f"cannot read {file}: {error.strerror or error}", "run the command again"
+        ) from error
+
+
+def csv_bytes(table: pd.DataFrame) -> bytes:
+    """A table as CSV: floats in full precision, NaN as an empty field, no index."""
+    text = table.to_csv(index=False, lineterminator="\n", quoting=_quoting(table))
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def _quoting(table: pd.DataFrame) -> Literal[0, 2]:
+    # The csv module leaves a carriage return bare, and readers take it for the end of a row.
+    texts = table.select_dtypes(exclude=["number", "bool"])
+    bare = any(texts[name].astype(str).str.contains("\r", regex=False).any() for name in texts)
+    return csv.QUOTE_NONNUMERIC if bare else csv.QUOTE_MINIMAL
+
+
+def _model_folder(model_name: str) -> str:
+    organisation, _, model = model_name.partition("/")
+    is_hub_id = bool(organisation and model) and "/" not in model and organisation[0] not in ".~"
+    if is_hub_id and not Path(model_name).is_dir():
+        return f"{_plain_name(organisation, 'org')}--{_plain_name(model, 'model')}"
+    return _plain_name(_last_name(model_name), "model")
+
+
+def _last_name(name: str) -> str:
+    """The last component of a path; ``.`` and ``..`` stand for the folder they lead to."""
+    path = Path(name.replace("\\", "/")).expanduser()
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def _plain_name(name: str, fallback: str) -> str:
+    """Letters, digits, dot, dash and underscore only; never hidden, empty or very long."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    while len(plain.encode()) > _LONGEST_NAME:
+        plain = plain[:-1]
+    return plain or fallback
+
+
+def _delete_run(path: Path) -> None:
+    record = read_record(path)
+    if record is None:
+        raise NormprobeError(
+            f"{path} exists and is not a run folder: --overwrite deletes nothing else",
+            "choose another --output",
+        )
+    listed = [path / name for name in record["files"] if Path(str(name)).name == name]
+    # A linked samples/ or plots/ is somebody else's folder.
+    made = [
+        file
+        for pattern in _MACHINE_NAMED
+        if not (path / pattern).parent.is_symlink()
+        for file in path.glob(pattern)
+    ]
+    # run.json goes last: interrupted here, the folder is still known as a run folder.
+    for file in [*listed, *made, path / RECORD]:
+        file.unlink(missing_ok=True)
+        temporary_name(file).unlink(missing_ok=True)
+    for folder in ("samples", "plots"):
+        with contextlib.suppress(OSError):  # absent, or holds foreign files
+            (path / folder).rmdir()

@@ -1,0 +1,1 @@
+"""Arithmetic of tokens and rows: pure functions, no model, no file."""

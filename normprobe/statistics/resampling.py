@@ -1,0 +1,58 @@
+"""Sample rows drawn again by image: what the confidence intervals of a table rest on.
+
+Questions about one picture share its visual tokens: they are drawn together, as one unit. A sample
+without an image is a unit of its own.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normprobe.statistics.bootstrap import draw_weights, percentile_interval, ratio_draws
+
+
+def image_units(rows: pd.DataFrame) -> "pd.Series[str]":
+    """The unit of each sample row: its image, or the sample where it has none."""
+    return rows["image_hash"].where(rows["image_hash"].notna(), rows["sample_id"])
+
+
+class Resampled:
+    """The sample rows of a table, drawn again and again by unit."""
+
+    def __init__(self, table: pd.DataFrame, rows: pd.DataFrame, by: list[str]) -> None:
+        cells = pd.MultiIndex.from_frame(table[by]).get_indexer(pd.MultiIndex.from_frame(rows[by]))
+        self._rows, self._cells = rows[cells >= 0], cells[cells >= 0]
+        # Factorised in sorted order: the draws do not depend on the order of the rows.
+        codes, units = pd.factorize(image_units(rows), sort=True)
+        self._codes, self.units = codes[cells >= 0], len(units)
+        self._width = len(table)
+        self._weights = draw_weights(self.units)
+
+    def means(self, column: str, *, by_tokens: bool) -> NDArray[np.float64]:
+        """``[draws, rows of the table]``: means over tokens, or over samples."""
+        values = self._rows[column].to_numpy(dtype=np.float64)
+        held = ~np.isnan(values)
+        weight = self._rows["tokens"].to_numpy(dtype=np.float64) if by_tokens else held * 1.0
+        return ratio_draws(
+            self._weights,
+            self._sums(np.where(held, values * weight, 0.0)),
+            self._sums(np.where(held, weight, 0.0)),
+        )
+
+    def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        places = self._codes * self._width + self._cells
+        sums = np.bincount(places, values, self.units * self._width).astype(np.float64)
+        return sums.reshape(self.units, self._width)
+
+
+def with_intervals(
+    table: pd.DataFrame, draws: dict[str, NDArray[np.float64]], units: int
+) -> pd.DataFrame:
+    columns: dict[str, Sequence[float] | NDArray[np.float64]] = {}
+    for name in [name for name in table.columns if name in draws]:
+        ends = percentile_interval(draws[name])
+        low, high = ends if units > 1 else (np.full(len(table), np.nan),) * 2
+        columns[f"{name}_ci_low"], columns[f"{name}_ci_high"] = low, high
+    return pd.concat([table, pd.DataFrame(columns, index=table.index)], axis=1)

@@ -1,0 +1,13 @@
+"""The bundled specimen, loaded once."""
+
+from typing import Any
+
+import pytest
+
+from experiments.specimen.evaluate import load
+from normprobe.specimen import SPECIMEN_DIR
+
+
+@pytest.fixture(scope="session")
+def specimen() -> tuple[Any, Any]:
+    return load(SPECIMEN_DIR)

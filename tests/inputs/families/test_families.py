@@ -1,0 +1,216 @@
+"""Inputs of families whose processors are called their own way, on miniatures of them."""
+
+import pkgutil
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from support.capture import replaced_forward
+from support.remote_code.expected import PARTS
+from transformers import AutoModelForCausalLM
+
+from normprobe.data.data_set import open_data
+from normprobe.errors import NormprobeError
+from normprobe.inputs import families
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.families import MODULES, build_function
+from normprobe.inputs.families.molmo import stacked
+from normprobe.inputs.processor import load_processor
+
+every_family = pytest.mark.parametrize("family", PARTS)
+every_own_way = pytest.mark.parametrize("family", [name for name in MODULES if name in PARTS])
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Two questions of different length."""
+    return list(open_data("sample", limit=2))
+
+
+@pytest.fixture(scope="module")
+def load(repository):
+    return lambda family: load_processor(str(repository(family)), trust_remote_code=True)
+
+
+def text_of(processor, inputs):
+    ids = inputs.get("data", inputs)["input_ids"][0]
+    tokenizer = getattr(processor, "tokenizer", processor)
+    return tokenizer.decode([int(token) for token in ids if 0 <= token < len(tokenizer)])
+
+
+def last_states(family, repository, inputs):
+    """What the last decoder layer gives at the tokens that are no padding, sample by sample."""
+    model = AutoModelForCausalLM.from_pretrained(repository(family), trust_remote_code=True).eval()
+    last = model.get_submodule(PARTS[family].decoder_layers)[-1]
+    seen = []
+    with torch.no_grad(), replaced_forward(last, lambda entered, output: seen.append(entered)):
+        model(**inputs)
+    masks = inputs["attention_mask"].bool().numpy()
+    return [state[mask] for state, mask in zip(seen[0], masks, strict=True)]
+
+
+def test_every_file_is_found_under_the_model_types_that_it_names():
+    files = [file.name for file in pkgutil.iter_modules(families.__path__)]
+    named = {}
+    for file in files:
+        module = import_module(f"{families.__name__}.{file}")
+        named |= dict.fromkeys(getattr(module, "MODEL_TYPES", ()), file)
+    assert named == MODULES
+    for model_type, file in MODULES.items():
+        assert build_function(model_type) is import_module(f"{families.__name__}.{file}").build
+
+
+@pytest.mark.parametrize("model_type", [None, "", "llava", "placeholders"])
+def test_other_types_have_no_way_of_their_own(model_type):
+    assert build_function(model_type) is None
+
+
+def test_asking_for_no_family_imports_none():
+    code = (
+        "import sys; from normprobe.inputs.families import MODULES, build_function; "
+        "build_function('llava'); loaded = set(sys.modules); "
+        "assert not {f'normprobe.inputs.families.{name}' for name in MODULES.values()} & loaded; "
+        "assert not {'torch', 'transformers'} & loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@every_family
+def test_a_batch_holds_what_its_samples_hold(family, load, repository, samples):
+    """Neither padding nor the other sample changes a state."""
+    processor = load(family)
+    together = last_states(
+        family, repository, InputBuilder(processor, model_type=family).build(samples)
+    )
+    for sample, state in zip(samples, together, strict=True):
+        inputs = InputBuilder(processor, model_type=family).build([sample])
+        (alone,) = last_states(family, repository, inputs)
+        np.testing.assert_allclose(state, alone, rtol=1e-4, atol=1e-4)
+
+
+@every_family
+def test_the_prompt_is_in_the_text(family, load, samples):
+    processor = load(family)
+    text = text_of(processor, InputBuilder(processor, model_type=family).build(samples[:1]))
+    assert samples[0].prompt in text
+
+
+@every_family
+def test_text_alone(family, load, repository, samples):
+    sample = replace(samples[0], image=None)
+    inputs = InputBuilder(load(family), model_type=family).build([sample])
+    (state,) = last_states(family, repository, inputs)
+    assert np.isfinite(state).all()
+
+
+@every_own_way
+def test_a_system_prompt(family, load, samples):
+    processor = load(family)
+    if family == "molmo":  # it writes the roles itself
+        with pytest.raises(NormprobeError, match="no system role"):
+            InputBuilder(processor, "Be brief.", family).build(samples)
+        return
+    inputs = InputBuilder(processor, "Be brief.", family).build(samples[:1])
+    assert "Be brief." in text_of(processor, inputs)
+
+
+@pytest.mark.parametrize(
+    ("family", "placeholder"),
+    [
+        ("minicpmv", "(<image>./</image>)"),
+        ("ovis2_5", "<image>"),
+        ("deepseek_vl_v2", "<image>"),
+        ("phi4mm", "<|image_1|>"),
+    ],
+)
+def test_a_placeholder_in_the_prompt_is_refused(family, placeholder, load, samples):
+    bad = replace(samples[0], prompt=f"What is {placeholder}?")
+    with pytest.raises(NormprobeError, match="placeholder"):
+        InputBuilder(load(family), model_type=family).build([bad])
+
+
+def test_a_processor_of_another_making_is_named_not_traced(load, samples):
+    with pytest.raises(NormprobeError, match="refuses"):
+        InputBuilder(load("kimi_vl"), model_type="molmo").build(samples[:1])
+
+
+def test_molmo_pads_on_the_right(load, samples):
+    processor = load("molmo")
+    batch = InputBuilder(processor, model_type="molmo").build(samples)
+    numbers_of_crops = []
+    for row, sample in enumerate(samples):
+        own = processor.process(images=[sample.image], text=sample.prompt)
+        length, crops = len(own["input_ids"]), len(own["images"])
+        assert batch["input_ids"][row, :length].tolist() == own["input_ids"].tolist()
+        assert batch["attention_mask"][row].sum() == length
+        assert torch.equal(batch["images"][row, :crops], own["images"])
+        assert torch.equal(batch["image_input_idx"][row, :crops], own["image_input_idx"])
+        assert (batch["images"][row, crops:] == -1).all()
+        assert (batch["image_input_idx"][row, crops:] < 0).all()
+        numbers_of_crops.append(crops)
+    assert len(set(numbers_of_crops)) == 2  # so one of them was padded
+
+
+def test_molmo_does_not_mix_samples_with_and_without_images(load, samples):
+    mixed = [samples[0], replace(samples[1], image=None)]
+    with pytest.raises(NormprobeError, match="with and without an image"):
+        InputBuilder(load("molmo"), model_type="molmo").build(mixed)
+
+
+def test_minicpmv_takes_one_dict(load, samples):
+    inputs = InputBuilder(load("minicpmv"), model_type="minicpmv").build(samples)
+    assert set(inputs) == {"data", "attention_mask"}
+    positions, mask = inputs["data"]["position_ids"], inputs["attention_mask"]
+    for row, kept in zip(positions, mask.bool(), strict=True):
+        assert row[kept].tolist() == list(range(int(kept.sum())))
+
+
+def test_ovis_patches_are_blocks_of_neighbours(load, samples):
+    """Patch k of the flat list, against the pixels at the place where it must come from."""
+    processor, sample = load("ovis2_5"), samples[0]
+    inputs = InputBuilder(processor, model_type="ovis2_5").build([sample])
+    (_, high, wide), size = inputs["grid_thws"][0].tolist(), 56
+    resized = sample.image.resize((wide * size, high * size), 3)  # bicubic, as SigLIP does
+    pixels = (np.asarray(resized, dtype=np.float64) / 127.5 - 1).transpose(2, 0, 1)
+    flat = inputs["pixel_values"].numpy()
+    assert flat.shape == (high * wide, 3 * size * size)
+    places = [
+        (2 * row + down, 2 * column + right)
+        for row in range(high // 2)
+        for column in range(wide // 2)
+        for down in range(2)
+        for right in range(2)
+    ]
+    for patch, (row, column) in zip(flat, places, strict=True):
+        expected = pixels[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
+        np.testing.assert_allclose(patch, expected.reshape(-1), atol=1e-5)
+
+
+def test_ovis_ids_stand_between_indicators(load, samples):
+    inputs = InputBuilder(load("ovis2_5"), model_type="ovis2_5").build(samples)
+    for ids, grid in zip(inputs["input_ids"], inputs["grid_thws"], strict=True):
+        visual = ids[ids < 0].tolist()
+        assert visual == [-301, *[-300] * (int(grid.prod()) // 4), -302]
+        start = ids.tolist().index(-301)
+        assert ids[start : start + len(visual)].tolist() == visual
+
+
+def test_moonvit_gets_the_grid_under_its_own_name(load, samples):
+    inputs = InputBuilder(load("moonvit"), model_type="moonvit").build(samples)
+    assert set(inputs) == {"pixel_values", "grid_hws"}
+    with pytest.raises(NormprobeError, match="image in every sample"):
+        InputBuilder(load("moonvit"), model_type="moonvit").build([replace(samples[0], image=None)])
+
+
+def test_stacked_pads_every_axis_at_its_end():
+    samples = [
+        {"x": torch.ones(1, 2), "y": torch.ones(1)},
+        {"x": torch.ones(2, 1), "y": torch.ones(2)},
+    ]
+    batch = stacked(samples, {"x": -1})
+    assert batch["x"].tolist() == [[[1, 1], [-1, -1]], [[1, -1], [1, -1]]]
+    assert batch["y"].tolist() == [[1, 0], [1, 1]]

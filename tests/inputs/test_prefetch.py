@@ -1,0 +1,103 @@
+"""Batches from worker processes: the same inputs as made here, in a fixed order, little padding."""
+
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+from normprobe.data.data_set import DataSet, open_data
+from normprobe.data.question import Question
+from normprobe.errors import NormprobeError
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.prefetch import about_length, prefetched
+
+
+@pytest.fixture
+def builder(specimen_processor):
+    return InputBuilder(specimen_processor)
+
+
+def made(lengths, fail_at=None):
+    """Questions of so many words."""
+
+    def load(number, words):
+        if number == fail_at:
+            raise NormprobeError(f"row {number} is bad", "mend it")
+        return "word " * words, Image.new("RGB", (40, 30), (number, 0, 0))
+
+    return DataSet(
+        "made",
+        [
+            Question("made", str(number), lambda number=number, words=words: load(number, words))
+            for number, words in enumerate(lengths)
+        ],
+        {},
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_inputs_are_those_that_are_made_here(builder, batch_size):
+    data = open_data("sample", limit=7)
+    seen = []
+    for batch in prefetched(data, builder, batch_size):
+        ids = list(batch.image_hashes)
+        samples = {sample.id: sample for sample in data}
+        expected = builder.build([samples[sample_id] for sample_id in ids])
+        assert set(batch.inputs) == set(expected)
+        assert all(torch.equal(batch.inputs[name], expected[name]) for name in expected)
+        for sample_id, image_hash in batch.image_hashes.items():
+            assert samples[sample_id].image_hash == image_hash
+        seen += ids
+    assert sorted(seen) == sorted(data.ids)
+    assert batch_size > 1 or seen == data.ids
+
+
+def test_the_order_is_always_the_same(builder):
+    orders = [
+        [list(batch.image_hashes) for batch in prefetched(made([9, 1] * 20), builder, 4)]
+        for _ in range(2)
+    ]
+    assert orders[0] == orders[1]
+
+
+def test_samples_of_about_the_same_length_go_together(builder):
+    data = made([200, 1] * 16)
+    padded = [
+        int((batch.inputs["attention_mask"] == 0).sum()) for batch in prefetched(data, builder, 4)
+    ]
+    assert sum(padded) == 0
+    in_order = builder.build(list(data)[:4])
+    assert int((in_order["attention_mask"] == 0).sum()) > 100
+
+
+@pytest.mark.parametrize(("batch_size", "most"), [(2, 8), (64, 128), (200, 200)])
+def test_a_worker_holds_few_pictures_at_once(builder, monkeypatch, batch_size, most):
+    data, real, held = made([1] * 400), DataSet.subset, []
+
+    def subset(self, ids, bad=None):
+        held.append(len(ids))
+        return real(self, ids[:1], bad)
+
+    monkeypatch.setattr(DataSet, "subset", subset)
+    monkeypatch.setattr(sys, "platform", "darwin")  # where no process is forked
+    list(prefetched(data, builder, batch_size))
+    assert max(held) == most
+    assert sum(held) == 400
+
+
+def test_the_error_of_a_worker_arrives_whole(builder):
+    batches = prefetched(made([1] * 6, fail_at=3), builder, 1)
+    for number in range(3):
+        assert list(next(batches).image_hashes) == [f"made/{number}"]
+    with pytest.raises(NormprobeError) as caught:
+        next(batches)
+    assert (caught.value.problem, caught.value.remedy) == ("row 3 is bad", "mend it")
+
+
+def test_image_tokens_count_where_the_processor_tells_them(builder):
+    (short, long) = made([1, 30])
+    words = len(builder.tokenizer("word " * 30)["input_ids"])
+    assert about_length(builder, long) > about_length(builder, short)
+    assert about_length(builder, long) >= words
+    assert about_length(InputBuilder(builder.tokenizer), long) == words

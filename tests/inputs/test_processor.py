@@ -1,0 +1,73 @@
+"""Processors load from folders, whole or not at all, and failures say what to do."""
+
+import json
+
+import pytest
+
+from normprobe.errors import NormprobeError
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.processor import load_processor
+
+
+@pytest.fixture
+def checkpoint(tmp_path, specimen_processor):
+    specimen_processor.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_load_bare_language_model(checkpoint, specimen_processor):
+    folder = checkpoint / "llm"
+    specimen_processor.tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("processor_class", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    tokenizer = load_processor(str(folder))
+    assert not hasattr(tokenizer, "image_processor")
+    assert tokenizer("a")["input_ids"]
+
+
+def test_load_bare_vision_encoder(checkpoint, specimen_processor, samples):
+    folder = checkpoint / "vision"
+    specimen_processor.image_processor.save_pretrained(folder)
+    (folder / "config.json").write_text('{"model_type": "clip_vision_model"}')
+    assert InputBuilder(load_processor(str(folder))).build(samples)["pixel_values"].shape[0] == 4
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "processor_config.json"])
+def test_half_a_processor_is_refused(checkpoint, missing):
+    (checkpoint / "config.json").write_text('{"model_type": "llava"}')
+    (checkpoint / missing).unlink()
+    with pytest.raises(NormprobeError, match="cannot be loaded") as refusal:
+        load_processor(str(checkpoint))
+    assert "processor files" in refusal.value.remedy
+
+
+def test_checkpoint_without_processor_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(NormprobeError, match="cannot be loaded"):
+        load_processor(str(tmp_path))
+    with pytest.raises(NormprobeError, match="nobody/nothing cannot be loaded"):
+        load_processor("nobody/nothing")
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ImportError("\nXVideoProcessor requires the Torchvision library"), "normprobe[vision]"),
+        (RuntimeError("operator torchvision::nms does not exist"), "normprobe[vision]"),
+        (ImportError("X requires the sentencepiece library"), "Install the library"),
+        (ValueError("custom code ... `trust_remote_code=True`"), "--trust-remote-code"),
+    ],
+)
+def test_loading_remedies(monkeypatch, error, remedy):
+    from transformers import AutoProcessor
+
+    def from_pretrained(*_, **__):
+        raise error
+
+    monkeypatch.setattr(AutoProcessor, "from_pretrained", from_pretrained)
+    with pytest.raises(NormprobeError) as refusal:
+        load_processor("some/model")
+    assert remedy in refusal.value.remedy
+    assert "\n" not in refusal.value.problem

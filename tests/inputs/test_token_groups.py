@@ -1,0 +1,48 @@
+"""Groups by token id, and padding by the attention mask alone."""
+
+import pytest
+import torch
+
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.token_groups import token_groups
+from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+
+V, S, T, P = *(TOKEN_GROUPS.index(group) for group in (VISUAL, SPECIAL, TEXT)), PADDING
+
+
+# Ids: 1 begin, 2 end, 9 image, 0 padding; 5 to 8 text.
+@pytest.mark.parametrize(
+    ("ids", "mask", "expected"),
+    [
+        ([1, 9, 9, 5, 2, 0], [1, 1, 1, 1, 1, 0], [S, V, V, T, S, P]),
+        ([0, 1, 9, 9, 5, 2], [0, 1, 1, 1, 1, 1], [P, S, V, V, T, S]),
+        ([1, 9, 5, 2, 2, 2], [1, 1, 1, 1, 0, 0], [S, V, T, S, P, P]),  # padded with the end token
+        ([1, 9, 5, 2, 0, 9], None, [S, V, T, S, S, V]),
+        ([5, 6, 7, 8, 5, 6], [1, 1, 1, 1, 1, 1], [T] * 6),
+    ],
+)
+def test_token_groups(ids, mask, expected):
+    groups = token_groups(
+        torch.tensor([ids]),
+        None if mask is None else torch.tensor([mask]),
+        image_token_ids=[9],
+        special_token_ids=[0, 1, 2, 9],
+    )
+    assert groups.dtype == torch.int8
+    assert groups.tolist() == [expected]
+
+
+def test_token_groups_without_any_ids():
+    assert token_groups(torch.tensor([[1, 2]]), None, [], []).tolist() == [[T, T]]
+
+
+def test_token_groups_of_a_real_batch(specimen_processor, samples):
+    inputs = InputBuilder(specimen_processor).build(samples)
+    groups = token_groups(
+        inputs["input_ids"],
+        inputs["attention_mask"],
+        [specimen_processor.tokenizer.convert_tokens_to_ids("<image>")],
+        InputBuilder(specimen_processor).special_token_ids,
+    )
+    assert (groups == V).sum(dim=1).tolist() == [64] * 4
+    assert ((groups == P) == (inputs["attention_mask"] == 0)).all()

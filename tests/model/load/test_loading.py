@@ -1,0 +1,62 @@
+"""From a checkpoint to a model whose every weight was saved."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny_models import tiny_model
+
+from normprobe.errors import NormprobeError
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.build import build_on_meta
+from normprobe.model.load.loading import load_model
+
+
+@pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "clip", "siglip", "llama", "qwen3"])
+def test_a_saved_model_comes_back_whole(model_type: str, tmp_path: Path) -> None:
+    saved = tiny_model(model_type)
+    saved.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    loaded = load_model(checkpoint, device="cpu")
+    assert not loaded.training
+    expected = saved.state_dict()
+    for name, weight in loaded.state_dict().items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=0)
+    meta = build_on_meta(checkpoint)
+    assert {p.device.type for p in meta.parameters()} == {"meta"}
+    assert [name for name, _ in meta.named_modules()] == [
+        name for name, _ in loaded.named_modules()
+    ]
+
+
+def test_the_dtype_asked_for_is_given(tmp_path: Path) -> None:
+    tiny_model("llava").save_pretrained(tmp_path)
+    assert load_model(open_checkpoint(str(tmp_path)), dtype="bfloat16").dtype == torch.bfloat16
+
+
+def test_a_weight_of_another_shape_is_an_error(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tiny_model("llama").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"] = torch.ones(3)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(NormprobeError, match=r"model\.norm\.weight"):
+        load_model(open_checkpoint(str(tmp_path)))
+
+
+def test_a_weight_that_the_report_hides_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model classes may declare weights unneeded: the loader then says nothing of them."""
+    from safetensors.torch import load_file, save_file
+
+    model = tiny_model("llava")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    hidden = next(name for name in weights if "projector" in name)
+    del weights[hidden]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setattr(type(model), "_keys_to_ignore_on_load_missing", [r".*projector.*"])
+    with pytest.raises(NormprobeError, match=r"projector\.linear"):
+        load_model(open_checkpoint(str(tmp_path)))

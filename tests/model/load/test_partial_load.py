@@ -1,0 +1,192 @@
+"""What a measurement loads equals a full load bit for bit, for every model type."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from support.cases import model_of
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import (
+    ALL_TYPES,
+    LANGUAGE_MODELS,
+    NEEDS,
+    VISION_ENCODERS,
+    VLM_TYPES,
+    WITHOUT_IMAGES,
+)
+from torch import nn
+
+from normprobe import find_parts, probe_interface
+from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
+from normprobe.model.embedding_table import weight_of
+from normprobe.model.find.parts import Parts
+from normprobe.model.load.loading import load_model
+from normprobe.model.load.plan import plan_for
+from normprobe.model.load.required_tensors import (
+    Needs,
+    before_the_decoder,
+    embedding_tables,
+    everything,
+    forward_to_last_layer,
+    outside,
+    unneeded,
+)
+from normprobe.statistics.embedding_rows import embedding_statistics
+
+NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)
+
+#: Saved by their own class, these do not load through the auto class at all.
+NOT_LOADABLE = {"evolla", "shieldgemma2"}
+LOADABLE = [
+    name
+    for name in (*VISION_ENCODERS, *LANGUAGE_MODELS, *ALL_TYPES)
+    if name not in NOT_LOADABLE and find_spec(NEEDS.get(name, "torch"))
+]
+
+
+def saved(model_type: str, folder: Path) -> Checkpoint:
+    model_of(model_type).save_pretrained(folder)
+    return open_checkpoint(str(folder))
+
+
+def loaded(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that hold values."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    tensors = [*parameters, *model.named_buffers(remove_duplicate=False)]
+    return {name: tensor for name, tensor in tensors if not tensor.is_meta}
+
+
+def inside(name: str, parts: Parts) -> bool:
+    assert parts.decoder_layers is not None
+    return name.startswith(f"{parts.decoder_layers.name}.")
+
+
+@pytest.mark.parametrize("model_type", LOADABLE)
+def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> None:
+    checkpoint = saved(model_type, tmp_path)
+    full = auto_class(checkpoint).from_pretrained(tmp_path)
+    values = loaded(full)
+    parts = find_parts(full)
+    for needs in NEEDED:
+        plan = plan_for(needs, checkpoint)
+        assert plan.keys is not None, plan.because
+        partial = load_model(checkpoint, plan, device="cpu")
+        held = loaded(partial)
+        for name, tensor in held.items():
+            assert torch.equal(tensor, values[name]), (needs, name)
+        assert [name for name, _ in partial.named_modules()] == [
+            name for name, _ in full.named_modules()
+        ]
+        if parts.text_embedding is not None:
+            assert any(name.startswith(parts.text_embedding.name) for name in held)
+        if needs is before_the_decoder and parts.decoder_layers is not None:
+            # UDOP shares a position bias with its first layer, diffusion_gemma whole layers.
+            tied = getattr(full, "all_tied_weights_keys", {})
+            shared = {*tied, *tied.values(), *(name for name, _ in full.named_buffers())}
+            assert all(name in shared for name in held if inside(name, parts))
+        if needs is forward_to_last_layer:
+            head = full.get_output_embeddings()
+            alone = {name for name, module in full.named_modules() if module is head}
+            tied = getattr(full, "all_tied_weights_keys", {})
+            assert all(
+                name.rpartition(".")[0] in alone and name not in tied
+                for name in values.keys() - held.keys()
+            )
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_interface_rows_are_those_of_the_whole_model(model_type: str, tmp_path: Path) -> None:
+    if model_type in WITHOUT_IMAGES:
+        pytest.skip("reads no images")
+    checkpoint = saved(model_type, tmp_path)
+    full = load_model(checkpoint, device="cpu")
+    partial = load_model(checkpoint, plan_for(before_the_decoder, checkpoint), device="cpu")
+    inputs = tiny_inputs(full)
+    pd.testing.assert_frame_equal(
+        probe_interface(partial, inputs, special_token_ids=SPECIAL_IDS),
+        probe_interface(full, inputs, special_token_ids=SPECIAL_IDS),
+        check_exact=True,
+    )
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES + LANGUAGE_MODELS)
+def test_embedding_rows_are_those_of_the_whole_model(model_type: str, tmp_path: Path) -> None:
+    checkpoint = saved(model_type, tmp_path)
+    full = load_model(checkpoint, device="cpu")
+    partial = load_model(checkpoint, plan_for(embedding_tables, checkpoint), device="cpu")
+    table, expected = find_parts(partial).text_embedding, find_parts(full).text_embedding
+    assert table is not None and expected is not None
+    pd.testing.assert_frame_equal(
+        embedding_statistics(weight_of(table)),
+        embedding_statistics(weight_of(expected)),
+        check_exact=True,
+    )
+
+
+def test_a_bare_encoder_needs_no_text_side(tmp_path: Path) -> None:
+    checkpoint = saved("clip", tmp_path)
+    keys = plan_for(before_the_decoder, checkpoint).keys
+    assert keys and all(key.startswith("vision_model.") for key in keys)
+
+
+def test_a_model_whose_parts_are_unknown_is_read_whole(tmp_path: Path) -> None:
+    checkpoint = saved("llava", tmp_path)
+    named = {"decoder_layers": "model.nowhere"}
+    plan = plan_for(before_the_decoder, checkpoint, named=named)
+    assert plan.because
+    assert plan.keys == frozenset(plan.weights.file_of)
+
+
+def test_a_trace_needs_everything(tmp_path: Path) -> None:
+    checkpoint = saved("llava", tmp_path)
+    plan = plan_for(everything, checkpoint)
+    assert not plan.because
+    assert plan.keys == frozenset(plan.weights.file_of)
+
+
+@pytest.mark.parametrize("needs", [*NEEDED, everything])
+def test_needed_and_unneeded_tensors_are_all_tensors(needs: Needs) -> None:
+    model = model_of("gemma3")  # its output embedding is tied to the table
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    parts = find_parts(model)
+    left_over = unneeded(needs, model, parts)
+    assert needs(model, parts) | left_over | {"lm_head.weight"} == {name for name, _ in tensors}
+    assert not needs(model, parts) & left_over
+    assert "lm_head.weight" not in left_over
+
+
+def test_the_tensors_outside_a_part() -> None:
+    model = model_of("llava")
+    inside_it = {name for name, _ in model.named_parameters() if "multi_modal_projector." in name}
+    rest = outside("model.multi_modal_projector", model)
+    assert inside_it and not inside_it & rest
+    assert inside_it | rest >= {name for name, _ in model.named_parameters()}
+
+
+def test_a_tied_table_is_found_under_either_name(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    checkpoint = saved("gemma3", tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    key = next(key for key in weights if key.endswith("embed_tokens.weight"))
+    table = weights.pop(key)
+    save_file({**weights, "lm_head.weight": table}, file, metadata={"format": "pt"})
+    plan = plan_for(embedding_tables, checkpoint)
+    assert plan.keys == {"lm_head.weight"}
+    part = find_parts(load_model(checkpoint, plan, device="cpu")).text_embedding
+    assert part is not None
+    assert torch.equal(weight_of(part), table)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_dtype_that_is_asked_for(dtype: str, tmp_path: Path) -> None:
+    checkpoint = saved("llava", tmp_path)
+    partial = load_model(
+        checkpoint, plan_for(before_the_decoder, checkpoint), device="cpu", dtype=dtype
+    )
+    full = auto_class(checkpoint).from_pretrained(tmp_path, dtype=dtype)
+    values = loaded(full)
+    assert all(torch.equal(tensor, values[name]) for name, tensor in loaded(partial).items())

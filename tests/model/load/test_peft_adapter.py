@@ -1,0 +1,119 @@
+"""PEFT adapters: the base with the adapter's change, computed here by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from support.tiny_models import tiny_model
+
+from normprobe import find_parts
+from normprobe.errors import NormprobeError
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.embedding_table import weight_of
+from normprobe.model.load.loading import load_model
+from normprobe.model.load.plan import plan_for
+from normprobe.model.load.required_tensors import (
+    Needs,
+    before_the_decoder,
+    embedding_tables,
+    forward_to_last_layer,
+)
+
+RANK, ALPHA = 2, 6
+TARGETS = ["q_proj", "linear_1"]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A saved base, and an adapter on decoder, encoder, projector and table."""
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    tiny_model("llava").save_pretrained(base)
+    torch.manual_seed(1)
+    config = LoraConfig(
+        r=RANK,
+        lora_alpha=ALPHA,
+        target_modules=TARGETS,
+        modules_to_save=["embed_tokens"],
+        init_lora_weights=False,
+    )
+    adapted = get_peft_model(tiny_model("llava"), config)
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "modules_to_save" in name:
+                weight.mul_(3)
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(adapter)
+    return base, adapter
+
+
+@pytest.mark.parametrize("needs", [embedding_tables, before_the_decoder, forward_to_last_layer])
+def test_the_adapter_is_merged(needs: Needs, folders: tuple[Path, Path]) -> None:
+    adapter = folders[1]
+    checkpoint = open_checkpoint(str(adapter))
+    assert checkpoint.adapter == str(adapter)
+    model = load_model(checkpoint, plan_for(needs, checkpoint), device="cpu")
+    plain = tiny_model("llava").state_dict()
+    change = {
+        key.removeprefix("base_model.model."): tensor
+        for key, tensor in load_file(adapter / "adapter_model.safetensors").items()
+    }
+    changed = 0
+    for name, weight in model.named_parameters():
+        if weight.is_meta:
+            continue
+        expected = plain[name].double()
+        module = name.removesuffix(".weight")
+        if f"{module}.lora_A.weight" in change:
+            a, b = (change[f"{module}.lora_{side}.weight"].double() for side in "AB")
+            expected = expected + b @ a * (ALPHA / RANK)
+            changed += 1
+        if "embed_tokens" in name:
+            expected, changed = plain[name].double() * 3, changed + 1
+        torch.testing.assert_close(weight.double(), expected, rtol=1e-6, atol=1e-7)
+    config = checkpoint.config
+    encoder, decoder = (c.num_hidden_layers for c in (config.vision_config, config.text_config))
+    adapted = {
+        embedding_tables: 0,
+        before_the_decoder: encoder + 1,
+        forward_to_last_layer: encoder + 1 + decoder,
+    }
+    assert changed == adapted[needs] + 1  # and the table
+    table = find_parts(model).text_embedding
+    assert table is not None
+    assert not weight_of(table).is_meta
+
+
+def test_an_adapter_that_lacks_a_weight_is_refused(folders: tuple[Path, Path]) -> None:
+    file = folders[1] / "adapter_model.safetensors"
+    weights = load_file(file)
+    key = next(key for key in weights if "linear_1.lora_B" in key)
+    del weights[key]
+    save_file(weights, file, metadata={"format": "pt"})
+    checkpoint = open_checkpoint(str(folders[1]))
+    with pytest.raises(NormprobeError, match=r"linear_1\.lora_B"):
+        load_model(checkpoint, device="cpu")
+
+
+def test_an_adapter_for_another_model_is_refused(folders: tuple[Path, Path]) -> None:
+    tiny_model("qwen2_vl").save_pretrained(folders[0])
+    checkpoint = open_checkpoint(str(folders[1]))
+    with pytest.raises(NormprobeError, match="adapter adapter does not fit"):
+        load_model(checkpoint, device="cpu")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"base_model_name_or_path": null}'])
+def test_an_adapter_without_a_base_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(NormprobeError, match="names no base model"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_a_base_that_is_gone_is_named(folders: tuple[Path, Path]) -> None:
+    config = json.loads((folders[1] / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "/nowhere/base"
+    (folders[1] / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(NormprobeError, match="no such folder: /nowhere/base"):
+        open_checkpoint(str(folders[1]))

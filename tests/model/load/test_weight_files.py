@@ -1,0 +1,132 @@
+"""Weight files in every format, whole and damaged."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from normprobe.errors import NormprobeError
+from normprobe.model.load.repository import Repository
+from normprobe.model.load.weight_files import WeightFiles
+from normprobe.specimen import SPECIMEN_DIR
+
+WEIGHTS = load_file(SPECIMEN_DIR / "model.safetensors")
+KEYS = sorted(WEIGHTS)
+HALF = len(KEYS) // 2
+
+
+def files_of(folder: Path) -> WeightFiles:
+    return WeightFiles(Repository("tiny", str(folder), None))
+
+
+def write(folder: Path, layout: str) -> Path:
+    """The specimen's weights in one of the published layouts."""
+    suffix = "safetensors" if "safetensors" in layout else "bin"
+    parts = {f"w-1.{suffix}": KEYS[:HALF], f"w-2.{suffix}": KEYS[HALF:]}
+    stem = "model" if suffix == "safetensors" else "pytorch_model"
+    if "sharded" not in layout:
+        parts = {f"{stem}.{suffix}": KEYS}
+    for file, keys in parts.items():
+        tensors = {key: WEIGHTS[key] for key in keys}
+        if suffix == "safetensors":
+            save_file(tensors, folder / file, metadata={"format": "pt"})
+        else:
+            torch.save(tensors, folder / file)
+    if "sharded" in layout:
+        weight_map = {key: file for file, keys in parts.items() for key in keys}
+        index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+        (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "sharded safetensors", "bin", "sharded bin"])
+def test_every_layout_gives_the_same_tensors(layout: str, tmp_path: Path) -> None:
+    weights = files_of(write(tmp_path, layout))
+    assert set(weights.file_of) == set(KEYS)
+    assert len(weights.files) == (2 if "sharded" in layout else 1)
+    found = weights.tensors(KEYS)
+    for key, expected in WEIGHTS.items():
+        header = weights.header(key)
+        assert header.shape == tuple(expected.shape)
+        assert header.nbytes == expected.nbytes
+        assert torch.equal(found[key][...], expected)
+
+
+def test_only_the_files_that_are_needed_are_opened(tmp_path: Path) -> None:
+    write(tmp_path, "sharded safetensors")
+    (tmp_path / "w-2.safetensors").unlink()
+    weights = files_of(tmp_path)
+    assert weights.tensors(KEYS[:HALF]).keys() == set(KEYS[:HALF])
+    with pytest.raises(NormprobeError, match=r"lacks the weight file w-2\.safetensors"):
+        weights.tensors(KEYS[HALF:])
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(NormprobeError, match=r"looked for model\.safetensors and pytorch_model"):
+        _ = files_of(tmp_path).file_of
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"w-1\.safetensors of tiny is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", r"git-lfs pointer"),
+        (b"garbage that is long enough to be read as a header", r"w-1\.safetensors of tiny cannot"),
+    ],
+)
+def test_a_file_that_is_none_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    write(tmp_path, "sharded safetensors")
+    (tmp_path / "w-1.safetensors").write_bytes(content)
+    with pytest.raises(NormprobeError, match=message):
+        files_of(tmp_path).header(KEYS[0])
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "sharded safetensors")
+    file = tmp_path / "w-1.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(NormprobeError, match=r"w-1\.safetensors of tiny cannot be read"):
+        files_of(tmp_path).header(KEYS[0])
+
+
+def test_a_tensor_that_only_the_index_knows(tmp_path: Path) -> None:
+    write(tmp_path, "sharded safetensors")
+    save_file({"other": torch.ones(1)}, tmp_path / "w-1.safetensors")
+    with pytest.raises(NormprobeError, match=r"w-1\.safetensors of tiny lacks .*index"):
+        files_of(tmp_path).header(KEYS[0])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}'])
+def test_an_index_that_is_none(content: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(NormprobeError, match=r"index\.json of tiny is no index"):
+        _ = files_of(tmp_path).file_of
+
+
+@pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/secret.safetensors", "a/../../b"])
+def test_an_index_cannot_lead_out_of_the_folder(file: str, tmp_path: Path) -> None:
+    index = {"weight_map": {"x": file}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(NormprobeError, match="outside the checkpoint"):
+        _ = files_of(tmp_path).file_of
+
+
+def test_a_pickle_is_never_run(tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (tmp_path / "ran",)  # type: ignore[return-value]
+
+    torch.save({"x": Payload()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(NormprobeError, match=r"pytorch_model\.bin of tiny cannot be read"):
+        _ = files_of(tmp_path).file_of
+    assert not (tmp_path / "ran").exists()
+
+
+def test_sizes_are_those_on_disk(tmp_path: Path) -> None:
+    weights = files_of(write(tmp_path, "sharded safetensors"))
+    expected = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
+    assert weights.size_of(weights.files) == expected
+    shutil.rmtree(tmp_path)

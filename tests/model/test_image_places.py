@@ -1,0 +1,256 @@
+"""Where visual tokens lie: told by a bright square, on real processors of many layouts."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from normprobe.model.token_groups import groups_of, place_groups, run_to_decoder
+from PIL import Image
+from support.processors import RECIPES, make_processor
+from support.tiny_inputs import SPECIAL_IDS
+from support.tiny_models import tiny_model
+
+from normprobe import find_parts
+from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.sample import Sample
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.processor import load_processor
+from normprobe.measurements.attention.measure import measure_attention
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.image_places import PlacesUnknown, image_places
+from normprobe.model.load.loading import load_model
+from normprobe.schema import TOKEN_GROUPS, VISUAL
+
+SIZE = (96, 64)  # width and height
+
+#: Visual tokens across and down the image, and what is special about each type.
+GRIDS = {
+    "llava": (4, 4),
+    "paligemma": (4, 4),
+    "gemma3": (2, 2),  # pooled
+    "deepseek_vl": (4, 4),  # padded to a square: not all rows of tokens show the image
+    "lighton_ocr": (4, 3),  # the image's own shape, merged patches
+    "hunyuan_vl": (4, 3),  # patches in reading order, merged by the model; newlines
+    "paddleocr_vl": (4, 3),  # four patches of a token follow each other
+    "qwen2_vl": (4, 3),
+    "qwen2_5_vl": (4, 3),
+    "qwen3_vl": (4, 3),
+    "glm4v": (4, 3),
+    "mistral3": (4, 3),
+}
+#: A thumbnail beside tiles; those of the last three are cut to the image's shape, with newlines.
+TILED = (
+    "idefics3",
+    "granite_docling",
+    "ovis2",
+    "aya_vision",
+    "qianfan_ocr",
+    "internvl",
+    "llava_next",
+    "granite4_vision",
+    "llava_onevision",
+)
+
+
+class Setting:
+    """A tiny model with its processor."""
+
+    def __init__(self, model, processor):
+        self.model, self.processor, self.parts = model, processor, find_parts(model)
+
+    def build(self, image):
+        model_type = self.model.config.model_type
+        sample = Sample("square", "What?", image, None)
+        return InputBuilder(self.processor, model_type=model_type).build([sample])
+
+    def rows(self, image):
+        inputs = inputs_for(self.model, self.build(image))
+        return run_to_decoder(self.model, self.parts, inputs)
+
+    def visual(self, image):
+        inputs = inputs_for(self.model, self.build(image))
+        groups = groups_of(self.model, self.parts, inputs, SPECIAL_IDS)
+        groups = place_groups(groups, self.rows(image), self.parts, None)
+        return (groups[0] == TOKEN_GROUPS.index(VISUAL)).numpy()
+
+    def moved_rows(self, image):
+        """Which of the visual rows are no newlines, by running twice."""
+        visual = self.visual(image)
+        other = Image.eval(image, lambda value: 255 - value)
+        return visual & (self.rows(image) != self.rows(other)).any(-1)[0].numpy()
+
+    def places(self, image):
+        visual = self.moved_rows(image)
+        return visual, *image_places(self.model, self.parts, self.build, image, visual)
+
+
+@cache
+def setting(model_type):
+    if model_type not in RECIPES:
+        pytest.skip("its processor needs torchvision")
+    return Setting(tiny_model(model_type), make_processor(model_type))
+
+
+@cache
+def places_of(model_type):
+    return setting(model_type).places(photograph())
+
+
+@cache
+def specimen():
+    checkpoint = open_checkpoint("specimen")
+    model = load_model(checkpoint, device="cpu", dtype="float32")
+    return Setting(model, load_processor(checkpoint.source))
+
+
+def photograph(size=SIZE):
+    picture = Image.open(bundled_data_dir() / "images" / "coffee.jpg").convert("RGB")
+    return picture.resize(size)
+
+
+def with_square(x, y, size=SIZE, side=10):
+    """Grey all over, and a white square around a point given in fractions."""
+    values = np.full((size[1], size[0], 3), 100, dtype=np.uint8)
+    left, top = round(x * size[0]) - side // 2, round(y * size[1]) - side // 2
+    values[max(top, 0) : top + side, max(left, 0) : left + side] = 255
+    return Image.fromarray(values)
+
+
+def most_moved(case, visual, x, y, size=SIZE):
+    """The visual token that a white square moves most."""
+    grey = Image.new("RGB", size, (100, 100, 100))
+    change = (case.rows(with_square(x, y, size)) - case.rows(grey))[0, torch.from_numpy(visual)]
+    return int(change.float().norm(dim=-1).argmax())
+
+
+def assert_contains(box, x, y):
+    left, top, right, bottom = box
+    assert left - 1e-6 <= x <= right + 1e-6 and top - 1e-6 <= y <= bottom + 1e-6, (box, x, y)
+
+
+@pytest.mark.parametrize("model_type", GRIDS)
+def test_a_bright_square_moves_the_token_of_its_place(model_type):
+    columns, rows = GRIDS[model_type]
+    case = setting(model_type)
+    visual, boxes, agreement = places_of(model_type)
+    assert len(boxes) == visual.sum() == columns * rows
+    assert 0.3 < agreement <= 1
+    for box in boxes[(boxes[:, 3] - boxes[:, 1]) > 0.1]:  # not padding
+        x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        assert_contains(boxes[most_moved(case, visual, x, y)], x, y)
+
+
+@pytest.mark.parametrize("model_type", GRIDS)
+def test_places_tile_the_image(model_type):
+    _, boxes, _ = places_of(model_type)
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    assert areas.sum() == pytest.approx(1, abs=0.03)
+    for x, y in np.random.default_rng(0).random((20, 2)) * 0.96 + 0.02:
+        inside = (boxes[:, 0] <= x) & (x < boxes[:, 2]) & (boxes[:, 1] <= y) & (y < boxes[:, 3])
+        assert inside.sum() == 1
+
+
+@pytest.mark.parametrize("model_type", TILED)
+def test_tiles_and_the_thumbnail_both_cover_the_image(model_type):
+    case = setting(model_type)
+    visual, boxes, _ = case.places(photograph())
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    assert areas.sum() == pytest.approx(2, abs=0.06)
+    for x, y in ((0.125, 0.375), (0.875, 0.375), (0.125, 0.875), (0.625, 0.625)):
+        assert_contains(boxes[most_moved(case, visual, x, y)], x, y)
+
+
+def test_what_the_processor_cuts_off_has_no_token():
+    """The shorter side is resized, the middle cut out: LLaVA-1.5."""
+    processor = make_processor("llava")
+    processor.image_processor.do_center_crop = True
+    processor.image_processor.size = {"shortest_edge": 16}
+    processor.image_processor.crop_size = {"height": 16, "width": 16}
+    case = Setting(tiny_model("llava"), processor)
+    _, boxes, _ = case.places(photograph((96, 48)))
+    assert boxes[:, 0].min() == pytest.approx(0.25, abs=0.01)
+    assert boxes[:, 2].max() == pytest.approx(0.75, abs=0.01)
+    assert (boxes[:, 1].min(), boxes[:, 3].max()) == pytest.approx((0, 1), abs=0.01)
+
+
+def test_the_trained_specimen_looks_where_the_square_is():
+    case = specimen()
+    visual, boxes, agreement = case.places(photograph((448, 300)))
+    assert agreement > 0.5
+    found = [
+        most_moved(case, visual, (b[0] + b[2]) / 2, (b[1] + b[3]) / 2, (448, 300)) for b in boxes
+    ]
+    right = np.array(found) == np.arange(64)
+    assert right.mean() > 0.9  # of 64 places
+
+
+@pytest.mark.parametrize("order", ["mirrored", "transposed", "reversed", "shuffled"])
+def test_tokens_in_another_order_are_refused(order):
+    """The map is not believed, it is tested: here the projector hands its rows on in disorder."""
+    grid = torch.arange(16).reshape(4, 4)
+    orders = {
+        "mirrored": grid.flip(1),
+        "transposed": grid.T,
+        "reversed": grid.flip(0, 1),
+        "shuffled": torch.randperm(16, generator=torch.Generator().manual_seed(0)),
+    }
+    case = Setting(tiny_model("llava"), make_processor("llava"))
+    projector = case.model.model.multi_modal_projector
+    forward = projector.forward
+    projector.forward = lambda features: forward(features)[:, orders[order].flatten()]
+    with pytest.raises(PlacesUnknown, match="do not react to the places"):
+        case.places(photograph())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("blip-2", "do not react to the places"),  # queries look everywhere
+        ("florence2", "5 visual tokens a tile form no grid"),
+        ("pp_chart2table", "too few"),
+    ],
+)
+def test_what_is_not_known_is_refused(model_type, reason):
+    with pytest.raises(PlacesUnknown, match=reason):
+        setting(model_type).places(photograph())
+
+
+def test_numbers_come_without_places():
+    case = setting("blip-2")
+    measured = measure_attention(
+        case.model,
+        case.parts,
+        case.build,
+        photograph(),
+        decode=case.processor.tokenizer.decode,
+        special_token_ids=SPECIAL_IDS,
+        box=(0, 0, 48, 32),
+    )
+    assert measured.heatmaps is None
+    assert "do not react" in measured.places
+    assert measured.table["share_mean"].between(0, 1).all()
+    assert measured.table["signal_to_noise"].isna().all()
+
+
+def test_signal_to_noise_of_a_box_is_that_of_the_heat_map():
+    case = setting("llava")
+    measured = measure_attention(
+        case.model,
+        case.parts,
+        case.build,
+        photograph(),
+        decode=case.processor.tokenizer.decode,
+        special_token_ids=SPECIAL_IDS,
+        layers=[2],
+        box=(0, 0, 36, 64),  # one and a half of four columns
+    )
+    assert measured.heatmaps["layer"].unique().tolist() == [2]
+    columns = measured.heatmaps["attention"].to_numpy().reshape(4, 4).sum(0)
+    expected = (columns[0] + columns[1] / 2) / 1.5 / ((columns[1] / 2 + columns[2:].sum()) / 2.5)
+    found = measured.table.set_index("layer")["signal_to_noise"][2]
+    assert found == pytest.approx(expected, rel=0.01)
+    assert measured.heatmaps["attention"].sum() == pytest.approx(
+        measured.table.set_index("layer")["share_mean"][2]
+    )

@@ -1,0 +1,62 @@
+"""Parts by structure, by hand, or by a trace where the structure does not tell them."""
+
+import copy
+
+import pytest
+from support.cases import model_of
+from support.tiny_inputs import tiny_inputs
+from transformers import BatchFeature
+
+from normprobe import NormprobeError, find_parts
+from normprobe.model.tracing.find_or_trace import find_or_trace, verified
+
+
+def no_example():
+    raise AssertionError("no example is needed")
+
+
+@pytest.fixture
+def model():
+    return copy.deepcopy(model_of("llava"))
+
+
+def example_of(model):
+    return lambda: BatchFeature(tiny_inputs(model))
+
+
+def test_structure_needs_no_example(model):
+    assert find_or_trace(model, {}, no_example) == (find_parts(model), "structure")
+
+
+def test_parts_named_by_hand_are_not_traced(model):
+    named = {"projector": "model.multi_modal_projector.linear_2"}
+    parts, found_by = find_or_trace(model, named, no_example)
+    assert found_by == "by hand"
+    assert parts.projector.name == named["projector"]
+    with pytest.raises(NormprobeError, match="no module 'nowhere'"):
+        find_or_trace(model, {"projector": "nowhere"}, no_example)
+
+
+def test_a_trace_finds_what_the_structure_does_not_tell(model):
+    expected, example = find_parts(model), example_of(model)
+    model.config.text_config.num_hidden_layers += 1  # no list has that many layers
+    parts, found_by = find_or_trace(model, {}, example)
+    assert found_by == "trace"
+    assert dict(parts) == dict(expected)
+    assert parts.image_token_ids == ()
+    assert parts.class_rows == expected.class_rows
+
+
+def test_where_the_trace_fails_too_the_first_error_is_raised(model):
+    model.config.text_config.num_hidden_layers += 1
+
+    def fail():
+        raise NormprobeError("no sample has an image", "pass one")
+
+    with pytest.raises(NormprobeError, match="no decoder layers found"):
+        find_or_trace(model, {}, fail)
+
+
+def test_parts_in_use_beside_a_trace(model):
+    table = verified(model, find_parts(model), BatchFeature(tiny_inputs(model)))
+    assert table["agree"].all()

@@ -1,0 +1,265 @@
+"""A trace of the tiny models: the parts it finds, the model after it, and its memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from support.expected_parts import PARTS
+from support.hooks import hooks_of
+from support.tiny_inputs import PIXELS, tiny_inputs
+from support.tiny_models import (
+    EVERY,
+    IMAGE,
+    LANGUAGE_MODELS,
+    NEEDS,
+    VISION_ENCODERS,
+    VLM_TYPES,
+    tiny_model,
+)
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from normprobe import find_parts
+from normprobe.model.tracing import trace_parts, verify
+from normprobe.model.tracing.perturbation import other_pixels, other_words
+from normprobe.model.tracing.recording import record, tensors
+from normprobe.model.tracing.sketches import sketch
+
+#: Every type with an image and a text. New ones are tested when they arrive.
+IMAGE_TEXT_TYPES = [name for name in EVERY if name in PIXELS and name not in VISION_ENCODERS]
+
+
+def model_and_inputs(model_type, batch_size=2):
+    if model_type in NEEDS:
+        pytest.importorskip(NEEDS[model_type])
+    model = tiny_model(model_type)
+    return model, tiny_inputs(model, batch_size)
+
+
+# --- what it finds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_parts_as_written_down(model_type):
+    model, inputs = model_and_inputs(model_type)
+    traced, expected = trace_parts(model, inputs), PARTS[model_type]
+    assert traced.vision_encoder == expected.vision_encoder
+    assert traced.projector == expected.projector
+    assert traced.text_embedding == expected.text_embedding
+    assert traced.decoder_layers == expected.decoder_layers
+    assert traced.fusion == "in-sequence"
+    assert traced.injected_layers == ((2, 3) if model_type == "qwen3_vl" else ())
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_visual_positions(model_type):
+    """The image tokens; LLaVA-NeXT and OneVision write newlines to some, which no pixel changes."""
+    model, inputs = model_and_inputs(model_type)
+    found = trace_parts(model, inputs).visual_positions
+    image = inputs["input_ids"] == IMAGE
+    assert not (found & ~image).any()
+    newlines = (image & ~found).sum()
+    assert (newlines > 0) == model_type.startswith(("llava_next", "llava_onevision"))
+
+
+@pytest.mark.parametrize("model_type", IMAGE_TEXT_TYPES)
+def test_static_discovery_agrees(model_type):
+    """The two share no rule: where they agree, both are right."""
+    model, inputs = model_and_inputs(model_type)
+    report = verify(find_parts(model), trace_parts(model, inputs))
+    assert report["agree"].all(), report
+
+
+@pytest.mark.parametrize("model_type", LANGUAGE_MODELS)
+def test_language_models(model_type):
+    traced = trace_parts(*model_and_inputs(model_type))
+    assert traced.decoder_layers == PARTS[model_type].decoder_layers
+    assert traced.text_embedding == PARTS[model_type].text_embedding
+    assert traced.visual_positions is traced.vision_encoder is traced.projector is None
+    assert traced.fusion == "none"
+
+
+@pytest.mark.parametrize("model_type", [t for t in VISION_ENCODERS if t.endswith("_vision_model")])
+def test_bare_vision_encoders(model_type):
+    traced = trace_parts(*model_and_inputs(model_type))
+    assert traced.vision_encoder == ""
+    assert traced.decoder_layers is traced.text_embedding is traced.projector is None
+
+
+# --- what it changes -----------------------------------------------------------------------------
+
+
+def test_other_pixels_keep_empty_tiles_and_places():
+    tiles = torch.randn(2, 3, 4)
+    tiles[1] = 0.0
+    patches = torch.cat([torch.arange(4.0).view(4, 1), torch.randn(4, 5)], dim=1)
+    mask = torch.ones(2, 3)
+    ids = torch.tensor([[1, 2]])
+    inputs = {"tiles": tiles, "lists": [patches], "mask": mask, "ids": ids}
+    changed = other_pixels(inputs)
+    assert not changed["tiles"][1].any() and (changed["tiles"][0] != tiles[0]).all()
+    assert torch.equal(changed["lists"][0][:, 0], patches[:, 0])
+    assert (changed["lists"][0][:, 1:] != patches[:, 1:]).all()
+    assert changed["mask"] is mask and changed["ids"] is ids
+
+
+def test_other_pixels_of_an_image_in_one_colour():
+    image = torch.full((1, 3, 4, 4), 0.3)
+    assert (other_pixels({"image": image})["image"] != image).all()
+
+
+def test_few_numbers_beside_the_pixels_are_no_pixels():
+    inputs = {"pixels": torch.randn(1, 3, 16, 16), "state": torch.randn(1, 7)}
+    assert other_pixels(inputs)["state"] is inputs["state"]
+
+
+def test_no_pixels():
+    assert other_pixels({"ids": torch.tensor([[1, 2]])}) is None
+
+
+def test_other_words_spare_ids_with_a_special_meaning():
+    """Begin, image and its neighbours, padding, and words that are also at such positions."""
+    ids = torch.tensor(
+        [
+            [1, 20, 21, 22, 4, 3, 3, 5, 23, 24, 2, 0],
+            [1, 22, 23, 20, 4, 3, 3, 5, 24, 5, 21, 2],
+        ]
+    )
+    image = ids == 3
+    image[:, 6] = False  # a structural token: pixels do not change it, its id is the image's
+    changed, (replaced,) = other_words({"ids": ids}, ["ids"], {(2, 12): image})
+    assert torch.equal(replaced, changed["ids"] != ids)
+    assert torch.equal(replaced, ids >= 20)
+    assert set(changed["ids"][replaced].tolist()) <= {20, 21, 22, 23, 24}
+
+
+def test_other_words_of_the_callers_choice():
+    ids = torch.tensor([[1, 3, 3, 9]])
+    changed, _ = other_words({"ids": ids}, ["ids"], {(1, 4): ids == 3}, text_ids=[8, 9])
+    assert changed["ids"].tolist() == [[1, 3, 3, 8]]
+
+
+# --- what it leaves ------------------------------------------------------------------------------
+
+
+def test_a_trace_leaves_the_model_and_the_inputs_as_they_were():
+    model, inputs = model_and_inputs("llava")
+    model(**inputs)  # transformers adds hooks of its own in the first forward
+    hooks, before = hooks_of(model), {name: value.clone() for name, value in inputs.items()}
+    model.train()
+    state = torch.get_rng_state()
+    trace_parts(model, inputs)
+    assert all(module.training for module in model.modules())
+    assert hooks_of(model) == hooks
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(inputs[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("failing_run", [1, 2, 3])
+def test_hooks_are_removed_when_a_forward_fails(failing_run):
+    model, inputs = model_and_inputs("llava")
+    model(**inputs)
+    hooks, runs = hooks_of(model), []
+
+    def fail(*_):
+        runs.append(None)
+        if len(runs) == failing_run:
+            raise ZeroDivisionError
+
+    handle = model.lm_head.register_forward_pre_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        trace_parts(model, inputs)
+    handle.remove()
+    assert hooks_of(model) == hooks
+
+
+def test_three_forwards():
+    model, inputs = model_and_inputs("qwen2_vl")
+    runs = []
+    model.register_forward_pre_hook(lambda *_: runs.append(None))
+    trace_parts(model, inputs)
+    assert len(runs) == 3
+
+
+# --- what it keeps -------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = nn.Linear(512, 512)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states + self.work(states).tanh()
+
+
+class Deep(nn.Module):
+    """Twelve blocks on 64 tokens of 512 numbers: the states of a layer are 128 KiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(12))
+
+    def forward(self, states: Tensor) -> Tensor:
+        for block in self.blocks:
+            states = block(states)
+        return states
+
+
+STATES = 64 * 512 * 4
+
+
+class Allocations(TorchDispatchMode):
+    """The bytes of all storages that operators made and that are still alive, and their peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        given = {tensor.untyped_storage()._cdata for tensor in tensors((args, kwargs))}
+        for tensor in tensors(result):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given:  # a view of a weight is no allocation
+                self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.peak = max(self.peak, self.held())
+        return result
+
+    def held(self) -> int:
+        return sum(size for storage, size in self.alive.values() if not storage.expired())
+
+
+@contextmanager
+def allocations() -> Iterator[Allocations]:
+    with torch.no_grad(), Allocations() as mode:
+        yield mode
+
+
+def test_no_activation_outlives_its_module():
+    model, inputs = Deep(), {"states": torch.randn(1, 64, 512)}
+    with allocations() as plain:
+        model(**inputs)
+    with allocations() as traced:
+        recording = record(model, inputs)
+        kept = traced.held()
+    sketches = [s for call in recording.values() for s in call.inputs + call.outputs]
+    assert len(sketches) == 2 * 13
+    assert kept < len(sketches) * 64 * 12 * 4  # eleven numbers a vector, and a little
+    assert kept < STATES
+    # Beside the copied input and the sketches: what it takes to make one sketch.
+    assert traced.peak < plain.peak + STATES + kept + 4 * STATES
+
+
+def test_sketches_are_small():
+    found = sketch(torch.randn(2, 8, 1024))
+    assert found.shape == (2, 8)
+    assert found.vectors.numel() + found.moments.numel() == 16 * 11
+
+
+def test_narrow_axes_are_joined():
+    assert sketch(torch.randn(2, 5, 4, 8)).shape == (2, 5)
+    assert sketch(torch.randn(3)).shape == ()

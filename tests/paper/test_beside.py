@@ -1,0 +1,140 @@
+"""Measured beside published: the right row of each command's table, and the difference."""
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from report import made_tables
+from report.made_runs import run_folder
+from rich.console import Console
+
+from normprobe.paper.beside import beside_paper, print_published, write_published
+from normprobe.report.page.document import page
+from normprobe.runs.run_folder import RunDir, read_table
+
+LLAVA = "llava-hf/llava-1.5-7b-hf"
+
+
+def rows(table: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float]]:
+    return {
+        (row["quantity"], row["statistic"]): (row["measured"], row["published"])
+        for _, row in table.iterrows()
+    }
+
+
+def test_interface_stages() -> None:
+    table = beside_paper("interface", LLAVA, {"interface": made_tables.interface()})
+    assert rows(table) == {
+        ("before the projector", "mean"): (28.21, 28.71),
+        ("before the projector", "std"): (4.1, 16.87),
+        ("after the projector", "mean"): (16.53, 39.96),
+        ("after the projector", "std"): (2.2, 45.58),
+        ("text embedding", "mean"): (0.2203, 1.08),  # the non-zero rows
+    }
+    assert set(table["source"]) == {"Table 2"}
+    assert table["difference"].tolist() == pytest.approx([-0.5, -12.77, -23.43, -43.38, -0.8597])
+
+
+def test_the_decoder_input_of_layers_is_what_left_the_projector() -> None:
+    table = beside_paper("layers", LLAVA, {"layers": made_tables.layers()})
+    measured = made_tables.layers().set_index(["layer", "group"]).loc[(0, "visual")]
+    assert rows(table) == {
+        ("after the projector", "mean"): (measured["norm_mean"], 39.96),
+        ("after the projector", "std"): (measured["norm_std"], 45.58),
+    }
+
+
+def test_both_vocabularies_of_ovis() -> None:
+    tables = {"embeddings": made_tables.embeddings("text", "visual")}
+    found = rows(beside_paper("embeddings", "AIDC-AI/Ovis2.5-9B", tables))
+    assert {key: published for key, (_, published) in found.items()} == {
+        ("visual embedding", "mean"): 64.0,
+        ("visual embedding", "std"): 0.71,
+        ("text embedding", "mean"): 1.38,
+        ("text embedding", "std"): 0.32,
+    }
+    expected = made_tables.embedding_norms("visual")
+    assert found["visual embedding", "mean"][0] == pytest.approx(expected.mean())
+
+
+def test_tokens_are_found_by_their_text_not_by_their_rank() -> None:
+    tokens = made_tables.tokens("text")
+    tokens.loc[3, "token"], tokens.loc[5, "token"] = "<|vision_start|>", ">();\n\n"
+    tables = {"embeddings": made_tables.embeddings("text"), "tokens": tokens}
+    table = beside_paper("embeddings", "Qwen/Qwen2-VL-7B-Instruct", tables)
+    found = table[table["source"] == "Table 7"].set_index("quantity")
+    assert len(found) == 10
+    assert found["measured"].notna().sum() == 2
+    assert found.loc['"<|vision_start|>"', "measured"] == tokens.loc[3, "norm"]
+    assert found.loc['"<|vision_start|>"', "statistic"] == "rank 1"
+    assert found.loc['">();\\n\\n"', "measured"] == tokens.loc[5, "norm"]
+
+
+def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
+    embeddings = made_tables.embeddings("text")
+    base = embeddings.assign(table="base", norm_mean=0.7)
+    shift = made_tables.shift()
+    shift.loc[30, ["token", "base_norm"]] = ["áveis", 1.03]
+    path = run_folder(
+        tmp_path / "run",
+        "embeddings",
+        record={"base": "Qwen/Qwen2-7B-Instruct"},
+        embeddings=pd.concat([embeddings, base]),
+        tokens=made_tables.tokens("text"),
+        shift=shift,
+    )
+    write_published(RunDir.open(path), "Qwen/Qwen2-VL-7B-Instruct")
+    table = read_table(path, "published")
+    means = table[(table["source"] == "Table 6") & (table["statistic"] == "mean")]
+    measured = made_tables.embedding_norms("text").mean()
+    assert means["model"].tolist() == ["Qwen2-7B vl", "Qwen2-7B base"]
+    assert means["published"].tolist() == [0.6820, 0.6908]
+    assert means["measured"].tolist() == pytest.approx([measured, 0.7])
+    assert table["source"].value_counts()["Table 7"] == 10 + 10
+    loudest = table[(table["model"] == "Qwen2-7B base") & (table["statistic"] == "rank 1")]
+    assert loudest[["measured", "published"]].to_numpy().tolist() == [[1.03, 1.0273]]
+
+    write_published(RunDir.open(path), "org/model", "Qwen/Qwen2.5-7B-Instruct")
+    table = read_table(path, "published")
+    assert "Qwen2.5-7B base" in set(table["model"])
+
+
+def test_an_aligned_model_is_not_the_papers(tmp_path: Path) -> None:
+    path = run_folder(
+        tmp_path / "run",
+        "interface",
+        record={"alignment": {"target": "table"}},
+        interface=made_tables.interface(),
+    )
+    write_published(RunDir.open(path), LLAVA)
+    assert not (path / "published.csv").exists()
+
+
+def test_other_models_and_commands_have_nothing_beside_them() -> None:
+    tables = {"interface": made_tables.interface()}
+    assert beside_paper("interface", "org/model", tables).empty
+    assert beside_paper("attention", LLAVA, tables).empty
+
+
+def test_the_file_lies_in_the_run_folder_and_on_the_page(tmp_path: Path) -> None:
+    path = run_folder(tmp_path / "run", "interface", interface=made_tables.interface())
+    write_published(RunDir.open(path), "org/model")
+    assert not (path / "published.csv").exists()
+    write_published(RunDir.open(path), LLAVA)
+    table = read_table(path, "published")
+    assert len(table) == 5
+    assert "published.csv" in RunDir.open(path).record["files"]
+    text = page([path])
+    assert "Beside the paper" in text
+    assert "45.58" in text
+
+
+def test_the_terminal_table_fits() -> None:
+    tokens = {"embeddings": made_tables.embeddings("text"), "tokens": made_tables.tokens("text")}
+    table = beside_paper("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct", tokens)
+    printed = io.StringIO()
+    print_published(table, Console(file=printed, width=80))
+    lines = printed.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("<|vision_start|>" in line and "1.400" in line for line in lines)

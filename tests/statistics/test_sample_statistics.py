@@ -1,0 +1,110 @@
+"""Merging over any split equals computing over all tokens at once."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from normprobe.schema import QUANTILES
+from normprobe.statistics.sample_statistics import (
+    QUANTILE_RELATIVE_ERROR,
+    ZERO_BIN,
+    histogram_of,
+    histogram_quantiles,
+    merge,
+    statistics_of,
+)
+
+METRICS = ("norm", "cosine")
+
+
+def tokens(count: int = 5000, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return np.stack([random.lognormal(3, 2, count), random.uniform(-1, 1, count)])
+
+
+def rows_of(values: np.ndarray, ends: list[int]) -> pd.DataFrame:
+    parts = np.split(values, ends, axis=1)
+    return pd.DataFrame(
+        {"layer": 1, "group": "text", **statistics_of(part, METRICS)} for part in parts
+    )
+
+
+@pytest.mark.parametrize("ends", [[], [1], [2, 2500, 4999], list(range(100, 5000, 100))])
+def test_means_and_deviations_do_not_depend_on_the_split(ends: list[int]) -> None:
+    values = tokens()
+    table = merge(rows_of(values, ends), ["layer", "group"], METRICS)
+    assert table["tokens"].item() == 5000
+    assert table["samples"].item() == len(ends) + 1
+    for name, series in zip(METRICS, values, strict=True):
+        assert table[f"{name}_mean"].item() == pytest.approx(series.mean(), rel=1e-9)
+        assert table[f"{name}_std"].item() == pytest.approx(series.std(), rel=1e-9)
+        means = [part.mean() for part in np.split(series, ends)]
+        assert table[f"{name}_sample_mean"].item() == pytest.approx(np.mean(means), rel=1e-9)
+        assert table[f"{name}_sample_std"].item() == pytest.approx(
+            np.std(means), rel=1e-9, abs=1e-9
+        )
+
+
+def test_a_small_deviation_at_a_large_mean_survives() -> None:
+    """A naive sum of squares in float32 is wrong by 160 % here."""
+    random = np.random.default_rng(1)
+    series = random.normal(5000, 2, (1, 100_000)).astype(np.float32)
+    rows = pd.DataFrame(
+        {"layer": 0, **statistics_of(part, ["norm"])} for part in np.split(series, 10, axis=1)
+    )
+    expected = series.astype(np.float64).std()
+    assert merge(rows, ["layer"], ["norm"])["norm_std"].item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("ends", [[], [7, 3000]])
+def test_quantiles_err_by_no_more_than_stated(ends: list[int]) -> None:
+    values = tokens()
+    table = merge(rows_of(values, ends), ["layer", "group"], METRICS)
+    exact = np.quantile(values[0], list(QUANTILES.values()), method="inverted_cdf")
+    measured = table[[f"norm_{name}" for name in QUANTILES]].to_numpy()[0]
+    np.testing.assert_allclose(measured, exact, rtol=QUANTILE_RELATIVE_ERROR + 1e-12)
+
+
+def test_zeros_have_a_bin_of_their_own() -> None:
+    bins, counts = histogram_of(np.array([0.0, 0.0, 0.0, 5.0]))
+    assert bins[0] == ZERO_BIN
+    assert counts.tolist() == [3, 1]
+    low, high = histogram_quantiles(bins, counts, [0.5, 1.0])
+    assert low == 0.0
+    assert high == pytest.approx(5.0, rel=QUANTILE_RELATIVE_ERROR)
+
+
+def test_a_power_of_the_growth_stays_in_reach_of_its_bin() -> None:
+    values = 1.02 ** np.arange(-400, 400, dtype=np.float64)
+    for value in values:
+        (quantile,) = histogram_quantiles(*histogram_of(np.array([value])), [1.0])
+        assert quantile == pytest.approx(value, rel=QUANTILE_RELATIVE_ERROR + 1e-9)
+
+
+def test_non_finite_tokens_are_counted_and_left_out() -> None:
+    values = tokens(10)
+    values[0, 3], values[1, 5] = np.inf, np.nan
+    row = statistics_of(values, METRICS)
+    kept = np.delete(values, [3, 5], axis=1)
+    assert (row["tokens"], row["nonfinite"]) == (8, 2)
+    assert row["cosine_mean"] == pytest.approx(kept[1].mean(), rel=1e-12)
+
+
+def test_a_group_of_non_finite_tokens_alone_has_no_mean_and_spoils_no_other() -> None:
+    values = tokens(10)
+    rows = pd.DataFrame(
+        {"layer": 1, "group": "text", **statistics_of(part, METRICS)}
+        for part in (values, np.full((2, 4), np.nan))
+    )
+    table = merge(rows, ["layer", "group"], METRICS)
+    assert table["nonfinite"].item() == 4
+    assert table["norm_mean"].item() == pytest.approx(values[0].mean(), rel=1e-12)
+
+
+def test_rows_without_a_metric_have_no_say_in_it() -> None:
+    values = tokens(10)
+    full = {"layer": 1, "group": "text", **statistics_of(values, METRICS)}
+    bare = {"layer": 0, "group": "text", **statistics_of(values[:1], METRICS[:1])}
+    table = merge(pd.DataFrame([bare, full]), ["layer", "group"], METRICS).set_index("layer")
+    assert np.isnan(table.loc[0, "cosine_mean"])
+    assert table.loc[1, "cosine_mean"] == pytest.approx(values[1].mean(), rel=1e-12)

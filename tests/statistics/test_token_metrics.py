@@ -1,0 +1,135 @@
+"""The arithmetic of one layer against plain float64 NumPy."""
+
+import numpy as np
+import pytest
+import torch
+
+from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, TOKEN_METRICS, VISUAL
+from normprobe.statistics.token_metrics import (
+    POOLED_GROUPS,
+    cross_modal_cosine,
+    group_masks,
+    pooled_metrics,
+    token_metrics,
+    token_norms,
+)
+
+CODES = {group: code for code, group in enumerate(TOKEN_GROUPS)}
+
+
+def states(scale: float = 1.0, step: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    x = scale * torch.randn(2, 7, 32, generator=random)
+    return x, x + step * torch.randn(2, 7, 32, generator=random)
+
+
+def expected_metrics(x: torch.Tensor, h: torch.Tensor) -> dict[str, np.ndarray]:
+    a, b = x.double().numpy(), h.double().numpy()
+    length = np.linalg.norm
+    update = b - a
+    unit = a / length(a, axis=-1, keepdims=True)
+    along = (update * unit).sum(-1)
+    across = length(update - along[..., None] * unit, axis=-1)
+    unit_h = b / length(b, axis=-1, keepdims=True)
+    return {
+        "norm": length(b, axis=-1),
+        "cosine": (unit * unit_h).sum(-1),
+        "angle": 2 * np.arctan2(length(unit - unit_h, axis=-1), length(unit + unit_h, axis=-1)),
+        "update_norm": length(update, axis=-1),
+        "relative_update": length(update, axis=-1) / length(a, axis=-1),
+        "update_angle": np.arctan2(across, along),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("scale", "step"), [(1.0, 1.0), (1000.0, 0.5), (0.01, 10.0)])
+def test_token_metrics_agree_with_numpy(dtype: torch.dtype, scale: float, step: float) -> None:
+    x, h = (state.to(dtype) for state in states(scale, step))
+    metrics, _ = token_metrics(x, h)
+    expected = expected_metrics(x.float(), h.float())
+    for name, measured in zip(TOKEN_METRICS, metrics.numpy(), strict=True):
+        np.testing.assert_allclose(measured, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_an_update_almost_along_the_state_keeps_its_direction() -> None:
+    """sqrt(||D||^2 - D_par^2) would lose the small orthogonal part to cancellation."""
+    x = torch.zeros(1, 1, 8)
+    x[..., 0] = 100.0
+    h = x.clone()
+    h[..., 0] += 10.0
+    h[..., 1] += 0.001
+    metrics, perpendicular = token_metrics(x, h)
+    assert token_norms(perpendicular).item() == pytest.approx(0.001, rel=1e-4)
+    assert metrics[2].item() == pytest.approx(np.arctan2(0.001, 110.0), rel=1e-4)
+
+
+def test_norms_of_half_precision_states_do_not_overflow() -> None:
+    massive = torch.full((1, 4), 60_000.0, dtype=torch.float16)
+    assert token_norms(massive).item() == pytest.approx(120_000.0, rel=1e-3)
+
+
+def test_a_layer_that_changes_nothing_turns_nothing() -> None:
+    x, _ = states()
+    metrics, _ = token_metrics(x, x.clone())
+    named = dict(zip(TOKEN_METRICS, metrics, strict=True))
+    assert named["angle"].max() == 0
+    assert named["update_norm"].max() == 0
+    torch.testing.assert_close(named["cosine"], torch.ones(2, 7))
+
+
+def groups() -> torch.Tensor:
+    codes = torch.full((2, 7), CODES[TEXT], dtype=torch.int8)
+    codes[:, :3] = CODES[VISUAL]
+    codes[:, 3] = CODES[SPECIAL]
+    codes[1, 6] = PADDING
+    return codes
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def test_pooled_metrics_agree_with_all_pairs() -> None:
+    x, h = states()
+    codes = groups()
+    _, perpendicular = token_metrics(x, h)
+    pooled = pooled_metrics(x, h, perpendicular, group_masks(codes)).numpy()
+    for sample in range(2):
+        a, b = x[sample].double().numpy(), h[sample].double().numpy()
+        turn = perpendicular[sample].double().numpy()
+        masks = {g: (codes[sample] == c).numpy() for g, c in CODES.items()}
+        masks["non_visual"] = masks[TEXT] | masks[SPECIAL]
+        for place, group in enumerate(POOLED_GROUPS):
+            chosen = masks[group]
+            if not chosen.any():
+                assert np.isnan(pooled[sample, place])
+                continue
+            expected = unit(a[chosen].mean(0)) @ unit(b[chosen].mean(0))
+            assert pooled[sample, place] == pytest.approx(expected, abs=1e-5), group
+        v, t = masks[VISUAL], masks[TEXT]
+        pairs = [
+            (unit(b[v]) @ unit(b[t]).T).mean(),
+            (unit(turn[v]) @ unit(a[t]).T).mean(),
+            (unit(turn[t]) @ unit(a[v]).T).mean(),
+        ]
+        np.testing.assert_allclose(pooled[sample, -3:], pairs, atol=1e-5)
+    crossed = cross_modal_cosine(h, group_masks(codes)).numpy()
+    np.testing.assert_allclose(crossed, pooled[:, -3], atol=1e-6)
+
+
+def test_padding_and_overflowed_rows_do_not_reach_the_pooled_metrics() -> None:
+    x, h = states()
+    codes = groups()
+    masks = group_masks(codes)
+    _, turn = token_metrics(x, h)
+    clean = pooled_metrics(x, h, turn, masks)
+    h[1, 6] = float("nan")  # padding
+    _, turn = token_metrics(x, h)
+    torch.testing.assert_close(pooled_metrics(x, h, turn, masks), clean, equal_nan=True)
+    h[0, 0] = float("inf")  # one visual token of sample 0
+    _, turn = token_metrics(x, h)
+    visual = POOLED_GROUPS.index(VISUAL)
+    rest = [place for place in range(len(POOLED_GROUPS)) if place != visual]
+    dirty = pooled_metrics(x, h, turn, masks)
+    torch.testing.assert_close(dirty[:, rest], clean[:, rest], equal_nan=True)
+    assert torch.isfinite(dirty[0, visual])

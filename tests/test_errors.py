@@ -1,0 +1,16 @@
+"""Messages of other libraries in one line."""
+
+from normprobe.errors import first_line
+
+
+def test_a_message_is_one_line_without_a_final_full_stop() -> None:
+    assert first_line(ValueError("\n  Two\n\tlines. ")) == "Two lines"
+
+
+def test_a_long_message_is_cut() -> None:
+    assert first_line(ValueError("x" * 300)) == "x" * 200
+    assert first_line(ValueError("x" * 300), most=250) == "x" * 250
+
+
+def test_without_a_message_the_class_is_named() -> None:
+    assert first_line(AssertionError()) == "AssertionError"
