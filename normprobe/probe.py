@@ -152,7 +152,7 @@ class Probe:
         return self.measure("layers", data, **options)
 
     def interface(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
-        """Norms from the vision encoder to the decoder input. Arguments are those of ``measure``."""
+        """Norms from the vision encoder to the decoder input. Arguments are of ``measure``."""
         return self.measure("interface", data, **options)
 
     def measure(

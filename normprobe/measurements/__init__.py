@@ -3,8 +3,8 @@
 A folder holds everything about its question:
 
 ``__init__``   ``MEASUREMENT``: the facts that are needed before anything is loaded
-``measure``    how it is measured; of a measurement over samples, ``sample_rows(model, inputs, ids)``
-``table``      of a measurement over samples, ``tables(rows, model)``: the CSV files of a run
+``measure``    how it is measured; over samples: ``sample_rows(model, inputs, ids)``
+``table``      over samples: ``tables(rows, model)``, the CSV files of a run
 ``terminal``   ``show(run, console)``: what a terminal shows of a run
 ``words``      ``verdict(run)``: what its numbers say, in sentences
 ``page``       ``section(run)``: its part of the page (without it: the tables as they are)

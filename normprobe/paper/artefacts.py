@@ -185,5 +185,6 @@ def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str
 
 @cache
 def artefacts() -> dict[str, Artefact]:
+    """Every table and figure of the paper that commands make, by name, such as ``table2``."""
     text = (files("normprobe.paper") / "commands.toml").read_text(encoding="utf-8")
     return {name: Artefact(**entry) for name, entry in tomllib.loads(text).items()}

@@ -18,14 +18,17 @@ def loudness(ratio: float, *, short: bool = False) -> str:
 
 
 def direction(ratio: float) -> int:
+    """1 where the ratio is clearly above 1, -1 where it is clearly below, 0 where it is alike."""
     if ratio >= ALIKE:
         return 1
     return -1 if ratio <= 1 / ALIKE else 0
 
 
 def times(ratio: float) -> str:
+    """``57 x``, with two digits, above 99 with three."""
     return f"{significant(ratio, digits=2 if ratio < 99.5 else 3)} x"
 
 
 def usable(value: float) -> bool:
+    """Whether a ratio of it means something: it is finite and positive."""
     return math.isfinite(value) and value > 0

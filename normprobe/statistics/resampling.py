@@ -50,6 +50,13 @@ class Resampled:
 def with_intervals(
     table: pd.DataFrame, draws: dict[str, NDArray[np.float64]], units: int
 ) -> pd.DataFrame:
+    """Add ``<column>_ci_low`` and ``_ci_high`` behind a table, for each column that was drawn.
+
+    Args:
+        table: what was measured.
+        draws: ``[draws, rows of the table]`` by column.
+        units: how many images were drawn from; of one alone the intervals are empty.
+    """
     columns: dict[str, Sequence[float] | NDArray[np.float64]] = {}
     for name in [name for name in table.columns if name in draws]:
         ends = percentile_interval(draws[name])

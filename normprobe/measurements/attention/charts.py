@@ -1,10 +1,10 @@
-"""normprobe.measurements.attention.charts"""
+"""Tables of ``attention`` as the charts of its section of the page."""
 
 import pandas as pd
 
-from normprobe.measurements.layers.charts import _VISUAL
-from normprobe.report.figures.style import SERIES_COLORS
+from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 from normprobe.report.page.charts import Chart, chart, series_of
+from normprobe.schema import VISUAL
 
 #: What can be drawn of ``attention.csv``: column and words.
 _ATTENTION = {
@@ -26,9 +26,10 @@ def attention_charts(attention: pd.DataFrame) -> list[Chart]:
         if column not in attention:
             continue
         series = [
-            series_of(str(query), _VISUAL, attention[attention["query"] == query], column)
+            series_of(str(query), GROUP_LOOKS[VISUAL], rows, column)
             | {"color": SERIES_COLORS[place % len(SERIES_COLORS)]}
             for place, query in enumerate(queries)
+            if len(rows := attention[attention["query"] == query])
         ]
         charts.append(chart(label, series, zero=True))
-    return [chart for chart in charts if chart["series"]]
+    return [drawn for drawn in charts if drawn["series"]]

@@ -1,4 +1,4 @@
-"""normprobe.measurements.compare.labels"""
+"""A short name for each compared run, and the training step that it measured."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Runs of ``embeddings`` side by side: what ranks them, and how they are shown."""
 
+from math import nan
+
 import pandas as pd
 
 from normprobe.schema import BASE, NONZERO_ROWS, TEXT, VISUAL
@@ -35,15 +37,11 @@ def measures(embeddings: pd.DataFrame) -> dict[str, float]:
         the visual table / that of the text table; ``text_norm``, ``text_std``; ``base_norm``.
     """
     rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
-    text = _at(rows, TEXT, "norm_mean")
+    text = float(rows["norm_mean"].get(TEXT, nan))
     return {
-        "loudest_ratio": _at(rows, TEXT, "norm_max") / text,
-        "visual_ratio": _at(rows, VISUAL, "norm_mean") / text,
+        "loudest_ratio": float(rows["norm_max"].get(TEXT, nan)) / text,
+        "visual_ratio": float(rows["norm_mean"].get(VISUAL, nan)) / text,
         "text_norm": text,
-        "text_std": _at(rows, TEXT, "norm_std"),
-        "base_norm": _at(rows, BASE, "norm_mean"),
+        "text_std": float(rows["norm_std"].get(TEXT, nan)),
+        "base_norm": float(rows["norm_mean"].get(BASE, nan)),
     }
-
-
-def _at(rows: pd.DataFrame, key: str, column: str) -> float:
-    return float(rows[column][key]) if key in rows.index else float("nan")

@@ -14,7 +14,8 @@ from normprobe.schema import (
 
 MEASUREMENT = Measurement(
     name="interface",
-    summary="""Norms from the vision encoder to the decoder input, against the text table (Tables 1-3).
+    summary="""
+    Norms from the vision encoder to the decoder input, against the text table (Tables 1-3).
 
     MODEL may be a vision-language model, a bare vision encoder or a bare language model: the side
     that exists is reported. No decoder layer runs.

@@ -1,8 +1,9 @@
 """Runs of ``interface`` side by side: what ranks them, and how they are shown."""
 
+from math import nan
+
 import pandas as pd
 
-from normprobe.measurements.embeddings.compared import _at
 from normprobe.schema import DECODER_INPUT, TEXT, VISUAL
 
 #: Header and column of each number of the ranking.
@@ -36,8 +37,8 @@ def measures(interface: pd.DataFrame) -> dict[str, float]:
     """
     rows = interface[interface["stage"] == DECODER_INPUT].set_index("group")
     return {
-        "disparity_input": _at(rows, VISUAL, "ratio_to_prompt"),
-        "ratio_to_table": _at(rows, VISUAL, "ratio_to_table"),
-        "visual_norm": _at(rows, VISUAL, "norm_mean"),
-        "text_norm": _at(rows, TEXT, "norm_mean"),
+        "disparity_input": float(rows["ratio_to_prompt"].get(VISUAL, nan)),
+        "ratio_to_table": float(rows["ratio_to_table"].get(VISUAL, nan)),
+        "visual_norm": float(rows["norm_mean"].get(VISUAL, nan)),
+        "text_norm": float(rows["norm_mean"].get(TEXT, nan)),
     }

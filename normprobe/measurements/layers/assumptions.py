@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-#: Ratios between 1 / 1.25 and 1.25 are called equal, as everywhere in the reports.
-ALIKE = 1.25
+from normprobe.report.ratio_words import ALIKE
+
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
 COSINE = 0.1
 FOLLOWS = -0.5  # a correlation; without spread of update sizes and angles it is near -1

@@ -1,4 +1,4 @@
-"""normprobe.measurements.layers.charts"""
+"""Tables of ``layers`` as the charts of its section of the page."""
 
 import numpy as np
 import pandas as pd
@@ -88,7 +88,7 @@ def layer_charts(layers: pd.DataFrame) -> list[Chart]:
             if len(rows := layers[layers["group"] == group])
         ]
         charts.append(chart(label, series, zero))
-    return [chart for chart in charts if chart["series"]]
+    return [drawn for drawn in charts if drawn["series"]]
 
 
 def theory_charts(theory: pd.DataFrame) -> list[Chart]:
@@ -98,7 +98,7 @@ def theory_charts(theory: pd.DataFrame) -> list[Chart]:
         present = [line for line in lines if line[1] in theory]
         series = [series_of(name, look, theory, column) for name, column, look in present]
         charts.append(chart(label, series, zero=True))
-    return [chart for chart in charts if chart["series"]]
+    return [drawn for drawn in charts if drawn["series"]]
 
 
 def run_charts(compare: pd.DataFrame) -> list[Chart]:
@@ -125,4 +125,4 @@ def run_charts(compare: pd.DataFrame) -> list[Chart]:
             if len(rows := compare[(compare["run"] == run) & (compare["group"] == group)])
         ]
         charts.append(chart(label, series, zero))
-    return [chart for chart in charts if chart["series"]]
+    return [drawn for drawn in charts if drawn["series"]]

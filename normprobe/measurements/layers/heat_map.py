@@ -1,4 +1,4 @@
-"""normprobe.measurements.layers.heat_map"""
+"""``layers.csv`` as a heat map with the numbers in it."""
 
 import math
 

@@ -169,7 +169,7 @@ def projector_to_align(model: nn.Module, parts: Parts) -> Part:
         )
     if parts.visual_embedding is not None:
         raise NormprobeError(
-            f"{name} cannot be aligned: its visual rows are mixed from the discrete visual table "
+            f"{name} cannot be aligned: its visual tokens are mixed from the discrete visual table "
             f"{parts.visual_embedding.name}",
             "rescale the rows of that table instead; the paper finds no asymmetry there (Figure 2)",
         )

@@ -173,12 +173,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "positions": PERTURBATION,
     },
     "molmo": {
-        # The tower hands on states of several layers, no single output: that stage stays empty.
+        # The encoder returns the states of several layers, no single output: that stage is empty.
         "vision_encoder": "model.vision_backbone.image_vit.transformer.resblocks",
         "projector": "model.vision_backbone.image_projector",
         "text_embedding": "model.transformer.wte",
         "decoder_layers": "model.transformer.blocks",
-        "class_rows": 0,  # left out before the projector
+        "class_rows": 0,  # removed before the projector
         "fusion": ADDED,
         "positions": PERTURBATION,
     },

@@ -1,8 +1,9 @@
 """Find the parts of a model by its structure: its interfaces and its module tree.
 
 No forward is needed, so this works on the meta device. The vision encoder and the decoder come from
-the accessors that transformers models carry. The projector is what is left beside the encoder, or a
-merger inside it. ``overrides.py`` holds, as data, the few model types where that is not enough.
+the accessors that transformers models have. The projector is the module beside the encoder that is
+no language model, or a merger inside it. ``overrides.py`` holds, as data, the few model types where
+that is not enough.
 """
 
 import re
@@ -24,7 +25,8 @@ from normprobe.model.find.overrides import ADDED, DISCRETE, IN_SEQUENCE, OVERRID
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.residual_stream import STREAMS
 
-#: Config fields that name placeholder ids; visual indicators get rows from a visual table (Ovis).
+#: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
+#: table (Ovis).
 IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_token_ids")
 
 #: Sub-configs that hold them in some types.

@@ -1,1 +1,1 @@
-"""From a checkpoint to weights in memory: only those that are needed, each accounted for."""
+"""From a checkpoint to a loaded model: only the weights that are needed, each one checked."""

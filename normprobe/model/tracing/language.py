@@ -42,7 +42,7 @@ def find_language(stacks: Iterable[Stack], replaced: Sequence[Tensor]) -> Langua
     readers = sorted(
         (stack for stack in stacks if stack.input.by_text.any()), key=lambda stack: stack.began
     )
-    # Only before the first of them can no layer have mixed image and text.
+    # Before the first of them, no layer can have mixed image and text; before others, one may have.
     found = [_language(stack, replaced, mixed=stack is not readers[0]) for stack in readers]
     return max(
         (language for language in found if language is not None),

@@ -53,8 +53,8 @@ def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
         handle
         for name, module in watched(model).items()
         for handle in (
-            module.register_forward_pre_hook(recorder.entering(name), with_kwargs=True),
-            module.register_forward_hook(recorder.leaving(name)),
+            module.register_forward_pre_hook(recorder.at_begin_of(name), with_kwargs=True),
+            module.register_forward_hook(recorder.at_end_of(name)),
         )
     ]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
@@ -86,7 +86,7 @@ class _Recorder:
         self._runs: Counter[str] = Counter()
         self._clock = 0
 
-    def entering(self, name: str) -> Any:
+    def at_begin_of(self, name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             arriving = list(tensors((args, kwargs)))
             call = Call(name, self._tick(), inputs=_sketches(arriving))
@@ -96,7 +96,7 @@ class _Recorder:
 
         return hook
 
-    def leaving(self, name: str) -> Any:
+    def at_end_of(self, name: str) -> Any:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
             # Calls above this one on the stack raised, and the model caught it.
             while (call := self._open.pop()).name != name:

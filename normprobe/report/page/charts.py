@@ -1,4 +1,4 @@
-"""normprobe.report.page.charts"""
+"""A table by decoder layer as the series that the page's script draws."""
 
 from typing import Any
 
@@ -13,6 +13,16 @@ Chart = dict[str, Any]
 
 
 def chart(label: str, series: list[dict[str, Any]], zero: bool) -> Chart:
+    """One chart.
+
+    Args:
+        label: what is drawn.
+        series: of ``series_of``; those without a number are left out.
+        zero: zero belongs on the axis.
+
+    Returns:
+        label, ``log`` (how it is first shown), ``zero`` and ``series``.
+    """
     drawn = [line for line in series if any(value is not None for value in line["y"])]
     values = [value for line in drawn for value in line["y"] if value is not None]
     log = zero and min(values, default=0) > 0 and asks_for_log(values)
@@ -22,6 +32,15 @@ def chart(label: str, series: list[dict[str, Any]], zero: bool) -> Chart:
 def series_of(
     name: str, look: GroupLook, rows: pd.DataFrame, column: str, band: list[str] | None = None
 ) -> dict[str, Any]:
+    """One line of a chart.
+
+    Args:
+        name: of the line.
+        look: its colour and dashes.
+        rows: one a layer.
+        column: what is drawn.
+        band: the columns of its lower and upper end, drawn where they are kept.
+    """
     rows = rows.sort_values("layer")
     series = {
         "name": name,

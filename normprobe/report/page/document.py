@@ -1,7 +1,7 @@
 """One self-contained page of any runs: words, tables, curves to play with, provenance.
 
-Everything comes from the runs, nothing from a network. Style, script and images are in the page; its
-policy lets no other script run. What a measurement shows of a run is in its own folder.
+Everything comes from the runs, nothing from a network. Style, script and images are in the page;
+its policy lets no other script run. What a measurement shows of a run is in its own folder.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""normprobe.report.page.tables"""
+"""Tables of the page, as they are."""
 
 from collections.abc import Iterable
 from typing import Any
