@@ -17,17 +17,19 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from normprobe.model.token_groups import groups_of
 from torch import nn
 from transformers import AutoModelForImageTextToText, LlavaConfig
 
+from normprobe import Probe, probe_layers
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.prefetch import prefetched
 from normprobe.inputs.processor import load_processor
-from normprobe.measurements.layers.measure import layer_rows, measure_layers
+from normprobe.measurements.layers.measure import sample_rows
 from normprobe.model.find.structure import find_parts
-from normprobe.runs.run_folder import RunDir
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.runs.run_folder import RunFolder
 from normprobe.specimen import SPECIMEN_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,11 +122,15 @@ def hooked(modules: list[nn.Module], hook: Any) -> Iterator[None]:
 
 
 def ways(model: Any, inputs: Any, special: list[int]) -> dict[str, Way]:
-    parts = find_parts(model)
-    groups = groups_of(model, parts, inputs, special)
+    measured = MeasuredModel(model, find_parts(model), special)
+    probe = Probe(model, special_token_ids=special)
     found: dict[str, Way] = {
         "bare forward": partial(bare, model, inputs),
-        "normprobe": partial(layer_rows, model, parts, inputs, groups, ["one"]),
+        "normprobe": partial(sample_rows, measured, inputs),
+        "`Probe.layers(inputs)` again": partial(probe.layers, inputs),
+        "`probe_layers`, each time anew": partial(
+            probe_layers, model, inputs, special_token_ids=special
+        ),
         "`output_hidden_states`": partial(output_hidden_states, model, inputs),
         "hooks that keep each output": partial(kept_by_hooks, model, inputs),
     }
@@ -182,33 +188,27 @@ def compare(layers: int, rounds: int) -> dict[str, tuple[float, float, float]]:
 
 def end_to_end(samples: int, rounds: int) -> tuple[float, float]:
     """Samples a second: bare forwards on ready inputs; from JPEG to rows on disk."""
-    model, processor = build_model(8), build_processor()
-    data, parts, special = (
-        open_data("sample", limit=samples),
-        find_parts(model),
-        InputBuilder(processor).special_token_ids,
-    )
-    ready = [InputBuilder(processor).build([sample]) for sample in data]
+    model, builder = build_model(8), InputBuilder(build_processor())
+    data = open_data("sample", limit=samples)
+    ready = [builder.build([sample]) for sample in data]
     bare(model, ready[0])
     rates: dict[str, list[float]] = {"ready": [], "whole": []}
     for _ in range(rounds):
         for name, work in (
             ("ready", lambda: [bare(model, inputs) for inputs in ready]),
-            ("whole", lambda: measure_all(model, parts, data, processor, special)),
+            ("whole", lambda: measure_all(model, data, builder)),
         ):
             rates[name].append(samples / seconds_of(work)[1])
     return statistics.median(rates["ready"]), statistics.median(rates["whole"])
 
 
-def measure_all(model: Any, parts: Any, data: DataSet, processor: Any, special: list[int]) -> None:
+def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
+    measured = MeasuredModel(model, find_parts(model), builder.special_token_ids)
     with tempfile.TemporaryDirectory() as folder:
-        run = RunDir.create(Path(folder) / "run", overwrite=False, record={})
-        batches = (
-            (list(batch.image_hashes), batch.inputs)
-            for batch in prefetched(data, InputBuilder(processor), 1)
-        )
-        for rows in measure_layers(model, parts, batches, special):
-            run.append(rows)
+        run = RunFolder.create(Path(folder) / "run", overwrite=False, record={})
+        for batch in prefetched(data, builder, 1):
+            inputs = inputs_for(model, batch.inputs)
+            run.append(sample_rows(measured, inputs, list(batch.image_hashes)))
 
 
 def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> str:

@@ -1,4 +1,4 @@
-"""Does norm alignment help the specimen? ``python -m normprobe.experiments.norm_alignment``.
+"""Does norm alignment help the specimen? ``python -m experiments.norm_alignment``.
 
 The paper's four variants (Tables 4 and 5, Figure 4) from one pretrained vision encoder and one
 pretrained language model, each with the same seeds, scenes and steps: no norm, a norm as PyTorch

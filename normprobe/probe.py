@@ -30,7 +30,7 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.find_or_trace import verified
-from normprobe.run import Run, finished
+from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
 from normprobe.runs.model_record import note_model
@@ -252,6 +252,8 @@ class Probe:
             rows = measured_by.sample_rows(model, on_device, None).assign(image_hash=None)
             run.append(rows)
             note_confidence(run, rows)
+            if measured_by.tables_from_rows and run.path is None:
+                return finished_later(run, lambda: measured_by.tables(rows, model), started)
             tables = measured_by.tables(rows, model)
         return finished(run, tables, started)
 

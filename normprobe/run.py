@@ -11,13 +11,13 @@ import base64
 import io
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normprobe.measurements import NAMES, Measurement, measurement
+from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.beside import print_published, published_table
 from normprobe.report.figures.draw import build, draw
 from normprobe.report.page.document import Section, page
@@ -249,6 +249,27 @@ def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) 
     return Run(run)
 
 
+def finished_later(
+    run: RunStore, tables: Callable[[], Mapping[str, pd.DataFrame]], started: float
+) -> Run:
+    """``finished`` for a run in memory whose tables are made when somebody asks for one.
+
+    Args:
+        run: in memory, its samples measured.
+        tables: makes them.
+        started: when the measurement began, of ``time.perf_counter``.
+    """
+
+    def write() -> None:
+        for name, table in tables().items():
+            run.write_table(name, table)
+        write_published(run, str(run.record["model"]))
+
+    run.when_asked(write)
+    run.finish(seconds=round(time.perf_counter() - started, 3))
+    return Run(run)
+
+
 def write_published(run: RunStore, model: str, base: str | None = None) -> None:
     """Add ``published.csv`` where the paper has numbers of this model as it was released.
 
@@ -268,11 +289,11 @@ def write_published(run: RunStore, model: str, base: str | None = None) -> None:
 def _section(store: RunStore) -> Section:
     """A run of any name has a section: its tables as they are."""
     offered = _offered(store)
-    blocks = offered.section(store) if offered.name in NAMES else []
+    blocks = offered.section(store) if is_measurement(offered.name) else []
     return Section(store, blocks, offered.shown, offered.page_repeats_figures)
 
 
 def _offered(store: RunStore) -> Measurement:
     """The measurement of a run; of one that is not known here, nothing but its name."""
     name = store.command
-    return measurement(name) if name in NAMES else Measurement(name=name)
+    return measurement(name) if is_measurement(name) else Measurement(name=name)

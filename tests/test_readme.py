@@ -32,6 +32,19 @@ def test_every_command_has_help_and_is_documented(command: str) -> None:
     assert f"normprobe {command}" in README
 
 
+def test_the_python_block_runs_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = README.split("<!-- python -->\n```python\n")[1].split("```\n<!-- /python -->")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "louder than text tokens" in printed
+    assert "norm disparity at the decoder input is largest in" in printed
+    assert (tmp_path / "layers.png").is_file()
+    assert (tmp_path / "runs/before/layers.csv").is_file()
+
+
 def test_the_first_screen_shows_what_it_is_for() -> None:
     first = README.splitlines()[:60]
     assert any(".github/layers.png" in line for line in first)

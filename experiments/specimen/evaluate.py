@@ -1,4 +1,4 @@
-"""Evaluate a specimen: ``python -m normprobe.specimen.evaluate [DIR]``.
+"""Evaluate a specimen: ``python -m experiments.specimen.evaluate [DIR]``.
 
 Prints the accuracy per question kind and the norms, as Markdown or as JSON.
 """

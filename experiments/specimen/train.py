@@ -1,4 +1,4 @@
-"""Train a specimen from nothing: ``python -m normprobe.specimen.train --output DIR``.
+"""Train a specimen from nothing: ``python -m experiments.specimen.train --output DIR``.
 
 Four stages run in one process: vision encoder, language model, projector, then projector and
 language model together. The result is a checkpoint folder with its training log and evaluation.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import BadRow, BadRows, Place
 from normprobe.data.cells import quoted
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,13 +107,13 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
         if "Empty CSV" in str(error):
             raise _no_rows(path) from error
         raise NormprobeError(
-            f"{path}: not a tab-separated table ({_one_line(error)}).",
+            f"{path}: not a tab-separated table ({first_line(error)}).",
             "Save it as tab-separated UTF-8 text with a header line.",
         ) from error
     for row in odd_rows:
         place = Place(str(path), row.number - 1)
         if re.search(_MERGED, row.text):  # it holds other rows, which must not be lost silently
-            raise _swallowed(place)
+            raise _unclosed_quote(place)
         bad.refuse(
             BadRow(
                 place,
@@ -137,7 +137,7 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
         if pa.types.is_string(column.type):
             merged = pc.index(pc.match_substring_regex(column, _MERGED), True).as_py()
             if merged >= 0:
-                raise _swallowed(places[merged].at(name))
+                raise _unclosed_quote(places[merged].at(name))
     return Rows(table, str(path), places)
 
 
@@ -158,7 +158,7 @@ def read_parquet(paths: Sequence[Path]) -> Rows:
                 table = _read_rows(file) if claimed <= _MAX_ROWS else None
         except (OSError, MemoryError, ValueError, pa.ArrowException) as error:
             raise NormprobeError(
-                f"{path}: expected a parquet file ({_one_line(error)}).",
+                f"{path}: expected a parquet file ({first_line(error)}).",
                 "Download the file again, and check that it is complete.",
             ) from error
         if table is None:
@@ -172,7 +172,7 @@ def read_parquet(paths: Sequence[Path]) -> Rows:
         table = pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise NormprobeError(
-            f"{paths[0]}: its shards hold different columns ({_one_line(error)}).",
+            f"{paths[0]}: its shards hold different columns ({first_line(error)}).",
             "Download the files again.",
         ) from error
     if not table.num_rows:
@@ -247,13 +247,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
-
-
-def _swallowed(place: Place) -> NormprobeError:
+def _unclosed_quote(place: Place) -> NormprobeError:
     return NormprobeError(
-        f"{place}: the cell swallows the next line.", "Look for a stray double quote in that row."
+        f"{place}: a quote opened here is not closed before the next line.",
+        "Look for a stray double quote in that row.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.bad_rows import Place
 from normprobe.data.benchmarks import Benchmark
 from normprobe.data.formats import Rows
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,7 +37,7 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
         try:
             dataset = datasets.load_dataset(source.repo, source.config, split=source.split)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            failures.append(f"{source.repo}: {str(error).splitlines()[0][:160]}")
+            failures.append(f"{source.repo}: {first_line(error, 160)}")
             continue
         provenance = {
             "hub": source.repo,

@@ -17,6 +17,7 @@ from typing import Any
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from normprobe.data.bad_rows import BadRow, Place
+from normprobe.errors import first_line
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 """What is decoded. Pillow reads more, some of it (EPS) by running another program."""
@@ -62,7 +63,7 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
         # Pillow's format plugins raise many types on damaged bytes: OSError, SyntaxError,
         # struct.error, zlib.error, ...
         raise BadRow(
-            where, f"the image cannot be decoded ({str(error)[:200]}).", _REPLACE
+            where, f"the image cannot be decoded ({first_line(error)}).", _REPLACE
         ) from error
     if 0 in image.size:
         raise BadRow(where, f"the image has no pixels {image.size}.", _REPLACE)
@@ -134,7 +135,7 @@ def read_image(path: str, root: Path, where: Place) -> Image.Image:
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL character in the name
         raise BadRow(
             where,
-            f"the image file {path[:200]!a} cannot be read from {root} ({str(error)[:200]}).",
+            f"the image file {path[:200]!a} cannot be read from {root} ({first_line(error)}).",
             f"Put the image into {root}.",
         ) from error
     # Where a cell names the file, an error names both; in a folder of images, where is the file.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from normprobe.data.formats import Rows
 from normprobe.data.hub import rows_of
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 
 
 def is_saved_folder(folder: Path) -> bool:
@@ -34,7 +34,7 @@ def read_saved_folder(folder: Path) -> list[tuple[str, Rows]]:
             split.data.validate(full=True)  # Arrow maps the file and trusts its offsets
     except Exception as error:  # a damaged JSON or arrow file fails in many ways
         raise NormprobeError(
-            f"{folder}: expected a saved data set ({' '.join(str(error).split())[:200]}).",
+            f"{folder}: expected a saved data set ({first_line(error)}).",
             "Save it again with Dataset.save_to_disk.",
         ) from error
     return [(name, rows_of(split, str(folder / name))) for name, split in splits.items()]

@@ -46,6 +46,8 @@ class Measurement:
         over_samples: it runs a model over a data set. Such a measurement has its command, its
             method of ``Probe``, resuming and several processes without a further word.
         batches: of a measurement over samples, a forward may take several samples.
+        tables_from_rows: its tables come from the sample rows alone, not from weights: those of one
+            batch in memory are made when somebody asks for them.
         text_of_language_models: of a bare language model it measures samples without images alone.
         figures: the modules in ``figures/``; the first is always drawn, the others where their
             tables hold rows. A module's name is also the file name.
@@ -63,6 +65,7 @@ class Measurement:
     kinds: tuple[str, ...] = ()
     over_samples: bool = False
     batches: bool = False
+    tables_from_rows: bool = False
     text_of_language_models: bool = False
     figures: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
@@ -116,6 +119,11 @@ class Measurement:
         return function
 
 
+def is_measurement(name: str) -> bool:
+    """Whether there is a measurement of a name; a run folder may come from another version."""
+    return name in NAMES
+
+
 @cache
 def measurement(name: str) -> Measurement:
     """The measurement of a name.
@@ -123,7 +131,7 @@ def measurement(name: str) -> Measurement:
     Raises:
         KeyError: there is none.
     """
-    if name not in NAMES:
+    if not is_measurement(name):
         raise KeyError(name)
     found: Measurement = import_module(f"{__name__}.{name}").MEASUREMENT
     return found

@@ -20,6 +20,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.image_marks import marked_positions
 from normprobe.inputs.token_groups import token_groups
+from normprobe.model.find.norm_placement import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
 from normprobe.model.find.parts import Parts
 from normprobe.model.pixels import pixel_inputs, with_other_pixels
@@ -81,6 +82,11 @@ class MeasuredModel:
                 "use `normprobe interface` for a bare vision encoder",
             )
         return list(self.parts.decoder_layers.module.children())
+
+    @cached_property
+    def norm_placement(self) -> str:
+        """Where the norms of the decoder stand, of ``norm_placement_note``."""
+        return norm_placement_note(self.model, self.parts)
 
     def read_stream(self, state: Tensor) -> Tensor:
         """What a decoder layer takes or returns as ``[batch, seq, hidden]``."""

@@ -85,7 +85,8 @@ def collect(
         raise SystemExit(0)
     _note_skipped(run, data)
     rows = _collected(run, data)
-    note_confidence(run, rows)
+    if warning := note_confidence(run, rows):
+        log.warning("note: %s", warning)
     return rows
 
 
@@ -159,16 +160,21 @@ class _Parts:
             self._run.append(pd.concat(rows, ignore_index=True))
 
 
-def note_confidence(run: RunStore, rows: pd.DataFrame) -> None:
-    """Record what the intervals rest on, and say where that is little."""
+def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
+    """Record what the intervals rest on, and a warning where that is little.
+
+    Returns:
+        The warning; empty where there is enough.
+    """
     units = int(image_units(rows).nunique())
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
-    if units < FEW_UNITS:
-        unit = "image" if rows["image_hash"].notna().any() else "prompt"
-        few = f"{units} {unit}{'' if units == 1 else 's'}"
-        warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
-        run.add_warning(warning)
-        log.warning("note: %s", warning)
+    if units >= FEW_UNITS:
+        return ""
+    unit = "image" if rows["image_hash"].notna().any() else "prompt"
+    few = f"{units} {unit}{'' if units == 1 else 's'}"
+    warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
+    run.add_warning(warning)
+    return warning
 
 
 def _note_skipped(run: RunStore, data: DataSet) -> None:

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_same_tables, assert_two_lines
-from normprobe.analyses import layers
 from typer.testing import Result
 
 from normprobe.data.bundle import bundled_data_dir
+from normprobe.measurements.layers import measure
 
 Run = Callable[..., Result]
 LAYERS = ("layers", "--dtype", "float32", "-n", "12")
@@ -32,19 +32,16 @@ def test_batches_change_no_number(size: str, run: Run, one_by_one: Path) -> None
 
 def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str) -> list[int]:
     """A device with room for ``most`` samples a forward; returns the sizes that were tried."""
-    real, tried = layers.layer_rows, []
+    real, tried = measure.sample_rows, []
 
-    def layer_rows(
-        model: object, parts: object, inputs: object, groups: object, *more: Any
-    ) -> pd.DataFrame:
-        ids = more[0]
+    def sample_rows(model: Any, inputs: Any, ids: Any) -> pd.DataFrame:
         tried.append(len(ids))
         # The first batch fits, a later one does not.
         if len(ids) > most and len(tried) > 1:
             raise torch.OutOfMemoryError(message)
-        return real(model, parts, inputs, groups, *more)  # type: ignore[arg-type]
+        return real(model, inputs, ids)
 
-    monkeypatch.setattr(layers, "layer_rows", layer_rows)
+    monkeypatch.setattr(measure, "sample_rows", sample_rows)
     return tried
 
 

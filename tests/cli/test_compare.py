@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
-from report import made_tables
+from support import made_tables
 from typer.testing import Result
 
-from normprobe.runs.run_folder import RunDir
+from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import SCHEMA_VERSION
 
 Run = Callable[..., Result]
@@ -28,7 +28,7 @@ TABLES = {
 
 def make_run(path: Path, command: str = "layers", scale: float = 1.0, **facts: object) -> Path:
     record = {"schema_version": SCHEMA_VERSION, "command": command, "model": path.name, **facts}
-    run = RunDir.create(path, overwrite=False, record=record)
+    run = RunFolder.create(path, overwrite=False, record=record)
     table = TABLES[command].copy()
     visual = table["group" if command != "embeddings" else "table"] == "visual"
     table.loc[visual, [name for name in table if name.startswith("norm_")]] *= scale
@@ -109,9 +109,9 @@ def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", "interface")
     newer = make_run(tmp_path / "newer", schema_version=SCHEMA_VERSION + 1)
     inspected = make_run(tmp_path / "inspected")
-    RunDir.open(inspected).note(command="compare")
+    RunFolder.open(inspected).note(command="compare")
     partial = Path(shutil.copytree(b, tmp_path / "partial"))
-    RunDir.open(partial).note(status="partial")
+    RunFolder.open(partial).note(status="partial")
     (tmp_path / "empty").mkdir()
     for runs, words in (
         ([a], ["at least two"]),

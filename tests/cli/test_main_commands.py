@@ -120,9 +120,9 @@ def test_the_demo_says_what_the_tables_mean(run: Run, tmp_path: Path) -> None:
 def test_a_projector_that_is_not_found_is_said(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.model.find import parts
+    from normprobe.model.find.overrides import OVERRIDES
 
-    monkeypatch.setattr(parts, "_projector", lambda *_: None)
+    monkeypatch.setitem(OVERRIDES, "llava", {"projector": None})
     result = run("interface", "-n", "1", "-o", "out")
     assert result.exit_code == 0, result.output
     assert "no projector found" in result.stderr

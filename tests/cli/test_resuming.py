@@ -9,16 +9,19 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from cli.conftest import assert_same_tables, assert_two_lines
 from typer.testing import Result
 
-from normprobe.runs import collecting
 from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.data_set import DataSet
 from normprobe.data.sample import Sample
+from normprobe.inputs.prefetch import Batch
+from normprobe.measurements.layers import measure
+from normprobe.runs import collecting, model_source
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -82,14 +85,14 @@ def test_samples_that_are_there_are_not_measured_again(
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     measured: list[str] = []
-    real = collecting._inputs
+    real = collecting.prefetched
 
-    def watched(*arguments: object) -> Iterator[object]:
-        for ids, inputs in real(*arguments):  # type: ignore[arg-type]
-            measured.extend(ids)
-            yield ids, inputs
+    def watched(*arguments: Any) -> Iterator[Batch]:
+        for batch in real(*arguments):
+            measured.extend(batch.image_hashes)
+            yield batch
 
-    monkeypatch.setattr(collecting, "_inputs", watched)
+    monkeypatch.setattr(collecting, "prefetched", watched)
     assert run(*LAYERS, "-n", "5", "-o", "out", "--resume").exit_code == 0
     assert len(measured) == 2
     rows = pd.read_parquet(tmp_path / "out/samples")
@@ -99,16 +102,14 @@ def test_samples_that_are_there_are_not_measured_again(
 
 def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseException) -> None:
     """The model's forward fails once some batches are measured."""
-    from normprobe.analyses import layers
+    real, calls = measure.sample_rows, iter(range(100))
 
-    real, calls = layers.layer_rows, iter(range(100))
-
-    def layer_rows(*arguments: object) -> pd.DataFrame:
+    def sample_rows(*arguments: Any) -> pd.DataFrame:
         if next(calls) == samples:
             raise error
-        return real(*arguments)  # type: ignore[arg-type]
+        return real(*arguments)
 
-    monkeypatch.setattr(layers, "layer_rows", layer_rows)
+    monkeypatch.setattr(measure, "sample_rows", sample_rows)
 
 
 def test_a_worker_that_is_killed_loses_nothing_on_disk(
@@ -206,12 +207,10 @@ def test_a_finished_run_stays_as_it_is(finished: Path, run: Run) -> None:
 def test_a_model_that_fails_to_load_costs_no_rows(
     finished: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.runs import begin as run as run_module
-
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(run_module, "load_subject", fail)
+    monkeypatch.setattr(model_source, "load_model", fail)
     options = ["-n", "2", "-o", "out", "--resume"]
     assert_two_lines(run("interface", "./model", *options), "out of memory")
     assert not pd.read_parquet(finished / "samples").empty

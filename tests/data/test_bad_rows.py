@@ -76,11 +76,11 @@ def test_lines_of_json(tmp_path, red_png):
         open_data(str(tmp_path / "pope.json"))
 
 
-def test_a_swallowed_line_is_an_error_all_the_same(tmp_path):
+def test_an_unclosed_quote_is_an_error_all_the_same(tmp_path):
     # What it swallowed would be lost without a word.
     rows = [mmbench_row(1, question='"What?'), mmbench_row(2), [*mmbench_row(3), 'x"']]
     path = write_mmbench(tmp_path / "mmbench.tsv", *rows)
-    with pytest.raises(NormprobeError, match="swallows the next line"):
+    with pytest.raises(NormprobeError, match="a quote opened here is not closed"):
         open_data(str(path), skip_bad=True)
 
 

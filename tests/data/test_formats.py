@@ -44,10 +44,10 @@ def test_tsv_quoted_cell_with_line_breaks(tmp_path):
         (b"index\tquestion\tA", "holds no rows"),
         (b"index\tquestion\tA\n1\tq\ta\n2\tq\n", "row 2: expected 3 columns, received 2"),
         (b"index\tquestion\tA\n1\tq\ta\tz\n", "row 1: expected 3 columns, received 4"),
-        (b'index\tquestion\tA\n1\tq\ta\n2\t"q\ta\n3\tq\ta\n', "row 2: the cell swallows the next"),
+        (b'index\tquestion\tA\n1\tq\ta\n2\t"q\ta\n3\tq\ta\n', "row 2: a quote opened here"),
         (
             b'index\tquestion\tA\n1\t"q\ta\n2\tq"\ta\n3\tq\ta\n',
-            "row 1, column question: the cell swallows the next line",
+            "row 1, column question: a quote opened here is not closed",
         ),
         ("index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "line 2: expected UTF-8"),
         ("index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "line 1: expected UTF-8"),

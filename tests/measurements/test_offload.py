@@ -12,10 +12,15 @@ from support.tiny_models import tiny_model
 from normprobe import align_norms, find_parts, probe_interface, probe_layers
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.embedding_weight import weight_of
+from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Part
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import plan_for
+from normprobe.model.load.required_tensors import (
+    before_the_decoder,
+    embedding_tables,
+    forward_to_last_layer,
+)
 from normprobe.statistics.embedding_rows import embedding_statistics
 
 
@@ -43,7 +48,7 @@ def test_offloaded_numbers_are_the_plain_ones(
         if next(module.parameters(recurse=False), None) is not None
         or next(module.buffers(recurse=False), None) is not None
     }
-    plan = plan_for("layers", checkpoint)
+    plan = plan_for(forward_to_last_layer, checkpoint)
     offloaded = load_model(checkpoint, plan, device_map=device_map)
     assert any(parameter.is_meta for parameter in offloaded.parameters())
     inputs = tiny_inputs(plain)
@@ -62,7 +67,7 @@ def test_offloaded_numbers_are_the_plain_ones(
 def test_device_map_auto_loads_what_is_needed(tmp_path: Path) -> None:
     model_of("llava").save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
-    model = load_model(checkpoint, plan_for("interface", checkpoint), device_map="auto")
+    model = load_model(checkpoint, plan_for(before_the_decoder, checkpoint), device_map="auto")
     inputs = tiny_inputs(model_of("llava"))
     plain = load_model(checkpoint, device="cpu")
     pd.testing.assert_frame_equal(probe_interface(model, inputs), probe_interface(plain, inputs))
@@ -83,7 +88,7 @@ def test_a_norm_behind_an_offloaded_projector_is_put_back(place: str, tmp_path: 
         "model.language_model": "disk",
         "lm_head": "cpu",
     }
-    spread = load_model(checkpoint, plan_for("interface", checkpoint), device_map=device_map)
+    spread = load_model(checkpoint, plan_for(before_the_decoder, checkpoint), device_map=device_map)
     assert torch.equal(spread.alignment_norm.weight, gain)
     inputs = tiny_inputs(plain)
     pd.testing.assert_frame_equal(
@@ -97,5 +102,5 @@ def test_without_the_projector_there_is_no_norm_to_read(tmp_path: Path) -> None:
     align_norms(model)
     model.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
-    loaded = load_model(checkpoint, plan_for("embeddings", checkpoint), device="cpu")
+    loaded = load_model(checkpoint, plan_for(embedding_tables, checkpoint), device="cpu")
     assert inserted_norm(loaded) is None

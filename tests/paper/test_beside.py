@@ -5,15 +5,24 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report import made_tables
-from report.made_runs import run_folder
 from rich.console import Console
+from support import made_tables
+from support.made_runs import run_folder
+from support.read_page import page_of_folders
 
-from normprobe.paper.beside import beside_paper, print_published, write_published
-from normprobe.report.page.document import page
-from normprobe.runs.run_folder import RunDir, read_table
+from normprobe.measurements import measurement
+from normprobe.paper.beside import beside_paper, print_published, published_table
+from normprobe.run import write_published
+from normprobe.runs.run_folder import RunFolder, read_table
+from normprobe.runs.run_store import RunStore
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
+
+
+def beside(
+    command: str, model: str, table: pd.DataFrame, tokens: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    return beside_paper(model, table, measurement(command).published, tokens)
 
 
 def rows(table: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float]]:
@@ -24,7 +33,7 @@ def rows(table: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def test_interface_stages() -> None:
-    table = beside_paper("interface", LLAVA, {"interface": made_tables.interface()})
+    table = beside("interface", LLAVA, made_tables.interface())
     assert rows(table) == {
         ("before the projector", "mean"): (28.21, 28.71),
         ("before the projector", "std"): (4.1, 16.87),
@@ -37,7 +46,7 @@ def test_interface_stages() -> None:
 
 
 def test_the_decoder_input_of_layers_is_what_left_the_projector() -> None:
-    table = beside_paper("layers", LLAVA, {"layers": made_tables.layers()})
+    table = beside("layers", LLAVA, made_tables.layers())
     measured = made_tables.layers().set_index(["layer", "group"]).loc[(0, "visual")]
     assert rows(table) == {
         ("after the projector", "mean"): (measured["norm_mean"], 39.96),
@@ -46,8 +55,8 @@ def test_the_decoder_input_of_layers_is_what_left_the_projector() -> None:
 
 
 def test_both_vocabularies_of_ovis() -> None:
-    tables = {"embeddings": made_tables.embeddings("text", "visual")}
-    found = rows(beside_paper("embeddings", "AIDC-AI/Ovis2.5-9B", tables))
+    table = made_tables.embeddings("text", "visual")
+    found = rows(beside("embeddings", "AIDC-AI/Ovis2.5-9B", table))
     assert {key: published for key, (_, published) in found.items()} == {
         ("visual embedding", "mean"): 64.0,
         ("visual embedding", "std"): 0.71,
@@ -61,8 +70,8 @@ def test_both_vocabularies_of_ovis() -> None:
 def test_tokens_are_found_by_their_text_not_by_their_rank() -> None:
     tokens = made_tables.tokens("text")
     tokens.loc[3, "token"], tokens.loc[5, "token"] = "<|vision_start|>", ">();\n\n"
-    tables = {"embeddings": made_tables.embeddings("text"), "tokens": tokens}
-    table = beside_paper("embeddings", "Qwen/Qwen2-VL-7B-Instruct", tables)
+    embeddings = made_tables.embeddings("text")
+    table = beside("embeddings", "Qwen/Qwen2-VL-7B-Instruct", embeddings, tokens)
     found = table[table["source"] == "Table 7"].set_index("quantity")
     assert len(found) == 10
     assert found["measured"].notna().sum() == 2
@@ -84,7 +93,7 @@ def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
         tokens=made_tables.tokens("text"),
         shift=shift,
     )
-    write_published(RunDir.open(path), "Qwen/Qwen2-VL-7B-Instruct")
+    write_published(RunFolder.open(path), "Qwen/Qwen2-VL-7B-Instruct")
     table = read_table(path, "published")
     means = table[(table["source"] == "Table 6") & (table["statistic"] == "mean")]
     measured = made_tables.embedding_norms("text").mean()
@@ -95,7 +104,7 @@ def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
     loudest = table[(table["model"] == "Qwen2-7B base") & (table["statistic"] == "rank 1")]
     assert loudest[["measured", "published"]].to_numpy().tolist() == [[1.03, 1.0273]]
 
-    write_published(RunDir.open(path), "org/model", "Qwen/Qwen2.5-7B-Instruct")
+    write_published(RunFolder.open(path), "org/model", "Qwen/Qwen2.5-7B-Instruct")
     table = read_table(path, "published")
     assert "Qwen2.5-7B base" in set(table["model"])
 
@@ -107,32 +116,43 @@ def test_an_aligned_model_is_not_the_papers(tmp_path: Path) -> None:
         record={"alignment": {"target": "table"}},
         interface=made_tables.interface(),
     )
-    write_published(RunDir.open(path), LLAVA)
+    write_published(RunFolder.open(path), LLAVA)
     assert not (path / "published.csv").exists()
 
 
 def test_other_models_and_commands_have_nothing_beside_them() -> None:
-    tables = {"interface": made_tables.interface()}
-    assert beside_paper("interface", "org/model", tables).empty
-    assert beside_paper("attention", LLAVA, tables).empty
+    table = made_tables.interface()
+    assert beside("interface", "org/model", table).empty
+    assert beside("attention", LLAVA, table).empty
+    for command, model in (("interface", "org/model"), ("attention", LLAVA)):
+        run = RunStore({"command": command})
+        run.write_table(command, table)
+        assert published_table(run, measurement(command).published, model) is None
+
+
+def test_a_run_without_its_table_has_nothing_beside_it() -> None:
+    run = RunStore({"command": "interface"})
+    assert published_table(run, measurement("interface").published, LLAVA) is None
+    run.write_table("interface", made_tables.interface())
+    assert len(published_table(run, measurement("interface").published, LLAVA)) == 5
 
 
 def test_the_file_lies_in_the_run_folder_and_on_the_page(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "run", "interface", interface=made_tables.interface())
-    write_published(RunDir.open(path), "org/model")
+    write_published(RunFolder.open(path), "org/model")
     assert not (path / "published.csv").exists()
-    write_published(RunDir.open(path), LLAVA)
+    write_published(RunFolder.open(path), LLAVA)
     table = read_table(path, "published")
     assert len(table) == 5
-    assert "published.csv" in RunDir.open(path).record["files"]
-    text = page([path])
+    assert "published.csv" in RunFolder.open(path).record["files"]
+    text = page_of_folders(path)
     assert "Beside the paper" in text
     assert "45.58" in text
 
 
 def test_the_terminal_table_fits() -> None:
-    tokens = {"embeddings": made_tables.embeddings("text"), "tokens": made_tables.tokens("text")}
-    table = beside_paper("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct", tokens)
+    embeddings, tokens = made_tables.embeddings("text"), made_tables.tokens("text")
+    table = beside("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct", embeddings, tokens)
     printed = io.StringIO()
     print_published(table, Console(file=printed, width=80))
     lines = printed.getvalue().splitlines()

@@ -2,9 +2,9 @@ import unicodedata
 
 import pytest
 from rich.cells import cell_len
+from support.made_tables import NASTY_TOKENS
 
 from normprobe.report.readable_token import readable_token
-from report.made_tables import NASTY_TOKENS
 
 
 @pytest.mark.parametrize(

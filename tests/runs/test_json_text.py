@@ -2,8 +2,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+from support import made_tables
 
-from normprobe.runs.json_text import json_bytes, jsonable
+from normprobe.runs.json_text import json_bytes, jsonable, table_json
 
 
 def test_values_of_every_origin():
@@ -40,3 +41,12 @@ def test_arguments_that_are_no_utf8_survive():
 
 def test_floats_keep_full_precision():
     assert json.loads(json_bytes([0.1 + 0.2])) == [0.1 + 0.2]
+
+
+def test_tables_are_strict_and_exact():
+    table = made_tables.layers()
+    rows = json.loads(table_json(table))
+    assert len(rows) == len(table)
+    assert rows[0]["angle_mean"] is None
+    assert rows[1]["cosine_mean"] == np.cos(made_tables.VISUAL_ANGLE[1])
+    assert rows[1]["angle_below_resolution"] is False

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support import made_tables
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.run_folder import RunDir, default_run_path, read_record, read_table
-from report import made_tables
+from normprobe.runs.run_folder import RunFolder, default_run_path, read_record, read_table
 
 
 def new_run(path, **record):
-    return RunDir.create(path, overwrite=False, record=record)
+    return RunFolder.create(path, overwrite=False, record=record)
 
 
 def part(*samples):
@@ -58,7 +58,7 @@ def test_parts_are_merged_at_the_end(tmp_path):
     assert list(run.rows()["sample_id"]) == ["a", "b", "c"]
     run.finish(seconds=1.5)
     assert files(run.path) == ["run.json", "samples/samples.parquet"]
-    again = RunDir.open(run.path)
+    again = RunFolder.open(run.path)
     assert list(again.rows()["sample_id"]) == ["a", "b", "c"]
     assert list(again.rows()["bins"][0]) == [1, 2]
     assert again.record["status"] == "complete"
@@ -87,7 +87,7 @@ def test_warnings_are_kept_once(tmp_path):
     run = new_run(tmp_path)
     for text in ("slow attention", "slow attention", "bf16"):
         run.add_warning(text)
-    assert RunDir.open(tmp_path).record["warnings"] == ["slow attention", "bf16"]
+    assert RunFolder.open(tmp_path).record["warnings"] == ["slow attention", "bf16"]
 
 
 # --- interruptions ------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_full_disk_keeps_the_complete_parts(tmp_path, monkeypatch):
     assert files(tmp_path) == ["run.json", "samples/part-00000.parquet"]
     assert status(tmp_path) == "partial"
     monkeypatch.undo()
-    resumed = RunDir.open(tmp_path)
+    resumed = RunFolder.open(tmp_path)
     resumed.append(part("b"))
     assert list(resumed.rows()["sample_id"]) == ["a", "b"]
 
@@ -131,7 +131,7 @@ def test_an_exception_while_rows_are_made(tmp_path):
         for rows in batches():
             run.append(rows)
     assert status(tmp_path) == "partial"
-    assert list(RunDir.open(tmp_path).rows()["sample_id"]) == ["a"]
+    assert list(RunFolder.open(tmp_path).rows()["sample_id"]) == ["a"]
 
 
 def test_killed_between_merge_and_clean_up(tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_killed_between_merge_and_clean_up(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run.finish()
     monkeypatch.undo()
-    again = RunDir.open(tmp_path)
+    again = RunFolder.open(tmp_path)
     assert list(again.rows()["sample_id"]) == ["a", "b"]  # no row twice
     again.append(part("c"))
     assert list(again.rows()["sample_id"]) == ["a", "b", "c"]
@@ -158,11 +158,11 @@ def test_a_complete_run_can_go_on(tmp_path):
     run = new_run(tmp_path)
     run.append(part("a"))
     run.finish()
-    again = RunDir.open(tmp_path)
+    again = RunFolder.open(tmp_path)
     again.append(part("b"))
     assert status(tmp_path) == "partial"
     again.finish()
-    assert list(RunDir.open(tmp_path).rows()["sample_id"]) == ["a", "b"]
+    assert list(RunFolder.open(tmp_path).rows()["sample_id"]) == ["a", "b"]
 
 
 def test_finishing_twice_changes_nothing(tmp_path):
@@ -193,7 +193,7 @@ def test_a_foreign_folder_is_never_touched(tmp_path, foreign, overwrite):
     for name, text in foreign.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(NormprobeError, match="exists"):
-        RunDir.create(tmp_path, overwrite=overwrite, record={})
+        RunFolder.create(tmp_path, overwrite=overwrite, record={})
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == foreign
 
 
@@ -201,14 +201,13 @@ def test_overwrite_deletes_only_what_was_written(tmp_path):
     run = new_run(tmp_path)
     run.append(part("a"))
     run.write_table("layers", part("a"))
-    run.write_json("parts", {})
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "layers.png").write_bytes(b"x")
     (tmp_path / "notes.csv").write_text("mine")
     (tmp_path / "plots" / "notes.txt").write_text("mine")
-    RunDir.create(tmp_path, overwrite=True, record={})
+    RunFolder.create(tmp_path, overwrite=True, record={})
     assert files(tmp_path) == ["notes.csv", "plots/notes.txt", "run.json"]
-    assert RunDir.open(tmp_path).record["files"] == []
+    assert RunFolder.open(tmp_path).record["files"] == []
 
 
 def test_overwrite_stays_inside_the_folder(tmp_path):
@@ -219,20 +218,20 @@ def test_overwrite_stays_inside_the_folder(tmp_path):
     run = new_run(tmp_path / "run")
     run.note(files=["../outside/precious.csv"])
     (run.path / "samples").symlink_to(outside / "samples")
-    RunDir.create(run.path, overwrite=True, record={})
+    RunFolder.create(run.path, overwrite=True, record={})
     assert files(outside) == ["precious.csv", "samples/part-00000.parquet"]
 
 
 def test_overwrite_of_nothing_is_a_fresh_run(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new/deep"):
-        assert RunDir.create(tmp_path / name, overwrite=True, record={}).path.is_dir()
+        assert RunFolder.create(tmp_path / name, overwrite=True, record={}).path.is_dir()
 
 
 def test_a_file_in_place_of_the_folder(tmp_path):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(NormprobeError, match="exists and is a file"):
-        RunDir.create(tmp_path / "run", overwrite=True, record={})
+        RunFolder.create(tmp_path / "run", overwrite=True, record={})
 
 
 def test_a_folder_that_may_not_be_made(tmp_path, monkeypatch):
@@ -247,7 +246,7 @@ def test_a_folder_that_may_not_be_made(tmp_path, monkeypatch):
 def test_opening_what_is_no_run(tmp_path):
     assert read_record(tmp_path) is None
     with pytest.raises(NormprobeError, match="not a run folder"):
-        RunDir.open(tmp_path)
+        RunFolder.open(tmp_path)
 
 
 def test_names_cannot_leave_the_folder(tmp_path):
@@ -255,8 +254,6 @@ def test_names_cannot_leave_the_folder(tmp_path):
     for name in ("../layers", "a/b"):
         with pytest.raises(ValueError, match="plain file name"):
             run.write_table(name, part("a"))
-    with pytest.raises(ValueError, match="plain file name"):
-        run.write_json("run", {})
 
 
 # --- tables -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from normprobe.runs.run_folder import RunDir
+from normprobe.runs.run_folder import RunFolder
 
 #: What a model's name or a token may hold.
 ATTACK = "</script><script>document.title='gone'</script><img src=x onerror=alert(1)>\"'&"
@@ -15,7 +15,7 @@ def run_folder(
     path: Path, command: str, *, record: dict[str, Any] | None = None, **tables: pd.DataFrame
 ) -> Path:
     """A complete run of a command."""
-    run = RunDir.create(path, overwrite=False, record={"command": command, **(record or {})})
+    run = RunFolder.create(path, overwrite=False, record={"command": command, **(record or {})})
     for name, table in tables.items():
         run.write_table(name, table)
     run.finish(seconds=1.5)

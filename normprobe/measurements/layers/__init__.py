@@ -19,6 +19,7 @@ MEASUREMENT = Measurement(
     kinds=(VISION_LANGUAGE, LANGUAGE_MODEL),
     over_samples=True,
     batches=True,
+    tables_from_rows=True,
     text_of_language_models=True,
     figures=("layers", "turning", "theory"),
     shown=("layers", "theory", "assumptions"),

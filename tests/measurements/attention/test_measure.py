@@ -26,7 +26,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from normprobe import NormprobeError, find_parts
 from normprobe.measurements.attention.measure import ALL_TEXT, measure_attention
-from normprobe.model import attention_weights as attention_calls
+from normprobe.model import attention_weights
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TEXT, VISUAL
 
 #: Attention beside the layers; features added to all text; fails when run eagerly.
@@ -52,15 +53,8 @@ def decode(ids):
 
 
 def measure(model, inputs, **options):
-    return measure_attention(
-        model,
-        find_parts(model),
-        lambda _: inputs,
-        IMAGE,
-        decode=decode,
-        special_token_ids=SPECIAL_IDS,
-        **options,
-    )
+    measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+    return measure_attention(measured, lambda _: inputs, IMAGE, decode=decode, **options)
 
 
 @torch.no_grad()
@@ -205,7 +199,7 @@ def test_chunks_of_rows_add_up(monkeypatch):
     model = tiny_model("llava")
     inputs = tiny_inputs(model)
     whole = measure(model, inputs)
-    monkeypatch.setattr(attention_calls, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(attention_weights, "_ROWS_AT_ONCE", 1)
     parts = measure(model, inputs)
     np.testing.assert_allclose(
         parts.table.drop(columns="query"), whole.table.drop(columns="query"), rtol=1e-6
@@ -243,7 +237,7 @@ def test_the_vision_encoder_is_left_alone():
     parts = find_parts(model)
     with (
         torch.no_grad(),
-        attention_calls.watching_attention(
+        attention_weights.watching_attention(
             parts.decoder_layers, torch.tensor([3]), lambda *call: seen.append(call)
         ),
     ):

@@ -15,7 +15,9 @@ from normprobe.measurements.embeddings.measure import (
     norm_histogram,
     token_ranking,
 )
+from normprobe.measurements.embeddings.text_table import text_table
 from normprobe.model.find.image_tokens import image_token_rows
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.embedding_rows import row_norms
 
 ROWS, WIDTH = 40_000, 12
@@ -89,8 +91,8 @@ def test_rows_of_an_image_tokenizer_are_told_apart(model_type: str) -> None:
     model = tiny_model(model_type)
     codes = range(128, 192)  # what the tiny vocabulary maps image codes to
     assert image_token_rows(model) == list(codes)
-    parts = find_parts(model)
-    measured = measure_embeddings(parts, range(192), (), 3, image_token_rows(model))
+    whole = MeasuredModel(model, find_parts(model), vocabulary_ids=range(192))
+    measured = measure_embeddings(whole, text_table(whole), 3)
     table = measured["embeddings"].set_index(["table", "rows"])
     norms = np.linalg.norm(model.get_input_embeddings().weight.detach().double().numpy(), axis=1)
     assert table.loc[("visual", "all_rows"), "count"] == len(codes)

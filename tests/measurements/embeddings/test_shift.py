@@ -6,13 +6,8 @@ import pytest
 import torch
 
 from normprobe import NormprobeError
-from normprobe.measurements.embeddings.shift import (
-    TextTable,
-    aligned_ids,
-    measure_shift,
-    text_table,
-)
-from normprobe.model.find.parts import Part, Parts
+from normprobe.measurements.embeddings.shift import aligned_ids, measure_shift
+from normprobe.measurements.embeddings.text_table import TextTable
 
 #: Byte-level spellings: "Ġ" a space; "âĢ" and "âĤ" are fragments that decode to the same character.
 HERE = {"Ġthe": 0, "s": 1, "âĢ": 2, "âĤ": 3, "<|vision_start|>": 5, "<|im_end|>": 4, "new": 7}
@@ -124,26 +119,11 @@ def test_a_large_table_is_compared_in_pieces_without_a_seam() -> None:
     np.testing.assert_allclose(shift["distance"], expected, rtol=1e-5)
 
 
-def test_visual_tokens_are_named_by_the_config_or_by_their_special_spelling() -> None:
-    embedding = torch.nn.Embedding(8, 4)
-    parts = Parts(None, None, Part("embed", embedding), None, None, ())
-    vocabulary = {"image": 0, "<|vision_start|>": 1, "<boi>": 2, "<s>": 3, "<soft>": 4, "late": 9}
-    config = {"image_token_id": 4, "bos_token_id": 3, "image_size": 0, "vision_end_token_id": None}
-    found = text_table(parts, vocabulary, {1, 2, 3}, config)
-    assert found.visual == {1, 2, 4}
-    assert "late" not in found.vocabulary
-
-
-def test_a_vision_encoder_is_no_base() -> None:
-    with pytest.raises(NormprobeError, match="no text embedding table"):
-        text_table(Parts(None, None, None, None, None, ()), {}, set(), {})
-
-
 def test_numbers_survive_the_csv(tmp_path) -> None:
-    from normprobe.runs.run_folder import RunDir, read_table
+    from normprobe.runs.run_folder import RunFolder, read_table
 
     shift = measure_shift(table(HERE, 9), table(THERE, 7), top=2)["shift"]
-    run = RunDir.create(tmp_path / "run", overwrite=False, record={})
+    run = RunFolder.create(tmp_path / "run", overwrite=False, record={})
     run.write_table("shift", shift.assign(token="nan"))
     back = read_table(tmp_path / "run", "shift")
     assert back["token"].eq("nan").all()

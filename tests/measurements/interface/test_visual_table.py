@@ -10,9 +10,9 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import BOS, EOS, tiny_model
 
 from normprobe import find_parts
-from normprobe.measurements.interface.measure import interface_rows
+from normprobe.measurements.interface.measure import sample_rows
 from normprobe.measurements.interface.visual_table import visual_table_histogram
-from normprobe.model.token_groups import constant_rows, groups_of
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 
 WIDTH = 0.01  # relative: half a bin, and float32
@@ -21,11 +21,10 @@ WIDTH = 0.01  # relative: half a bin, and float32
 def measured(model_type: str):
     model = tiny_model(model_type)
     inputs = tiny_inputs(model, batch_size=1)
-    parts = find_parts(model)
-    groups = groups_of(model, parts, inputs, [BOS, EOS])
-    constants = constant_rows(model, parts, inputs, groups)
-    rows = interface_rows(model, parts, inputs, "a", groups, constants)
-    return model, inputs, groups, visual_table_histogram(rows, parts)
+    whole = MeasuredModel(model, find_parts(model), [BOS, EOS])
+    rows = sample_rows(whole, inputs, ["a"])
+    groups = whole.prompt_groups(inputs)
+    return model, inputs, groups, visual_table_histogram(rows, whole.parts)
 
 
 @cache

@@ -23,8 +23,8 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_samples
 from support.tiny_models import PAD, VLM_TYPES
 
 from normprobe import find_parts, probe_layers, schema
-from normprobe.measurements.layers.measure import layer_rows
-from normprobe.model.token_groups import constant_rows, groups_of
+from normprobe.measurements.layers.measure import sample_rows
+from normprobe.model.measured_model import MeasuredModel
 
 LAYERS = 3
 BATCHES = [(1, "right"), (4, "right"), (4, "left")]
@@ -122,10 +122,8 @@ def pooled(tokens, means, stds):
 def test_pair_metrics(model_type):
     """Quantities of (visual, text) pairs stay in the sample rows, from which theory is computed."""
     case = case_of(model_type)
-    parts = find_parts(case.model)
-    groups = groups_of(case.model, parts, case.inputs, SPECIAL_IDS)
-    constants = constant_rows(case.model, parts, case.inputs, groups)
-    rows = layer_rows(case.model, parts, case.inputs, groups, ["a", "b", "c", "d"], constants)
+    whole = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
+    rows = sample_rows(whole, case.inputs, ["a", "b", "c", "d"])
     found = rows[rows["group"] == schema.PAIR].set_index(["layer", "sample_id"])
     for layer, metrics in observe_pairs(case.states, case.groups).items():
         for metric, values in metrics.items():

@@ -15,6 +15,7 @@ from support.tiny_models import ALL_TYPES, IMAGE, NEEDS, VLM_TYPES, WITHOUT_IMAG
 from normprobe import NormprobeError, align_norms, find_parts, probe_interface, remove_norm
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.align.target import align
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import DECODER_INPUT, EFFECTIVE_EMBEDDING, PROMPT_ROWS, TEXT, VISUAL
 
 #: Ovis mixes its visual rows from a table.
@@ -112,7 +113,7 @@ def test_positions_behind_the_projector_are_no_scale(model_type):
     model = tiny_model(model_type)
     inputs = tiny_inputs(model)
     prompt = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
-    aligned = align(model, find_parts(model), "table", [inputs])
+    aligned = align(MeasuredModel(model, find_parts(model)), "table", [inputs])
     assert aligned.scale is None
     assert aligned.target_norm == pytest.approx(prompt[EFFECTIVE_EMBEDDING, PROMPT_ROWS], rel=1e-5)
     after = probe_interface(model, inputs).set_index(["stage", "group"])["norm_mean"]
@@ -188,7 +189,7 @@ def test_every_type_is_aligned_or_says_why_not(model_type):
     parts = find_parts(model)
     inputs = tiny_inputs(model)
     try:
-        aligned = align(model, parts, "table", [inputs])
+        aligned = align(MeasuredModel(model, parts), "table", [inputs])
     except NormprobeError as refusal:
         impossible = parts.fusion in ("discrete", "cross-attention") or (
             parts.visual_embedding is not None or parts.projector is None
@@ -213,6 +214,6 @@ def test_inputs_without_an_image_show_the_text_scale_alone():
     expected, hidden = effective_table_norm(model, "gemma3")
     inputs = tiny_inputs(model)
     text = {name: inputs[name][inputs["input_ids"] != IMAGE][None] for name in TOKEN_FIELDS}
-    aligned = align(model, find_parts(model), "table", [text])
+    aligned = align(MeasuredModel(model, find_parts(model)), "table", [text])
     assert aligned.scale == 1.0
     assert aligned.gain == pytest.approx(expected / np.sqrt(hidden), rel=1e-4)

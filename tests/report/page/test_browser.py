@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report import made_tables
-from report.made_runs import ATTACK, run_folder
+from support import made_tables
 from support.browser import CHROMIUM, Browser
-
-from normprobe.report.page.document import page
+from support.made_runs import ATTACK, run_folder
+from support.read_page import page_of_folders
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -44,7 +43,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (folder / "interface/plots").mkdir()
     (folder / "interface/plots/norms.png").write_bytes(PIXEL)
-    (folder / "page.html").write_text(page(runs), encoding="utf-8")
+    (folder / "page.html").write_text(page_of_folders(*runs), encoding="utf-8")
     return folder / "page.html"
 
 

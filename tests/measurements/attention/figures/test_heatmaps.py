@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from report import made_tables
+from support import made_tables
 
 from normprobe.measurements.attention.figures.heatmaps import attention_map, figure
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from report import made_tables
+from support import made_tables
 
 from normprobe.measurements.embeddings.figures.embeddings import figure
 

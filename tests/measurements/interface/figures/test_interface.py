@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from report import made_tables
+from support import made_tables
 
 from normprobe.measurements.interface.figures.interface import figure
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
-from report import made_tables
+from support import made_tables
 
-from normprobe.report.figures.draw import layers as layers_figure
-from normprobe.report.figures.draw import turning
+from normprobe.measurements.layers.figures import layers as layers_figure
+from normprobe.measurements.layers.figures import turning
 from normprobe.report.figures.style import GROUP_LOOKS
 
 TABLE = made_tables.layers()

@@ -1,12 +1,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support import made_tables
 
-from normprobe.measurements.attention.words import attention_verdict
-from normprobe.measurements.embeddings.words import embeddings_verdict
-from normprobe.measurements.interface.words import interface_verdict
 from normprobe.measurements.layers.words import layers_verdict
-from report import made_tables
 
 FLAT = [np.nan, 0.1, 0.1, 0.1]
 
@@ -99,73 +96,4 @@ def test_without_angles_the_norms_still_speak():
     table["angle_mean"] = np.nan
     assert layers_verdict(table).startswith(
         "Visual tokens enter the decoder 57 x louder than text tokens. After"
-    )
-
-
-def test_interface():
-    assert interface_verdict(made_tables.interface()) == (
-        "At the decoder input visual tokens are 57 x louder than the text tokens of the prompts, "
-        "and 75 x louder than the effective text embedding table. The projector lowers their mean "
-        "L2 norm: 28.21 before, 16.53 after."
-    )
-
-
-def test_interface_without_a_projector_input_compares_with_the_encoder():
-    table = made_tables.interface()
-    table = table[table["stage"] != "projector_input"]
-    assert "28.21 before" in interface_verdict(table)
-    assert "projector" not in interface_verdict(table[table["stage"] != "projector_output"])
-
-
-@pytest.mark.parametrize("stages", [["vision_encoder"], ["text_embedding_table"], []])
-def test_one_sided_models_have_no_interface_verdict(stages):
-    table = made_tables.interface()
-    assert interface_verdict(table[table["stage"].isin(stages)]) == ""
-
-
-def test_embeddings():
-    both = made_tables.embeddings("text", "visual")
-    assert embeddings_verdict(both) == (
-        "Rows of the visual table are 74 x louder than rows of the text table "
-        "(mean L2 norm 64.00 against 0.8604)."
-    )
-    assert embeddings_verdict(made_tables.embeddings()) == (
-        "Non-zero text embedding rows have a mean L2 norm of 0.8604; the loudest has 4.7 x that."
-    )
-    assert embeddings_verdict(both.iloc[:0]) == ""
-
-
-def test_attention():
-    assert attention_verdict(made_tables.attention(layers=4)) == (
-        "Text gives 32% of its attention to visual tokens (spread evenly: 90%), most in layer 1 "
-        "(60%). Over them it is most focused in layer 4 (entropy 0.76 of 1). A token inside the "
-        "box draws 2.4 x the attention of one outside, at best 2.8 x in layer 4."
-    )
-
-
-def test_attention_to_an_image_outside_of_the_sequence_has_no_share_to_tell():
-    table = made_tables.attention(layers=1, target=False).assign(
-        even_share_mean=1.0, share_mean=1.0
-    )
-    assert attention_verdict(table) == (
-        "Text gives 100% of its attention to visual tokens. Over them it is most focused in "
-        "layer 1 (entropy 0.79 of 1)."
-    )
-
-
-def test_a_visual_table_is_told_beside_its_mixtures():
-    columns = {"stage": [], "group": [], "norm_mean": [], "norm_q50": [], "ratio_to_prompt": []}
-    for stage, group, mean in (
-        ("projector_input", "visual", 0.5),
-        ("projector_output", "visual", 20.0),
-        ("decoder_input", "visual", 20.0),
-        ("visual_embedding_table", "nonzero_rows", 64.0),
-    ):
-        row = (stage, group, mean, mean, mean)
-        for column, value in zip(columns.values(), row, strict=True):
-            column.append(value)
-    sentence = interface_verdict(pd.DataFrame(columns))
-    assert (
-        "Rows of the visual table have a mean L2 norm of 64.00, the tokens mixed from them 20.00; "
-        "a median token mixes 4.0 rows (1 / ||p||^2)." in sentence
     )

@@ -1,0 +1,22 @@
+"""What ranks runs of ``embeddings``, by tables made by hand."""
+
+import pandas as pd
+
+from normprobe.measurements.compare.table import ranking
+from normprobe.measurements.embeddings.compared import COLUMNS, measures
+
+
+def table(loudest: float) -> pd.DataFrame:
+    rows = {"norm_mean": [2.0, 4.0], "norm_max": [loudest, 5.0], "norm_std": [1.0, 1.0]}
+    return pd.DataFrame({"table": ["text", "visual"], "rows": "nonzero_rows", **rows})
+
+
+def test_how_far_the_loudest_row_stands_out_ranks() -> None:
+    found = ranking(measures, [table(4.0), table(6.0)], ["a", "b"])
+    assert found["run"].tolist() == ["b", "a"]
+    assert found.loc[0, "loudest_ratio"] == 3.0
+    assert found.loc[0, "visual_ratio"] == 2.0
+
+
+def test_every_column_that_is_shown_is_measured() -> None:
+    assert set(COLUMNS.values()) <= measures(table(4.0)).keys()

@@ -1,0 +1,28 @@
+"""What ranks runs of ``interface``, by tables made by hand."""
+
+import pandas as pd
+
+from normprobe.measurements.compare.table import ranking
+from normprobe.measurements.interface.compared import COLUMNS, measures
+
+
+def table(ratio: float) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "stage": ["decoder_input", "decoder_input", "projector_output"],
+            "group": ["visual", "text", "visual"],
+            "norm_mean": [ratio * 2, 2.0, 99.0],
+            "ratio_to_prompt": [ratio, 1.0, 99.0],
+            "ratio_to_table": [ratio / 2, 0.5, 99.0],
+        }
+    )
+
+
+def test_the_decoder_input_ranks() -> None:
+    found = ranking(measures, [table(3.0), table(5.0)], ["three", "five"])
+    assert found["run"].tolist() == ["five", "three"]
+    assert found.loc[0, ["disparity_input", "ratio_to_table", "text_norm"]].tolist() == [5, 2.5, 2]
+
+
+def test_every_column_that_is_shown_is_measured() -> None:
+    assert set(COLUMNS.values()) <= measures(table(3.0)).keys()

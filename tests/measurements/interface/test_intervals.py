@@ -1,0 +1,51 @@
+"""Intervals of interface.csv against repeating the rows of each drawn image, draw by draw."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
+
+from normprobe.measurements.interface.intervals import interface_intervals
+from normprobe.measurements.interface.table import interface_table
+from normprobe.schema import DECODER_INPUT, TEXT, VISUAL
+from normprobe.statistics.sample_statistics import statistics_of
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_draws(monkeypatch)
+
+
+def interface_rows(scale: float) -> pd.DataFrame:
+    random = np.random.default_rng(1)
+    made = [
+        {"sample_id": sample, "image_hash": image, "stage": DECODER_INPUT, "group": group}
+        | {"hidden_size": 16, "embedding_scale": scale}
+        | statistics_of(random.gamma(3.0, 1.0, (1, random.integers(2, 9))), ["norm"])
+        for sample, image in SAMPLES
+        for group in ((VISUAL, TEXT) if image else (TEXT,))
+    ]
+    return pd.DataFrame(made)
+
+
+@pytest.mark.parametrize("scale", [2.0, float("nan")])
+def test_means_and_ratios_have_their_intervals(scale: float) -> None:
+    """With a scale the table's norms are constants; without, the prompts' rows stand for them."""
+    embedding = pd.DataFrame(
+        {"stage": "text_embedding_table", "group": ["all_rows", "nonzero_rows"], "tokens": 9}
+        | {"hidden_size": 16, "norm_mean": [1.0, 1.5], "norm_std": 0.1}
+    )
+    rows = interface_rows(scale)
+    table = interface_intervals(interface_table(rows, embedding), rows)
+    at_decoder = table[table["stage"] == DECODER_INPUT]
+    keys = ["stage", "group"]
+    slow = slow_draws(
+        rows,
+        lambda drawn: interface_table(drawn, embedding).query("stage == 'decoder_input'"),
+        keys,
+    )
+    columns = ["norm_mean", "norm_sample_mean", "rms_mean", "ratio_to_table", "ratio_to_prompt"]
+    assert_intervals(at_decoder, slow, keys, columns)
+    weights = table[table["stage"] == "text_embedding_table"]
+    assert weights["norm_mean_ci_low"].isna().all()
+    assert weights["ratio_to_prompt_ci_low"].notna().all()

@@ -1,0 +1,58 @@
+"""Intervals of layers.csv against repeating the rows of each drawn image, draw by draw."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
+
+from normprobe.measurements.layers.intervals import layer_intervals
+from normprobe.measurements.layers.table import layers_table
+from normprobe.schema import INJECTION, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.statistics.sample_statistics import statistics_of
+
+LAYER_METRICS = (*TOKEN_METRICS, INJECTION)
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_draws(monkeypatch)
+
+
+def layer_rows() -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    made = []
+    for sample, image in SAMPLES:
+        for group in (VISUAL, TEXT) if image else (TEXT,):
+            for layer in range(3):
+                metrics = LAYER_METRICS if layer else TOKEN_METRICS[:1]
+                values = random.gamma(3.0, 1.0, (len(metrics), random.integers(2, 9)))
+                made.append(
+                    {"sample_id": sample, "image_hash": image, "layer": layer, "group": group}
+                    | {"hidden_size": 16, "dtype": "float32", **statistics_of(values, metrics)}
+                    | ({"pooled_cosine": random.uniform()} if layer else {})
+                )
+    return pd.DataFrame(made)
+
+
+def test_every_mean_has_its_interval() -> None:
+    rows = layer_rows()
+    table = layer_intervals(layers_table(rows), rows)
+    columns = [column for column in layers_table(rows) if column.endswith("_mean")]
+    assert {f"{column}_ci_low" for column in columns} <= set(table.columns)
+    keys = ["layer", "group"]
+    assert_intervals(table, slow_draws(rows, layers_table, keys), keys, columns)
+
+
+def test_the_order_of_the_rows_changes_nothing() -> None:
+    rows = layer_rows()
+    shuffled = rows.sample(frac=1.0, random_state=0)
+    pd.testing.assert_frame_equal(
+        layer_intervals(layers_table(rows), rows), layer_intervals(layers_table(rows), shuffled)
+    )
+
+
+def test_one_image_has_no_interval() -> None:
+    rows = layer_rows().query("image_hash == 'x'")
+    table = layer_intervals(layers_table(rows), rows)
+    assert table["norm_mean_ci_low"].isna().all()
+    assert table["norm_mean"].notna().all()

@@ -1,0 +1,85 @@
+"""The section of a run of ``layers``: the numbers of its tables, drawn, shaded and in words."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support import made_tables
+from support.made_runs import run_folder
+from support.read_page import Reader, charts, page_of_folders
+
+from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    return run_folder(tmp_path / "one", "layers", layers=made_tables.layers())
+
+
+def test_curves_hold_the_numbers_of_the_table(layers: Path) -> None:
+    table = made_tables.layers().set_index(["group", "layer"])
+    (found,) = charts(page_of_folders(layers))
+    assert found[0]["label"] == "L2 norm of the hidden state"
+    assert [series["name"] for series in found[0]["series"]] == [
+        "visual",
+        "text",
+        "special",
+        "structural",
+    ]
+    for chart, metric in zip(found, ("norm", "cosine", "angle"), strict=False):
+        for series in chart["series"]:
+            rows = table.loc[series["name"]]
+            assert series["x"] == list(rows.index)
+            for line, column in (("y", "mean"), ("low", "q05"), ("high", "q95")):
+                written = pd.Series(series[line], dtype=float)
+                expected = rows[f"{metric}_{column}"].reset_index(drop=True)
+                pd.testing.assert_series_equal(written, expected, rtol=1e-5, check_names=False)
+    assert found[0]["log"]
+    assert not found[1]["log"]
+
+
+def test_heat_map_and_words(layers: Path) -> None:
+    text = page_of_folders(layers)
+    assert "Visual tokens enter the decoder 57 x louder than text tokens" in Reader(text).text
+    assert ">16.53</td>" in text
+    shades = [float(s) for s in re.findall(r"rgba\(213,94,0,([\d.]+)\)", text)]
+    assert min(shades) == 0.0
+    assert max(shades) == pytest.approx(0.6)
+
+
+def test_the_theory_is_judged_in_words_and_its_verdicts_come_first(tmp_path: Path) -> None:
+    theory = made_tables.theory()
+    assumptions = assumptions_table(theory)
+    path = run_folder(
+        tmp_path / "run",
+        "layers",
+        layers=made_tables.layers(),
+        theory=theory,
+        assumptions=assumptions,
+    )
+    text = page_of_folders(path)
+    assert theory_verdict(theory, assumptions) in Reader(text).text
+    assert text.count(">Uniform Update Magnitude<") == 1
+    assert text.index(">verdict</th>") < text.index(">median</th>")
+    drawn = {chart["label"]: chart["series"] for chart in charts(text)[1]}
+    measured, predicted = drawn["cross-modal cosine (Eq. 15)"]
+    group_colors = {look.color for look in GROUP_LOOKS.values()}
+    assert not {measured["color"], predicted["color"]} & group_colors
+    turns = drawn["cosine between the turn and the other modality's states"]
+    for series, column in zip(turns, ("visual_turn_to_text", "text_turn_to_visual"), strict=True):
+        assert series["y"][1:] == pytest.approx(theory[f"{column}_mean"].tolist()[1:], rel=1e-5)
+
+
+def test_no_run_has_the_color_of_a_token_group() -> None:
+    assert not set(SERIES_COLORS) & {look.color for look in GROUP_LOOKS.values()}
+
+
+def test_a_text_only_model_and_an_empty_table_have_a_page(tmp_path: Path) -> None:
+    table = made_tables.layers()
+    text = run_folder(tmp_path / "text", "layers", layers=table[table["group"] == "text"])
+    empty = run_folder(tmp_path / "empty", "layers", layers=table.iloc[:0])
+    (found,) = charts(page_of_folders(text, empty))
+    assert [series["name"] for series in found[0]["series"]] == ["text"]

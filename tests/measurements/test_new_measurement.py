@@ -1,0 +1,117 @@
+"""A new measurement is one folder and one registered name, and nothing else."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from normprobe import Probe, load_run, measurements
+from normprobe.cli.app import app
+from normprobe.cli.over_samples import command_of
+from normprobe.run import page_of
+
+#: The throw-away measurement: how many tokens of each group the prompts have.
+FOLDER = {
+    "__init__": """
+        from normprobe.measurements import Measurement
+        from normprobe.model.load.required_tensors import before_the_decoder
+
+        MEASUREMENT = Measurement(
+            name="lengths",
+            summary="How many tokens of each group a prompt has.",
+            needs=before_the_decoder,
+            over_samples=True,
+            batches=True,
+            figures=("lengths",),
+        )
+        """,
+    "measure": """
+        import pandas as pd
+
+        from normprobe.schema import TOKEN_GROUPS
+
+        def sample_rows(model, inputs, sample_ids=None):
+            groups = model.batch(inputs).groups_at(model.decoder_input(inputs))
+            names = sample_ids or [str(number) for number in range(len(groups))]
+            return pd.DataFrame(
+                {"sample_id": name, "group": group, "tokens": int((row == code).sum())}
+                for name, row in zip(names, groups, strict=True)
+                for code, group in enumerate(TOKEN_GROUPS)
+            )
+        """,
+    "table": """
+        def tables(rows, model):
+            return {"lengths": rows.groupby("group")["tokens"].mean().reset_index()}
+        """,
+    "terminal": """
+        def show(run, console):
+            console.print(run.table("lengths").to_string())
+        """,
+    "words": """
+        def verdict(run):
+            return "Prompts have tokens."
+        """,
+    "figures/__init__": "",
+    "figures/lengths": """
+        from matplotlib.figure import Figure
+
+        TABLES = ("lengths",)
+
+        def figure(title, lengths):
+            drawing = Figure()
+            drawing.subplots().bar(lengths["group"], lengths["tokens"])
+            return drawing
+        """,
+}
+
+
+@pytest.fixture
+def lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> measurements.Measurement:
+    """The folder on the package's path, and its name in the registry."""
+    from textwrap import dedent
+
+    for name, text in FOLDER.items():
+        file = tmp_path / "lengths" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dedent(text), encoding="utf-8")
+    monkeypatch.setattr(
+        measurements, "__path__", [*measurements.__path__, str(tmp_path)], raising=True
+    )
+    monkeypatch.setattr(measurements, "NAMES", (*measurements.NAMES, "lengths"))
+    return measurements.measurement("lengths")
+
+
+def test_it_measures_in_python(lengths: measurements.Measurement) -> None:
+    run = Probe("specimen").measure("lengths", "sample", limit=3, batch_size=2)
+    assert run.table.set_index("group").loc["visual", "tokens"] == 64
+    assert run.samples["sample_id"].nunique() == 3
+    assert list(run.figures()) == ["lengths"]
+    assert run.verdict == "Prompts have tokens."
+
+
+def test_it_is_a_command_with_a_folder_resuming_and_a_page(
+    lengths: measurements.Measurement, tmp_path: Path
+) -> None:
+    import typer
+
+    application = typer.Typer()
+    application.command("lengths")(command_of(lengths))
+    application.command("other")(lambda: None)
+    words = ["lengths", "specimen", "-n", "3", "-b", "2", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(application, words)
+    assert result.exit_code == 0, result.output
+    assert "visual" in result.stdout
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["status"] == "complete"
+    assert (tmp_path / "out/plots/lengths.png").is_file()
+    before = pd.read_csv(tmp_path / "out/lengths.csv")
+    assert CliRunner().invoke(application, [*words, "--resume"]).exit_code == 0
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/lengths.csv"), before)
+    assert "lengths" in page_of([load_run(tmp_path / "out")])
+
+
+def test_it_leaves_no_trace() -> None:
+    assert "lengths" not in measurements.NAMES
+    assert "lengths" not in {command.name for command in app.registered_commands}

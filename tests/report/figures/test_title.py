@@ -1,0 +1,54 @@
+"""The line above a figure: odd names, norms that were added, and how many samples."""
+
+import json
+import warnings
+
+import pandas as pd
+import pytest
+from support.figure_cases import TABLES, modules, write
+
+from normprobe.report.figures.draw import build
+from normprobe.report.figures.title import title
+from normprobe.runs.run_folder import RunFolder
+from normprobe.runs.run_store import RunStore
+
+
+def drawn_title(folder, **record):
+    """The title of a figure of ``layers``, from a run folder."""
+    write(folder, TABLES["layers"])
+    (folder / "run.json").write_text(
+        json.dumps({"status": "complete", "warnings": [], "files": [], **record}), encoding="utf-8"
+    )
+    run = RunFolder.open(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = build(modules("layers", run), run)["layers"]
+        figure.draw_without_rendering()
+    return figure.get_suptitle()
+
+
+def test_odd_names_reach_the_title_as_text(tmp_path):
+    found = drawn_title(tmp_path, model="组织/$x_1$", data="/data/mmbench.tsv")
+    assert found == r"\u7ec4\u7ec7/$x_1$, mmbench.tsv, 56 samples"
+
+
+def test_the_title_says_that_a_norm_aligned_the_model(tmp_path):
+    aligned = {"after": "projector"}
+    found = drawn_title(tmp_path, model="specimen", data="sample", alignment=aligned)
+    assert found == "specimen, aligned, sample, 56 samples"
+
+
+@pytest.mark.parametrize(
+    ("table", "samples"),
+    [
+        (pd.DataFrame({"samples": [1, 1]}), ", 1 sample"),
+        (pd.DataFrame({"samples": [None, 7]}), ", 7 samples"),
+        (pd.DataFrame({"samples": [None]}), ""),
+        (pd.DataFrame({"layer": [0]}), ""),
+        (pd.DataFrame({"samples": [5, 9], "run": ["a", "b"]}), ", 5 to 9 samples"),
+        (pd.DataFrame({"samples": [9, 9], "run": ["a", "b"]}), ", 9 samples"),
+    ],
+)
+def test_samples_are_counted_in_the_table_that_is_drawn(table, samples):
+    run = RunStore({"command": "layers", "model": "org/model"})
+    assert title(run, table) == f"org/model{samples}"

@@ -1,0 +1,72 @@
+"""Run folders for every figure: made tables, and no record."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+from PIL import Image
+
+from normprobe.measurements import measurement
+from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.runs.run_folder import RunFolder
+from support import made_tables
+
+#: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name.
+TABLES: dict[str, dict[str, pd.DataFrame]] = {
+    "layers": {
+        "layers": made_tables.layers(),
+        "theory": made_tables.theory(),
+        "assumptions": assumptions_table(made_tables.theory()),
+    },
+    "interface": {
+        "interface": made_tables.interface(),
+        "histogram": made_tables.visual_histogram(),
+    },
+    "embeddings": {
+        "embeddings": made_tables.embeddings("text", "visual"),
+        "tokens": made_tables.tokens("text", "visual"),
+        "histogram": made_tables.histogram("text", "visual"),
+        "shift": made_tables.shift(),
+    },
+    "attention": {
+        "attention": made_tables.attention(),
+        "heatmaps": made_tables.heatmaps(),
+    },
+}
+for compared in ("layers", "interface", "embeddings"):
+    first = TABLES[compared][compared]
+    runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
+    TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
+TABLES["compare_training"] = {
+    "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
+}
+
+#: Case -> the names of its figures, in order.
+FIGURES = {
+    "interface": ("interface", "visual_table"),
+    "layers": ("layers", "turning", "theory"),
+    "embeddings": ("embeddings", "shift"),
+    "attention": ("attention", "heatmaps"),
+    "compare_layers": ("small_multiples", "overlay"),
+    "compare_training": ("training", "small_multiples"),
+    "compare_interface": ("compare_interface",),
+    "compare_embeddings": ("compare_embeddings",),
+}
+
+
+def write(folder: Path, tables: Mapping[str, pd.DataFrame]) -> RunFolder:
+    """A folder of CSV files, and the image that heat maps lie on."""
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False, quoting=2)
+    if "heatmaps" in tables:
+        Image.linear_gradient("L").convert("RGB").save(folder / "image.png")
+    return RunFolder(folder, {})
+
+
+def modules(case: str, run: RunFolder) -> list[ModuleType]:
+    """What draws a case."""
+    command, _, compared = case.partition("_")
+    if compared:
+        run = RunFolder(run.path, {"compared": compared.replace("training", "layers")})
+    return measurement(command).figure_modules(run)
