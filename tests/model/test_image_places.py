@@ -5,7 +5,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from normprobe.model.token_groups import groups_of, place_groups, run_to_decoder
 from PIL import Image
 from support.processors import RECIPES, make_processor
 from support.tiny_inputs import SPECIAL_IDS
@@ -21,6 +20,7 @@ from normprobe.measurements.attention.measure import measure_attention
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.image_places import PlacesUnknown, image_places
 from normprobe.model.load.loading import load_model
+from normprobe.model.measured_model import MeasuredModel, fitted
 from normprobe.schema import TOKEN_GROUPS, VISUAL
 
 SIZE = (96, 64)  # width and height
@@ -58,32 +58,34 @@ class Setting:
     """A tiny model with its processor."""
 
     def __init__(self, model, processor):
-        self.model, self.processor, self.parts = model, processor, find_parts(model)
+        self.model, self.processor = model, processor
+        self.measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
 
     def build(self, image):
         model_type = self.model.config.model_type
         sample = Sample("square", "What?", image, None)
         return InputBuilder(self.processor, model_type=model_type).build([sample])
 
-    def rows(self, image):
+    def decoder_input(self, image):
         inputs = inputs_for(self.model, self.build(image))
-        return run_to_decoder(self.model, self.parts, inputs)
+        return self.measured.decoder_input(inputs)
 
     def visual(self, image):
         inputs = inputs_for(self.model, self.build(image))
-        groups = groups_of(self.model, self.parts, inputs, SPECIAL_IDS)
-        groups = place_groups(groups, self.rows(image), self.parts, None)
+        groups = self.measured.prompt_groups(inputs)
+        groups = fitted(groups, self.decoder_input(image), self.measured.parts)
         return (groups[0] == TOKEN_GROUPS.index(VISUAL)).numpy()
 
-    def moved_rows(self, image):
-        """Which of the visual rows are no newlines, by running twice."""
+    def moved(self, image):
+        """Which of the visual tokens are no newlines, by running twice."""
         visual = self.visual(image)
         other = Image.eval(image, lambda value: 255 - value)
-        return visual & (self.rows(image) != self.rows(other)).any(-1)[0].numpy()
+        change = self.decoder_input(image) != self.decoder_input(other)
+        return visual & change.any(-1)[0].numpy()
 
     def places(self, image):
-        visual = self.moved_rows(image)
-        return visual, *image_places(self.model, self.parts, self.build, image, visual)
+        visual = self.moved(image)
+        return visual, *image_places(self.measured, self.build, image, visual)
 
 
 @cache
@@ -121,7 +123,7 @@ def with_square(x, y, size=SIZE, side=10):
 def most_moved(case, visual, x, y, size=SIZE):
     """The visual token that a white square moves most."""
     grey = Image.new("RGB", size, (100, 100, 100))
-    change = (case.rows(with_square(x, y, size)) - case.rows(grey))[0, torch.from_numpy(visual)]
+    change = (case.decoder_input(with_square(x, y, size)) - case.decoder_input(grey))[0, torch.from_numpy(visual)]
     return int(change.float().norm(dim=-1).argmax())
 
 
@@ -220,12 +222,10 @@ def test_what_is_not_known_is_refused(model_type, reason):
 def test_numbers_come_without_places():
     case = setting("blip-2")
     measured = measure_attention(
-        case.model,
-        case.parts,
+        case.measured,
         case.build,
         photograph(),
         decode=case.processor.tokenizer.decode,
-        special_token_ids=SPECIAL_IDS,
         box=(0, 0, 48, 32),
     )
     assert measured.heatmaps is None
@@ -237,12 +237,10 @@ def test_numbers_come_without_places():
 def test_signal_to_noise_of_a_box_is_that_of_the_heat_map():
     case = setting("llava")
     measured = measure_attention(
-        case.model,
-        case.parts,
+        case.measured,
         case.build,
         photograph(),
         decode=case.processor.tokenizer.decode,
-        special_token_ids=SPECIAL_IDS,
         layers=[2],
         box=(0, 0, 36, 64),  # one and a half of four columns
     )

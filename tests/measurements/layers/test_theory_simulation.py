@@ -14,11 +14,13 @@ from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.measurements.layers.table import layers_table
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.find.parts import Part, Parts
-from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.schema import TEXT, VISUAL
 
 WIDTH, TOKENS, SAMPLES, LAYERS = 1024, 48, 4, 6
 SIZE, GEOMETRY = 3.0, 1.4  # of the update, and radians between it and the state
 NORMS = {VISUAL: 20.0, TEXT: 4.0}
+IMAGE, WORD = 1, 2  # token ids
 INITIAL = 0.5  # cross-modal cosine at the decoder input
 
 
@@ -47,7 +49,8 @@ class Simulation(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, states: Tensor) -> Tensor:
+        """The ids only tell which tokens are visual."""
         for layer in self.layers:
             states = layer(states)
         return states
@@ -75,10 +78,10 @@ def simulated(
     layers = [Layer(by_token(*size), by_token(*angle), drift, seed) for seed in range(LAYERS)]
     model = Simulation(layers)
     stack = Part("layers", model.layers)
-    parts = Parts(None, None, None, stack, None, ())
-    codes = [TOKEN_GROUPS.index(VISUAL)] * TOKENS + [TOKEN_GROUPS.index(TEXT)] * TOKENS
-    groups = torch.tensor([codes] * SAMPLES, dtype=torch.int8)
-    return layer_rows(model, parts, {"states": states()}, groups, list("abcd"))
+    parts = Parts(None, None, None, stack, None, image_token_ids=(IMAGE,))
+    ids = torch.tensor([[IMAGE] * TOKENS + [WORD] * TOKENS] * SAMPLES)
+    inputs = {"input_ids": ids, "states": states()}
+    return sample_rows(MeasuredModel(model, parts), inputs, list("abcd"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,52 @@
+"""What ``run.json`` says of a loaded model."""
+
+from typing import Any
+
+from normprobe.model.align.norm import inserted_norm
+from normprobe.model.find.overrides import FUSIONS
+from normprobe.model.find.parts import family_of
+from normprobe.model.load.device import device_and_dtype
+from normprobe.model.load.weight_checks import quantised_parts
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.runs.run_store import RunStore
+
+
+def note_model(run: RunStore, model: MeasuredModel, weights: dict[str, object] | None) -> list[str]:
+    """Record what was loaded: parts, alignment norm, device, dtype, attention.
+
+    Args:
+        run: whose record is filled; a norm that the run itself inserted is noted there already.
+        model: whose parts are known.
+        weights: what was read of them.
+
+    Returns:
+        What a reader should be warned of, recorded as well.
+    """
+    parts = model.parts
+    device, dtype = device_and_dtype(model.model)
+    config: Any = getattr(model.model, "config", None)
+    run.note(
+        parts_found_by=model.found_by,
+        parts={role: part.name for role, part in parts},
+        image_token_ids=list(parts.image_token_ids),
+        family=family_of(parts),
+        norm_placement=model.norm_placement,
+        fusion=f"{parts.fusion}: {FUSIONS[parts.fusion]}",
+        residual_stream=parts.stream.meaning,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        attn_implementation=getattr(config, "_attn_implementation", None),
+    )
+    norm = inserted_norm(model.model)
+    if norm is not None and "alignment" not in run.record:
+        run.note(alignment=norm.placement)
+    warnings = []
+    if family_of(parts) == "projector" and parts.projector is None:
+        warnings.append("no projector found: its stages are left out; --projector NAME names one")
+    if quantised := quantised_parts(parts):
+        names = " and ".join(name.replace("_", " ") for name in quantised)
+        warnings.append(f"the weights of {names} are quantised: their norms are not the original's")
+    for warning in warnings:
+        run.add_warning(warning)
+    return warnings

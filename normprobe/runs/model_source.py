@@ -1,0 +1,284 @@
+"""Where the model of a probe comes from: memory, or a checkpoint that is loaded when it is needed.
+
+Both give a ``MeasuredModel`` that holds at least the weights that a measurement reads.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import BatchFeature
+from transformers.utils import logging as transformers_logging
+
+from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.processor import load_processor
+from normprobe.model.checkpoint import LANGUAGE_MODEL, SPECIMEN, VISION_ENCODER, Checkpoint
+from normprobe.model.find.parts import Parts
+from normprobe.model.load.loading import load_model
+from normprobe.model.load.plan import LoadPlan, plan_for
+from normprobe.model.load.reading import reading_record, reading_sentence
+from normprobe.model.load.required_tensors import Needs
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.tracing.find_or_trace import find_or_trace
+from normprobe.runs.begin import checkpoint_facts, model_facts
+from normprobe.specimen import SPECIMEN_DIR
+
+log = logging.getLogger(__name__)
+
+_AUTO_CLASSES = {LANGUAGE_MODEL: "AutoTokenizer", VISION_ENCODER: "AutoImageProcessor"}
+
+
+class MemorySource:
+    """A model that is in memory, with all of its weights.
+
+    Args:
+        model: a transformers model on its device.
+        processor: its processor, tokenizer or image processor; None: only finished inputs can be
+            measured.
+        named: parts named by hand, as ``find_parts`` takes them.
+        system: a system prompt, as ``InputBuilder`` takes it.
+        special_token_ids: ids to report as ``special``; None: those of the tokenizer.
+    """
+
+    kind = None  # nobody said it; the parts tell
+    plan = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Any = None,
+        *,
+        named: Mapping[str, Any] | None = None,
+        system: str | None = None,
+        special_token_ids: Iterable[int] | None = None,
+    ) -> None:
+        self._model = model
+        self._processor = processor
+        self._named = dict(named or {})
+        self._system = system
+        self._special = None if special_token_ids is None else list(special_token_ids)
+        self._measured: MeasuredModel | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the model."""
+        return model_facts(self._model)
+
+    @property
+    def weights_record(self) -> dict[str, object] | None:
+        """What was read of the weights: nobody knows."""
+        return None
+
+    @property
+    def opened_by(self) -> tuple[str, str | None]:
+        """The hub id or folder that the model was loaded from, as far as it knows."""
+        return str(self.facts["model"]), None
+
+    @cached_property
+    def builder(self) -> InputBuilder:
+        """What makes inputs of samples.
+
+        Raises:
+            NormprobeError: no processor was given.
+        """
+        if self._processor is None:
+            raise NormprobeError(
+                "samples need a processor to become inputs, and none was given",
+                "pass Probe(model, processor), or measure inputs: probe.layers(inputs)",
+            )
+        model_type = getattr(getattr(self._model, "config", None), "model_type", None)
+        return InputBuilder(self._processor, self._system, model_type)
+
+    def measured(
+        self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
+    ) -> MeasuredModel:
+        """The model with its parts, found once.
+
+        Args:
+            needs: all weights are there.
+            examples: inputs that hold an image; the first is traced where the structure of the
+                model does not tell its parts.
+            device: the model stays where it is.
+        """
+        if self._measured is None:
+            known = self._processor is not None
+            special = self.builder.special_token_ids if known else []
+            parts, found_by = find_or_trace(self._model, self._named, partial(_first, examples))
+            self._measured = MeasuredModel(
+                self._model,
+                parts,
+                special if self._special is None else self._special,
+                self.builder.vocabulary_ids if known else None,
+                found_by,
+            )
+        return self._measured
+
+
+class CheckpointSource:
+    """A checkpoint of which no more is loaded than measurements read.
+
+    Args:
+        checkpoint: of ``open_checkpoint``.
+        processor: None: that of the checkpoint.
+        device: as ``load_model`` takes it, like the three that follow.
+        dtype: likewise.
+        device_map: likewise.
+        attn_implementation: likewise.
+        range_reads: of files that are not here, fetch the needed bytes alone.
+        named: parts named by hand, as ``find_parts`` takes them.
+        system: a system prompt, as ``InputBuilder`` takes it.
+        special_token_ids: ids to report as ``special``; None: those of the tokenizer.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        processor: Any = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        device_map: str | None = None,
+        attn_implementation: str | None = None,
+        range_reads: bool = False,
+        named: Mapping[str, Any] | None = None,
+        system: str | None = None,
+        special_token_ids: Iterable[int] | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.kind = checkpoint.kind
+        self.plan: LoadPlan | None = None
+        self._processor = processor
+        self._device = device
+        self._loading: dict[str, Any] = {
+            "dtype": dtype,
+            "device_map": device_map,
+            "attn_implementation": attn_implementation,
+        }
+        self._range_reads = range_reads
+        self._named = dict(named or {})
+        self._system = system
+        self._special = None if special_token_ids is None else list(special_token_ids)
+        self._measured: MeasuredModel | None = None
+        self._needs: tuple[Needs, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the checkpoint."""
+        return checkpoint_facts(self.checkpoint)
+
+    @property
+    def weights_record(self) -> dict[str, object] | None:
+        """What was read of the weights: files, and bytes of the tensors."""
+        return None if self.plan is None else reading_record(self.plan)
+
+    @property
+    def opened_by(self) -> tuple[str, str | None]:
+        """What opens the model without an alignment norm from anywhere, and its revision."""
+        checkpoint = self.checkpoint
+        source, revision = checkpoint.source, checkpoint.revision
+        if checkpoint.adapter is not None:
+            source, revision = checkpoint.adapter, checkpoint.adapter_revision
+        if source == str(SPECIMEN_DIR):
+            return SPECIMEN, None
+        return (str(Path(source).resolve()) if Path(source).is_dir() else source), revision
+
+    @cached_property
+    def builder(self) -> InputBuilder:
+        """What makes inputs of samples, with the processor of the checkpoint.
+
+        Raises:
+            NormprobeError: the processor cannot be loaded.
+        """
+        processor = self._processor or load_processor(
+            self.checkpoint.source,
+            revision=self.checkpoint.revision,
+            trust_remote_code=self.checkpoint.trust_remote_code,
+            auto_class=_AUTO_CLASSES.get(self.kind, "AutoProcessor"),
+        )
+        return InputBuilder(processor, self._system, self.checkpoint.config.model_type)
+
+    def measured(
+        self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
+    ) -> MeasuredModel:
+        """The model with at least the weights that are needed, its parts found.
+
+        What an earlier call loaded is kept, and loaded again only where it is not enough.
+
+        Args:
+            needs: of the measurements to come, functions of ``required_tensors``.
+            examples: inputs that hold an image; the first is traced where the structure of the
+                model does not tell its parts.
+            device: where this process is to load it; empty: as the source was told.
+
+        Raises:
+            NormprobeError: the processor or a weight cannot be loaded, or no parts are found.
+        """
+        if self._measured is not None and self._holds(self._measured, needs):
+            return self._measured
+        self._measured = None  # two copies of a model need not fit into memory
+        self._needs = tuple(dict.fromkeys((*self._needs, *needs)))
+        if not sys.stderr.isatty():
+            transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        builder = self.builder
+        self.plan = plan_for(
+            _all_of(self._needs),
+            self.checkpoint,
+            named=self._named,
+            range_reads=self._range_reads,
+        )
+        if self.plan.files:
+            log.info(reading_sentence(self.plan))
+        device = device or self._device
+        model = load_model(self.checkpoint, self.plan, device=device, **self._loading)
+        parts, found_by = find_or_trace(model, self._named, partial(_first, examples))
+        special = builder.special_token_ids if self._special is None else self._special
+        self._measured = MeasuredModel(model, parts, special, builder.vocabulary_ids, found_by)
+        return self._measured
+
+    def _holds(self, measured: MeasuredModel, needs: Sequence[Needs]) -> bool:
+        """Whether what was loaded is enough."""
+        if self.plan is None or self.plan.keys is None:  # every weight was read
+            return True
+        there = _all_of(self._needs)(measured.model, measured.parts)
+        return _all_of(tuple(needs))(measured.model, measured.parts) <= there
+
+
+ModelSource = MemorySource | CheckpointSource
+
+
+def example_inputs(builder: InputBuilder, samples: Iterable[Sample]) -> BatchFeature:
+    """The inputs of the first sample that has an image and that the processor takes.
+
+    Raises:
+        NormprobeError: there is none.
+    """
+    refusal = NormprobeError("no sample has an image to trace", "pass --data with images")
+    for sample in samples:
+        if sample.image is None:
+            continue
+        try:
+            return builder.build([sample])
+        except RefusedSample as error:
+            refusal = error
+    raise refusal
+
+
+def _all_of(needs: tuple[Needs, ...]) -> Needs:
+    def union(model: nn.Module, parts: Parts) -> set[str]:
+        return set[str]().union(*(each(model, parts) for each in needs))
+
+    return union
+
+
+def _first(examples: Iterable[Mapping[str, Any]]) -> Any:
+    """The first of some inputs; they are made only when they are asked for."""
+    for example in examples:
+        return example
+    raise NormprobeError("no inputs with an image to trace", "pass inputs, or data with images")

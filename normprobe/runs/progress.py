@@ -1,0 +1,28 @@
+"""A progress bar on a terminal, and nothing elsewhere."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def progress(steps: Iterable[T], *, total: int, what: str, shown: bool = True) -> Iterator[T]:
+    """Pass steps on and show how many are done.
+
+    Args:
+        steps: what is worked through.
+        total: how many there are.
+        what: names the bar.
+        shown: False: pass them on alone, as all processes but the main one do.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(
+        steps,
+        description=what,
+        total=total,
+        console=console,
+        disable=not (shown and console.is_terminal),
+    )
