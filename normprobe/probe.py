@@ -8,8 +8,7 @@ probe.layers(inputs).table                 # one batch of the processor, in memo
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import islice
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,19 @@ from torch import nn
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.batches import batches
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import Measurement, measurement
-from normprobe.model.align.target import PROMPT
-from normprobe.model.align.temporary import aligned
 from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER, open_checkpoint
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.tracing.find_or_trace import verified
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
 from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
+from normprobe.runs.preparing import aligned_for, alignment_examples, note_verified, warn
 from normprobe.runs.processes import join_processes
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import RunStore
@@ -43,9 +39,6 @@ log = logging.getLogger(__name__)
 
 #: What a record calls the data of a batch that was given.
 _INPUTS = "fixed inputs"
-
-#: Samples that an alignment target is measured on: the prompts of a data set differ little.
-_ALIGNMENT_SAMPLES = 16
 
 
 class Probe:
@@ -219,10 +212,10 @@ class Probe:
             with run.discarded_on_failure():
                 model = self._ready(measured_by, samples, verify=verify, device=processes.device)
                 if verify:
-                    self._note_verified(run, model, samples)
+                    note_verified(run, model, self._source.builder, samples)
                 if align is not None:
-                    examples = self._alignment_examples(model, align, samples)
-                    until_measured.enter_context(self._aligned(run, model, align, examples))
+                    examples = alignment_examples(self._source.builder, model, align, samples)
+                    until_measured.enter_context(aligned_for(run, model, align, examples))
             started = time.perf_counter()
             self._note(run, model)
             rows = collect(
@@ -245,7 +238,7 @@ class Probe:
             model = self._ready(measured_by, inputs=inputs)
             on_device = inputs_for(model.model, inputs)
             if options["align"] is not None:
-                aligned_model = self._aligned(run, model, options["align"], [on_device])
+                aligned_model = aligned_for(run, model, options["align"], [on_device])
                 until_measured.enter_context(aligned_model)
             started = time.perf_counter()
             self._note(run, model)
@@ -362,7 +355,7 @@ class Probe:
                 run.write_image("image", sample.image)
             else:
                 without_box = "; no signal-to-noise of --box either" if box is not None else ""
-                self._warn(run, f"no heat maps: {found.places}{without_box}")
+                warn(run, f"no heat maps: {found.places}{without_box}")
         return finished(run, tables, started)
 
     def align(
@@ -407,8 +400,8 @@ class Probe:
         )
         with run.discarded_on_failure():
             model = self._ready(measured_by, samples)
-            examples = self._alignment_examples(model, target, samples)
-            with self._aligned(run, model, target, examples):
+            examples = alignment_examples(self._source.builder, model, target, samples)
+            with aligned_for(run, model, target, examples):
                 self._note(run, model)
                 if isinstance(run, RunFolder):
                     save_adapter(run, model, *self._source.opened_by)
@@ -435,55 +428,9 @@ class Probe:
 
         return self._source.measured(needs, examples(), device)
 
-    @contextmanager
-    def _aligned(
-        self,
-        run: RunStore,
-        model: MeasuredModel,
-        target: str | float,
-        examples: Sequence[Mapping[str, Any]],
-    ) -> Iterator[None]:
-        """Align the model inside the block, and record how."""
-        with aligned(model, _number_or_name(target), examples) as alignment:
-            facts = {name: value for name, value in vars(alignment).items() if name != "norm"}
-            run.note(alignment=facts | {"hidden_size": alignment.norm.normalized_shape[0]})
-            if alignment.scale is None:
-                self._warn(
-                    run,
-                    "behind the projector the model does more than scale visual tokens (it adds "
-                    "positions or normalises): their norm at the decoder input is not the target",
-                )
-            yield
-
-    def _alignment_examples(
-        self, model: MeasuredModel, target: str | float, samples: DataSet
-    ) -> list[Mapping[str, Any]]:
-        """Inputs that an alignment target is measured on, on the model's device."""
-        builder = self._source.builder
-        found = [example_inputs(builder, samples)]
-        if target == PROMPT:
-            few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
-            found = [inputs for _, inputs in few]
-        return [inputs_for(model.model, inputs) for inputs in found]
-
     def _note(self, run: RunStore, model: MeasuredModel) -> None:
         for warning in note_model(run, model, self._source.weights_record):
             log.warning("warning: %s", warning)
-
-    def _warn(self, run: RunStore, text: str) -> None:
-        run.add_warning(text)
-        log.warning("warning: %s", text)
-
-    def _note_verified(self, run: RunStore, model: MeasuredModel, samples: DataSet) -> None:
-        """Trace one sample, and say where the trace and the parts in use agree."""
-        example = example_inputs(self._source.builder, samples)
-        table = verified(model.model, model.parts, example)
-        run.note(verified=table.to_dict("records"))
-        for _, row in table.iterrows():
-            word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
-            log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
-        if not table["agree"].all():
-            run.add_warning("parts differ from a trace of the running model, see `verified`")
 
     def _require_kind(self, measured_by: Measurement) -> None:
         """Refuse a checkpoint that a measurement makes no sense of."""
@@ -520,10 +467,3 @@ class Probe:
         """A probe of another checkpoint, loaded in the same way."""
         same = ("trust_remote_code", "device", "dtype", "range_reads")
         return Probe(model, **{name: self._options[name] for name in same})
-
-
-def _number_or_name(target: str | float) -> str | float:
-    try:
-        return float(target)
-    except ValueError:
-        return target

@@ -16,9 +16,9 @@ from normprobe.runs.run_store import RunStore
 def drawn_title(folder, **record):
     """The title of a figure of ``layers``, from a run folder."""
     write(folder, TABLES["layers"])
-    (folder / "run.json").write_text(
-        json.dumps({"status": "complete", "warnings": [], "files": [], **record}), encoding="utf-8"
-    )
+    written = {"status": "complete", "warnings": [], "files": [], **record}
+    text = json.dumps(written, ensure_ascii=False)
+    (folder / "run.json").write_text(text, encoding="utf-8")
     run = RunFolder.open(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""The two figures of ``layers``: artists hold the table's numbers, axes tell them honestly."""
+"""The figure of norm and cosine, and what it shares with that of the angular velocity."""
 
 from functools import cache
 
@@ -58,11 +58,6 @@ def test_bands_hold_the_quantiles():
     assert ys.max() == rows["norm_q95"].max()
 
 
-def test_without_quantiles_there_is_no_band():
-    _, update = panels(drawn(turning))
-    assert not update.collections
-
-
 def test_log_axis_only_where_the_range_asks():
     norm, cosine = panels(drawn(layers_figure))
     assert norm.get_yscale() == "log"
@@ -93,18 +88,6 @@ def test_ticks_are_whole_layers(depth):
     assert 0 in ticks
     assert 2 <= len(ticks) <= 10
     assert norm.get_xlim()[1] >= depth
-
-
-def test_angles_below_resolution_are_hollow():
-    table = TABLE.copy()
-    table.loc[(table["group"] == "visual") & (table["layer"] == 1), "angle_below_resolution"] = True
-    figure = turning.figure("t", table)
-    hollow = [line for line in figure.axes[0].get_lines() if line.get_markerfacecolor() == "white"]
-    assert [tuple(line.get_xydata()[0]) for line in hollow] == [(1, made_tables.VISUAL_ANGLE[1])]
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == [
-        "visual", "text", "special", "structural", "5-95 % of tokens", "below resolution",
-    ]  # fmt: skip
 
 
 def test_gaps_and_infinities_do_not_hide_the_rest():

@@ -1,0 +1,87 @@
+"""What happens between loading a model and measuring it: alignment, and the check of its parts."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from normprobe.data.data_set import DataSet
+from normprobe.inputs.batches import batches
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.model.align.target import PROMPT
+from normprobe.model.align.temporary import aligned
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.tracing.find_or_trace import verified
+from normprobe.runs.model_source import example_inputs
+from normprobe.runs.run_store import RunStore
+
+log = logging.getLogger(__name__)
+
+#: Samples that an alignment target is measured on: the prompts of a data set differ little.
+_ALIGNMENT_SAMPLES = 16
+
+
+def warn(run: RunStore, text: str) -> None:
+    """Record a warning, and say it."""
+    run.add_warning(text)
+    log.warning("warning: %s", text)
+
+
+@contextmanager
+def aligned_for(
+    run: RunStore, model: MeasuredModel, target: str | float, examples: Sequence[Mapping[str, Any]]
+) -> Iterator[None]:
+    """Align a model inside the block, and record how.
+
+    Args:
+        run: its record gets ``alignment``.
+        model: as it was after the block.
+        target: ``table``, ``prompt`` or a number, also as text.
+        examples: of ``alignment_examples``.
+
+    Raises:
+        NormprobeError: as ``align``.
+    """
+    with aligned(model, _number_or_name(target), examples) as alignment:
+        facts = {name: value for name, value in vars(alignment).items() if name != "norm"}
+        run.note(alignment=facts | {"hidden_size": alignment.norm.normalized_shape[0]})
+        if alignment.scale is None:
+            warn(
+                run,
+                "behind the projector the model does more than scale visual tokens (it adds "
+                "positions or normalises): their norm at the decoder input is not the target",
+            )
+        yield
+
+
+def alignment_examples(
+    builder: InputBuilder, model: MeasuredModel, target: str | float, samples: DataSet
+) -> list[Mapping[str, Any]]:
+    """Inputs that an alignment target is measured on, on the model's device."""
+    found = [example_inputs(builder, samples)]
+    if target == PROMPT:
+        few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
+        found = [inputs for _, inputs in few]
+    return [inputs_for(model.model, inputs) for inputs in found]
+
+
+def note_verified(
+    run: RunStore, model: MeasuredModel, builder: InputBuilder, samples: DataSet
+) -> None:
+    """Trace one sample, record and say where the trace and the parts in use agree."""
+    table = verified(model.model, model.parts, example_inputs(builder, samples))
+    run.note(verified=table.to_dict("records"))
+    for _, row in table.iterrows():
+        word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
+        log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
+    if not table["agree"].all():
+        run.add_warning("parts differ from a trace of the running model, see `verified`")
+
+
+def _number_or_name(target: str | float) -> str | float:
+    try:
+        return float(target)
+    except ValueError:
+        return target

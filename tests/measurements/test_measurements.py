@@ -1,0 +1,126 @@
+"""The registry: every name has a folder, and every folder has what it must offer."""
+
+import inspect
+import subprocess
+import sys
+from importlib.resources import files
+
+import pandas as pd
+import pytest
+
+from normprobe.measurements import NAMES, Measurement, measurement, measurements
+from normprobe.runs.run_store import RunStore
+
+OVER_SAMPLES = [offered.name for offered in measurements() if offered.over_samples]
+COMPARED = [offered.name for offered in measurements() if offered.has("compared")]
+WITH_FIGURES = [offered.name for offered in measurements() if offered.figures]
+RUN = RunStore({})
+
+
+def parameters(function) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_naming_them_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from normprobe.measurements import measurements;"
+        "found = [(m.summary, m.needs, m.published, m.has('compared')) for m in measurements()];"
+        "heavy = ('torch', 'transformers', 'pandas', 'numpy', 'matplotlib', 'rich');"
+        "print(len(found), [name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{len(NAMES)} []"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_that_of_its_folder(name: str) -> None:
+    assert measurement(name).name == name
+    assert measurement(name) is measurement(name)
+
+
+def test_they_stand_in_their_order() -> None:
+    assert [offered.name for offered in measurements()] == list(NAMES)
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", ["", "inspect", "figures", "no_such_thing", "../runs"])
+def test_other_names_are_unknown(name: str) -> None:
+    with pytest.raises(KeyError):
+        measurement(name)
+
+
+def test_every_folder_that_declares_a_measurement_is_named() -> None:
+    folders = [folder for folder in files("normprobe.measurements").iterdir() if folder.is_dir()]
+    declared = {
+        folder.name
+        for folder in folders
+        if (folder / "__init__.py").is_file()
+        and "MEASUREMENT =" in (folder / "__init__.py").read_text(encoding="utf-8")
+    }
+    assert declared == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_folder_has_a_measure_and_shows_a_run(name: str) -> None:
+    offered = measurement(name)
+    assert offered.module("measure")
+    assert parameters(offered.module("terminal").show) == ["run", "console"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_and_page_take_a_run(name: str) -> None:
+    offered = measurement(name)
+    if offered.has("words"):
+        assert parameters(offered.module("words").verdict) == ["run"]
+    if offered.has("page"):
+        assert parameters(offered.module("page").section) == ["run"]
+        assert offered.main_table in offered.shown
+
+
+@pytest.mark.parametrize("name", OVER_SAMPLES)
+def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -> None:
+    offered = measurement(name)
+    assert parameters(offered.sample_rows) == ["model", "inputs", "sample_ids"]
+    assert parameters(offered.tables) == ["rows", "model"]
+    assert offered.summary
+    assert offered.needs is not None
+
+
+@pytest.mark.parametrize("name", WITH_FIGURES)
+def test_figures_name_their_tables_and_take_them(name: str) -> None:
+    offered = measurement(name)
+    modules = offered.figure_modules(RUN)
+    assert [module.__name__.rpartition(".")[2] for module in modules] == list(offered.figures)
+    assert modules[0].TABLES[0] == offered.main_table
+    for module in modules:
+        read = [*module.TABLES, *getattr(module, "IMAGES", ())]
+        assert parameters(module.figure) == ["title", *read]
+
+
+@pytest.mark.parametrize("columns", [["run"], ["run", "step"]])
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_can_be_compared_has_measures_headers_and_figures(
+    name: str, columns: list[str]
+) -> None:
+    compared = measurement(name).module("compared")
+    assert parameters(compared.measures) == [measurement(name).main_table]
+    assert compared.COLUMNS
+    assert all(isinstance(note, str) for note in compared.NOTES)
+    run = RunStore({"compared": name})
+    run.write_table("compare", pd.DataFrame(columns=columns))
+    modules = measurement("compare").figure_modules(run)
+    assert modules
+    assert [module.TABLES for module in modules] == [("compare",)] * len(modules)
+
+
+def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
+    align = measurement("align")
+    assert align.verdict(RUN) == ""
+    assert align.section(RUN) == []
+    assert align.figure_modules(RUN) == []
+
+
+def test_the_main_table_has_the_name_of_the_measurement_unless_said() -> None:
+    assert measurement("layers").main_table == "layers"
+    assert measurement("compare").main_table == "ranking"
+    assert Measurement(name="any").main_table == "any"
