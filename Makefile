@@ -11,8 +11,8 @@ demo: $(READY)  ## the main job on the bundled model and photographs, no downloa
 test: $(READY)  ## the fast tests, under five minutes on two cores
 	$(BIN)/pytest --numprocesses 2
 
-test-all: $(READY)  ## the slow tests too
-	$(BIN)/pytest --numprocesses 2 -m "not gpu and not network"
+test-all: test  ## the slow tests too
+	$(BIN)/pytest --numprocesses 2 -m "slow and not gpu and not network"
 
 readme: $(READY)  ## refresh the table and the figure in the README
 	$(BIN)/python .ci/readme.py

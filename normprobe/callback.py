@@ -25,7 +25,7 @@ from transformers import (
 from normprobe.errors import NormprobeError
 from normprobe.measurements.layers.compared import measures
 from normprobe.probe import Probe
-from normprobe.schema import TEXT, VISUAL
+from normprobe.schema import STRUCTURAL, TEXT, VISUAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,6 +104,10 @@ class NormProbeCallback(TrainerCallback):
             self._probe = Probe(model, special_token_ids=self._special)
         with _same_random_numbers(model):
             run = self._probe.layers(self._inputs)
+        if STRUCTURAL in set(run.table["group"]):
+            # Structural tokens are weights, and each process may hold others of them: all of them
+            # ask again, whatever they see change.
+            self._probe = None
         seconds = time.perf_counter() - started
         # Logging tells the Trainer that its own turn is done; it may still be due.
         due = control.should_log

@@ -129,7 +129,8 @@ def observing(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad():
+        # Inside torch.inference_mode no tensor would tell whether a layer overwrote it.
+        with torch.inference_mode(False), torch.no_grad():
             yield
     finally:
         for module in training:

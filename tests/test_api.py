@@ -25,3 +25,9 @@ def test_every_public_name_arrives(name: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_thing"):
         normprobe.no_such_thing  # noqa: B018
+
+
+def test_dir_shows_the_public_names_alone() -> None:
+    names = set(dir(normprobe))
+    assert set(normprobe.__all__) <= names
+    assert {name for name in names if not name.startswith("__")} == set(normprobe.__all__)

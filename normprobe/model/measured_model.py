@@ -26,6 +26,9 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.pixels import pixel_inputs, with_other_pixels
 from normprobe.schema import PADDING, STRUCTURAL, TOKEN_GROUPS, VISUAL
 
+#: Numbers of a weight that are summed to notice that it changed, at most.
+_SUMMED = 4096
+
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
 
 
@@ -34,7 +37,8 @@ class MeasuredModel:
 
     Structural tokens are placeholders that pixels do not change. Their states at the decoder input
     are learned from the first batch with an image, by running the vision side twice, and recognised
-    by equality in every later batch. A model that has some is asked again when a weight changed.
+    by equality in every later batch. They are learned again when a placeholder id comes up for the
+    first time and, of a model that has some, when a weight changed.
 
     Args:
         model: a transformers model on its device.
@@ -58,7 +62,8 @@ class MeasuredModel:
         self.vocabulary_ids = None if vocabulary_ids is None else list(vocabulary_ids)
         self.found_by = found_by
         self._structural: Tensor | None = None  # [states, hidden]; None: not learned yet
-        self._learned_from: tuple[int, ...] = ()
+        self._learned_ids: set[int] = set()
+        self._learned_weights: list[float] = []
 
     def __str__(self) -> str:
         """The class of the model, for messages."""
@@ -165,29 +170,43 @@ class MeasuredModel:
         no_placeholders = self.parts.fusion in (DISCRETE, PREPENDED, CROSS_ATTENTION)
         if not pixel_inputs(inputs) or no_placeholders or not bool((groups == _VISUAL).any()):
             return None
-        if self._structural is None or (len(self._structural) and self._weights_changed()):
+        known, ids = self._structural, self._placeholder_ids(inputs)
+        if known is not None and len(known) and self._weight_sums() != self._learned_weights:
+            known, self._learned_ids = None, set()
+        if known is None or ids - self._learned_ids:
             seen, other = self._with_two_images(inputs)
             placeholders = (groups == _VISUAL).to(seen.device)
-            unmoved = placeholders & (seen == other).all(-1)
-            self._structural = torch.unique(seen[unmoved], dim=0)
-            self._learned_from = self._weight_versions()
+            learned = seen[placeholders & (seen == other).all(-1)]
+            both = learned if known is None else torch.cat([known, learned])
+            self._structural = torch.unique(both, dim=0)
+            self._learned_ids |= ids
+            self._learned_weights = self._weight_sums()
         return self._structural
+
+    def _placeholder_ids(self, inputs: Mapping[str, Any]) -> set[int]:
+        """Those of the image token ids that the prompts hold."""
+        ids, _ = text_ids(inputs, self.parts)
+        assert ids is not None
+        return set(self.parts.image_token_ids).intersection(torch.unique(ids).tolist())
 
     def _with_two_images(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """The decoder input, and that for other pixels."""
         return self.decoder_input(inputs), self.decoder_input(with_other_pixels(inputs))
 
-    def _weights_changed(self) -> bool:
-        return self._weight_versions() != self._learned_from
+    @torch.no_grad()
+    def _weight_sums(self) -> list[float]:
+        """Of each weight before the decoder layers the sum of a few thousand of its numbers.
 
-    def _weight_versions(self) -> tuple[int, ...]:
-        """Where each weight lies and how often it was written in place."""
-        weights = list(self.model.parameters())
-        return (
-            *(weight.data_ptr() for weight in weights if not weight.is_meta),
-            # Tensors made under torch.inference_mode count no writes.
-            *(weight._version for weight in weights if not weight.is_inference()),
-        )
+        Training changes nearly all numbers of a weight. Version counters would not tell: fused
+        optimizers do not raise them.
+        """
+        layers = self.parts.decoder_layers
+        behind = f"{layers.name}." if layers is not None else ""
+        return [
+            float(weight.flatten()[:: weight.numel() // _SUMMED + 1].double().sum())
+            for name, weight in self.model.named_parameters()
+            if not (behind and name.startswith(behind)) and _holds_numbers(weight)
+        ]
 
 
 @dataclass(frozen=True)
@@ -241,6 +260,11 @@ class MeasuredBatch:
                 "pass a prompt with text and an image",
             )
         return chosen
+
+
+def _holds_numbers(weight: Tensor) -> bool:
+    """Neither offloaded nor of a class of its own, as quantised and sharded weights are."""
+    return not weight.is_meta and type(weight.data) is Tensor
 
 
 def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:

@@ -1,18 +1,46 @@
 """Running commands as a user does, in this process or in one of its own."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
+from support.commands import Forked, invoke
+from support.unrendered import save_placeholders
+from typer.testing import Result
 
-from normprobe.cli.app import app
 from normprobe.schema import QUANTILES
+
+
+@pytest.fixture
+def rendered() -> None:
+    """For a test whose figures are rendered."""
+
+
+@pytest.fixture(autouse=True)
+def figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are built, but not rendered unless a test asks for it: it takes most of a run."""
+    if "rendered" not in request.fixturenames:
+        save_placeholders(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``measured("layers", "-n", "4")``: a finished run, made once. Tests only read it."""
+    root = tmp_path_factory.mktemp("measured")
+
+    @cache
+    def folder(*arguments: str) -> Path:
+        out = root / str(folder.cache_info().currsize)
+        with pytest.MonkeyPatch.context() as patch:
+            save_placeholders(patch)
+            result = invoke(*arguments, "-o", out)
+        assert result.exit_code == 0, result.output
+        return out
+
+    return folder
 
 
 @pytest.fixture
@@ -20,24 +48,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     """Run a command in an empty working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NORMPROBE_DEBUG", raising=False)
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return invoke
 
 
 @pytest.fixture
-def spawn(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
     """Start a command as a process of its own, in an empty working folder."""
+    started: list[Forked] = []
 
-    def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "normprobe", *arguments],
-            cwd=tmp_path,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def fork(*arguments: str, **environment: str) -> Forked:
+        started.append(Forked(tmp_path, arguments, environment))
+        return started[-1]
 
-    return start
+    yield fork
+    for process in started:
+        process.close()
 
 
 def assert_two_lines(result: Result, *words: str) -> None:
@@ -56,7 +81,10 @@ def assert_two_lines(result: Result, *words: str) -> None:
 
 
 def assert_same_tables(found: Path, expected: Path, *names: str) -> None:
-    """Equal tables: 1e-5 and 1e-6 of the column's scale, quantiles within 2 %."""
+    """Equal tables, but for rounding: 1e-5, and 1e-6 of the column's scale.
+
+    Quantiles may each be off by 1 %, those of a cosine by 0.005.
+    """
     for name in names or ("layers", "theory"):
         a, b = (pd.read_csv(folder / f"{name}.csv") for folder in (found, expected))
         assert list(a.columns) == list(b.columns)
@@ -65,9 +93,10 @@ def assert_same_tables(found: Path, expected: Path, *names: str) -> None:
             if not pd.api.types.is_numeric_dtype(b[column]):
                 assert a[column].tolist() == b[column].tolist(), column
                 continue
-            is_quantile = column.rpartition("_")[2] in QUANTILES
-            scale = np.nanmax(np.abs(b[column]), initial=0.0)
+            metric, _, kind = column.rpartition("_")
+            rtol, atol = 1e-5, 1e-6 * np.nan_to_num(b[column].abs().max())
+            if kind in QUANTILES:
+                rtol, atol = (0.0, 0.01) if metric == "cosine" else (0.02, atol)
             np.testing.assert_allclose(
-                a[column], b[column], rtol=0.02 if is_quantile else 1e-5, atol=1e-6 * scale,
-                err_msg=f"{name}.csv {column}",
-            )  # fmt: skip
+                a[column], b[column], rtol=rtol, atol=atol, err_msg=f"{name}.csv {column}"
+            )

@@ -15,19 +15,18 @@ from normprobe.data.bundle import bundled_data_dir
 from normprobe.measurements.layers import measure
 
 Run = Callable[..., Result]
+Measured = Callable[..., Path]
 LAYERS = ("layers", "--dtype", "float32", "-n", "12")
 
 
 @pytest.fixture
-def one_by_one(run: Run, tmp_path: Path) -> Path:
-    assert run(*LAYERS, "-b", "1", "-o", "one").exit_code == 0
-    return tmp_path / "one"
+def one_by_one(measured: Measured) -> Path:
+    return measured(*LAYERS, "-b", "1")
 
 
 @pytest.mark.parametrize("size", ["4", "auto"])
-def test_batches_change_no_number(size: str, run: Run, one_by_one: Path) -> None:
-    assert run(*LAYERS, "-b", size, "-o", "out").exit_code == 0
-    assert_same_tables(Path("out"), one_by_one)
+def test_batches_change_no_number(size: str, measured: Measured, one_by_one: Path) -> None:
+    assert_same_tables(measured(*LAYERS, "-b", size), one_by_one)
 
 
 def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str) -> list[int]:
@@ -55,13 +54,12 @@ def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str
 def test_auto_becomes_smaller_without_losing_a_sample(
     message: str, run: Run, one_by_one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = out_of_memory_above(0, monkeypatch, message)
-    result = run(*LAYERS, "-b", "auto", "-o", "none")
+    with monkeypatch.context() as patch:
+        tried = out_of_memory_above(0, patch, message)
+        result = run(*LAYERS, "-b", "auto", "-o", "none")
     assert_two_lines(result, "out of memory", "--batch-size")
     assert max(tried) == 8
     assert tried[-1] == 1
-    monkeypatch.undo()
-    monkeypatch.chdir(one_by_one.parent)
     tried = out_of_memory_above(2, monkeypatch, message)
     result = run(*LAYERS, "-b", "auto", "-o", "out")
     assert result.exit_code == 0, result.output

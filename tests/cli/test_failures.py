@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ import pytest
 import torch
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file, save_file
+from support.commands import Forked
 from typer.testing import Result
 
 from normprobe.specimen import SPECIMEN_DIR
@@ -211,20 +211,18 @@ def test_a_full_disk_keeps_what_is_there(
     assert not (tmp_path / "out/layers.csv").exists()
 
 
-def test_ctrl_c_keeps_the_complete_parts(
-    spawn: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
-) -> None:
-    process = spawn("layers", "-b", "1", "-o", "out")
+def test_ctrl_c_keeps_the_complete_parts(start: Callable[..., Forked], tmp_path: Path) -> None:
+    process = start("layers", "-b", "1", "-o", "out")
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/samples/part-*.parquet")):
         assert time.monotonic() < deadline
-        assert process.poll() is None, process.stderr
+        assert process.poll() is None, process.wait(timeout=0).stderr
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, talk = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in talk
-    assert "interrupted" in talk
+    ended = process.wait(timeout=30)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
+    assert "interrupted" in ended.stderr
     assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "partial"
     for part in tmp_path.glob("out/samples/*"):
         assert part.suffix == ".parquet"
@@ -232,10 +230,11 @@ def test_ctrl_c_keeps_the_complete_parts(
 
 
 def test_debug_lets_the_traceback_through(
-    spawn: Callable[..., "subprocess.Popen[str]"],
+    start: Callable[..., Forked],
 ) -> None:
-    _, talk = spawn("layers", "./nowhere", NORMPROBE_DEBUG="1").communicate(timeout=60)
-    assert "Traceback" in talk
+    ended = start("layers", "./nowhere", NORMPROBE_DEBUG="1").wait(timeout=60)
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
 
 
 def test_usage_errors_end_with_two(run: Run) -> None:

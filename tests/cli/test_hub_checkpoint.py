@@ -1,7 +1,6 @@
 """A checkpoint on a hub: what is fetched, by the log of a hub on this machine."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from support.commands import Ended, Forked, spawned
 from support.loopback_hub import COMMIT
 from transformers import AutoModelForImageTextToText
 
@@ -83,19 +83,31 @@ def serve(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command of its own process against a hub; the cache is shared within a test."""
+def online(tmp_path: Path) -> Callable[[Hub], dict[str, str]]:
+    """The environment of a command that asks a hub; the cache is shared within a test."""
+    return lambda hub: {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), **ONLINE}
 
-    def run(hub: Hub, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        online = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), **ONLINE}
-        return subprocess.run(
-            [sys.executable, "-m", "normprobe", *arguments, "-o", "out", "--overwrite"],
-            cwd=tmp_path,
-            env={**os.environ, **online, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+
+@pytest.fixture
+def ask(
+    start: Callable[..., Forked], online: Callable[[Hub], dict[str, str]]
+) -> Callable[..., Ended]:
+    """Run a command against a hub, in a process of its own: what libraries remember ends with it."""
+
+    def run(hub: Hub, *arguments: str, **environment: str) -> Ended:
+        variables = {**online(hub), **environment}
+        return start(*arguments, "-o", "out", "--overwrite", **variables).wait(timeout=120)
+
+    return run
+
+
+@pytest.fixture
+def ask_anew(tmp_path: Path, online: Callable[[Hub], dict[str, str]]) -> Callable[..., Ended]:
+    """``ask`` in a new process, as a user does."""
+
+    def run(hub: Hub, *arguments: str, **environment: str) -> Ended:
+        words = (*arguments, "-o", "out", "--overwrite")
+        return spawned(tmp_path, words, {**online(hub), **environment})
 
     return run
 
@@ -105,12 +117,18 @@ def shard_of(folder: Path, part: str) -> str:
     return next(file for key, file in weight_map.items() if part in key)
 
 
-Ask = Callable[..., "subprocess.CompletedProcess[str]"]
+Ask = Callable[..., Ended]
 
 
+@pytest.mark.parametrize("asking", ["ask", pytest.param("ask_anew", marks=pytest.mark.slow)])
 def test_one_shard_is_fetched_once(
-    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+    asking: str,
+    serve: Callable[..., Hub],
+    request: pytest.FixtureRequest,
+    folder: Path,
+    tmp_path: Path,
 ) -> None:
+    ask = request.getfixturevalue(asking)
     cut = 12_000_000
     shard = shard_of(folder, "embed_tokens")
     size = (folder / shard).stat().st_size
@@ -195,17 +213,14 @@ def test_a_shard_that_the_hub_lacks_is_named(
 
 
 def test_inspect_reads_headers_alone(
-    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
+    serve: Callable[..., Hub],
+    start: Callable[..., Forked],
+    online: Callable[[Hub], dict[str, str]],
+    folder: Path,
 ) -> None:
     hub = serve()
-    environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "cache"), **ONLINE}
-    result = subprocess.run(
-        [sys.executable, "-m", "normprobe", "inspect", "team/model", "--weights", "--json"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ("inspect", "team/model", "--weights", "--json")
+    result = start(*command, **online(hub)).wait(timeout=120)
     assert result.returncode == 0, result.stderr
     table = {row["what"]: row for row in json.loads(result.stdout)}
     assert table["text_embedding"]["bytes"] == ROWS * 128 * 2

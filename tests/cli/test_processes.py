@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,30 +12,62 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_same_tables
+from support.commands import Ended, Forked
 from typer.testing import Result
 
 Run = Callable[..., Result]
+Start = Callable[..., Forked]
+Measured = Callable[..., Path]
 
 
-def torchrun(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+@pytest.fixture
+def two_forks(start: Start) -> Callable[..., Ended]:
+    """Start two processes with the environment that ``torchrun`` gives them."""
+
+    def run(*arguments: str) -> Ended:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        ranks = ({"RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+        forks = [start(*arguments, **meeting, **sizes, **rank) for rank in ranks]
+        codes, outs, errors = zip(*(fork.wait(timeout=120) for fork in forks), strict=True)
+        return Ended(max(codes), "".join(outs), "".join(errors))
+
+    return run
+
+
+@pytest.fixture
+def two_processes(tmp_path: Path) -> Callable[..., Ended]:
+    return lambda *arguments: torchrun(tmp_path, *arguments)
+
+
+def torchrun(folder: Path, *arguments: str) -> Ended:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return subprocess.run(
+    done = subprocess.run(
         [*launcher, "-m", "normprobe", *arguments],
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,
+        check=False,
     )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def test_two_processes_give_the_table_of_one(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", ["two_forks", pytest.param("two_processes", marks=pytest.mark.slow)]
+)
+def test_two_processes_give_the_table_of_one(
+    launcher: str, request: pytest.FixtureRequest, measured: Measured, tmp_path: Path
+) -> None:
     layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "7"]
-    assert run(*layers, "-o", "one").exit_code == 0
-    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    done = request.getfixturevalue(launcher)(*layers, "-q", "-o", "two")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{(tmp_path / 'two').resolve()}\n" or done.stdout == "two\n"
-    assert_same_tables(tmp_path / "two", tmp_path / "one")
+    assert_same_tables(tmp_path / "two", measured(*layers))
     assert json.loads((tmp_path / "two/run.json").read_text())["status"] == "complete"
     rows = pd.read_parquet(tmp_path / "two/samples")
     assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from cli.conftest import assert_same_tables, assert_two_lines
+from support.commands import Forked, invoke
+from support.unrendered import save_placeholders
 from typer.testing import Result
 
 from normprobe.data.bundle import bundled_data_dir
@@ -25,7 +26,8 @@ from normprobe.runs import collecting, model_source
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
-Spawn = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Forked]
+Measured = Callable[..., Path]
 
 #: In float32: bfloat16 arithmetic depends on the other samples of a batch.
 LAYERS = ("layers", "--dtype", "float32")
@@ -35,69 +37,65 @@ def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("samples/part-*.parquet"))
 
 
-def straight(run: Run, *options: str) -> Path:
-    assert run(*LAYERS, *options, "-o", "straight").exit_code == 0
-    return Path("straight")
-
-
-def kill_after_a_part(process: "subprocess.Popen[str]", folder: Path, seconds: float) -> None:
+def kill_after_a_part(process: Forked, folder: Path, seconds: float) -> None:
     deadline = time.monotonic() + 60
     while not parts(folder) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(seconds)
     process.kill()
-    process.communicate(timeout=30)
+    process.wait(timeout=30)
 
 
-def test_a_killed_run_goes_on(run: Run, spawn: Spawn, tmp_path: Path) -> None:
-    kill_after_a_part(spawn(*LAYERS, "-o", "out"), tmp_path / "out", 0.0)
+def test_a_killed_run_goes_on(run: Run, start: Start, measured: Measured, tmp_path: Path) -> None:
+    kill_after_a_part(start(*LAYERS, "-o", "out"), tmp_path / "out", 0.0)
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "partial"
     kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])
     assert 0 < kept["sample_id"].nunique() < len(record["sample_ids"])
     result = run(*LAYERS, "-o", "out", "--resume")
     assert result.exit_code == 0, result.output
-    assert_same_tables(tmp_path / "out", straight(run))
+    assert_same_tables(tmp_path / "out", measured(*LAYERS))
     ended = json.loads((tmp_path / "out/run.json").read_text())
     assert ended["status"] == "complete"
     assert list(ended["image_hashes"]) == record["sample_ids"]
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_many_points_goes_on(run: Run, spawn: Spawn, tmp_path: Path) -> None:
+def test_a_run_killed_at_many_points_goes_on(
+    run: Run, start: Start, measured: Measured, tmp_path: Path
+) -> None:
     points = random.Random(0)
     for _ in range(8):
         seconds = points.uniform(0.0, 0.6)
         size = points.choice(["1", "3", "auto"])
-        process = spawn(*LAYERS, "-b", size, "-o", "out", "--resume")
+        process = start(*LAYERS, "-b", size, "-o", "out", "--resume")
         kill_after_a_part(process, tmp_path / "out", seconds)
     assert run(*LAYERS, "-o", "out", "--resume").exit_code == 0
-    assert_same_tables(tmp_path / "out", straight(run))
+    assert_same_tables(tmp_path / "out", measured(*LAYERS))
 
 
 def test_samples_that_are_there_are_not_measured_again(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends_after(monkeypatch, 3, KeyboardInterrupt())
-    assert run(*LAYERS, "-n", "5", "-o", "out").exit_code == 130
+    with monkeypatch.context() as patch:
+        ends_after(patch, 3, KeyboardInterrupt())
+        assert run(*LAYERS, "-n", "5", "-o", "out").exit_code == 130
     assert len(parts(tmp_path / "out")) > 0
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    measured: list[str] = []
+    again: list[str] = []
     real = collecting.prefetched
 
     def watched(*arguments: Any) -> Iterator[Batch]:
         for batch in real(*arguments):
-            measured.extend(batch.image_hashes)
+            again.extend(batch.image_hashes)
             yield batch
 
     monkeypatch.setattr(collecting, "prefetched", watched)
     assert run(*LAYERS, "-n", "5", "-o", "out", "--resume").exit_code == 0
-    assert len(measured) == 2
+    assert len(again) == 2
     rows = pd.read_parquet(tmp_path / "out/samples")
     assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
-    assert_same_tables(tmp_path / "out", straight(run, "-n", "5"))
+    assert_same_tables(tmp_path / "out", measured(*LAYERS, "-n", "5"))
 
 
 def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseException) -> None:
@@ -113,7 +111,7 @@ def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseExcepti
 
 
 def test_a_worker_that_is_killed_loses_nothing_on_disk(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, real = os.getpid(), DataSet.__iter__
 
@@ -133,7 +131,7 @@ def test_a_worker_that_is_killed_loses_nothing_on_disk(
     assert kept["sample_id"].nunique() == 2
     monkeypatch.setattr(DataSet, "__iter__", real)
     assert run(*LAYERS, "-n", "4", "-o", "out", "--resume").exit_code == 0
-    assert_same_tables(tmp_path / "out", straight(run, "-n", "4"))
+    assert_same_tables(tmp_path / "out", measured(*LAYERS, "-n", "4"))
 
 
 def test_a_bad_image_in_a_worker_is_told_in_two_lines(run: Run, tmp_path: Path) -> None:
@@ -154,10 +152,22 @@ def test_a_bad_image_in_a_worker_is_told_in_two_lines(run: Run, tmp_path: Path) 
 # --- what is refused ----------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and a finished run of it."""
+    folder = tmp_path_factory.mktemp("once")
+    shutil.copytree(SPECIMEN_DIR, folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        save_placeholders(patch)
+        assert invoke("interface", "./model", "-n", "2", "-o", "out").exit_code == 0
+    return folder
+
+
 @pytest.fixture
-def finished(run: Run, tmp_path: Path) -> Path:
-    shutil.copytree(SPECIMEN_DIR, tmp_path / "model")
-    assert run("interface", "./model", "-n", "2", "-o", "out").exit_code == 0
+def finished(once: Path, run: Run, tmp_path: Path) -> Path:
+    """A copy of the run, beside a copy of its model."""
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)  # keeps the times of change
     return tmp_path / "out"
 
 

@@ -75,6 +75,8 @@ def test_words_and_page_take_a_run(name: str) -> None:
     if offered.has("page"):
         assert parameters(offered.module("page").section) == ["run"]
         assert offered.main_table in offered.shown
+    else:
+        assert not offered.shown  # its tables are added to the page as they are
 
 
 @pytest.mark.parametrize("name", OVER_SAMPLES)

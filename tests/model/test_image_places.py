@@ -123,8 +123,8 @@ def with_square(x, y, size=SIZE, side=10):
 def most_moved(case, visual, x, y, size=SIZE):
     """The visual token that a white square moves most."""
     grey = Image.new("RGB", size, (100, 100, 100))
-    change = (case.decoder_input(with_square(x, y, size)) - case.decoder_input(grey))[0, torch.from_numpy(visual)]
-    return int(change.float().norm(dim=-1).argmax())
+    change = case.decoder_input(with_square(x, y, size)) - case.decoder_input(grey)
+    return int(change[0, torch.from_numpy(visual)].float().norm(dim=-1).argmax())
 
 
 def assert_contains(box, x, y):

@@ -4,6 +4,4 @@ from normprobe.measurements import Measurement
 from normprobe.model.checkpoint import VISION_LANGUAGE
 from normprobe.model.load.required_tensors import before_the_decoder
 
-MEASUREMENT = Measurement(
-    name="align", needs=before_the_decoder, kinds=(VISION_LANGUAGE,), shown=("align",)
-)
+MEASUREMENT = Measurement(name="align", needs=before_the_decoder, kinds=(VISION_LANGUAGE,))

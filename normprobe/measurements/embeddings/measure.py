@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.inputs.vocabulary import token_text
 from normprobe.measurements.embeddings.shift import measure_shift
 from normprobe.measurements.embeddings.text_table import TextTable
 from normprobe.model.embedding_table import weight_of
@@ -53,10 +52,7 @@ def measure_embeddings(
         histograms.append(norm_histogram(visual_norms, ()).assign(table=VISUAL))
     known = range(len(norms)) if ids is None else ids
     tokens = token_ranking(norms, known, table.special, top).assign(table=TEXT)
-    tokens["token"] = [
-        "" if table.tokenizer is None else token_text(table.tokenizer, id_)
-        for id_ in tokens["token_id"]
-    ]
+    tokens["token"] = [table.text(id_) for id_ in tokens["token_id"]]
     measured = {"tokens": tokens, "histogram": pd.concat(histograms, ignore_index=True)}
     if base is not None:
         shift = measure_shift(table, base, top)

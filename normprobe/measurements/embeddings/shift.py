@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.errors import NormprobeError
-from normprobe.inputs.vocabulary import token_text
 from normprobe.measurements.embeddings.text_table import TextTable
 from normprobe.schema import BASE
 from normprobe.statistics.embedding_rows import scope_table
@@ -72,9 +71,7 @@ def measure_shift(table: TextTable, base: TextTable, top: int) -> dict[str, pd.D
 def _texts(shift: pd.DataFrame, table: TextTable, base: TextTable) -> list[str]:
     """How each token reads, in the model's own spelling where it has one."""
     return [
-        token_text(table.tokenizer, int(own))
-        if pd.notna(own)
-        else token_text(base.tokenizer, int(other))
+        table.text(int(own)) if pd.notna(own) else base.text(int(other))
         for own, other in zip(shift["token_id"], shift["base_id"], strict=True)
     ]
 

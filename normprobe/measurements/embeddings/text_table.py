@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.errors import NormprobeError
+from normprobe.inputs.vocabulary import token_text
 from normprobe.model.embedding_table import weight_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.embedding_rows import row_norms
@@ -42,6 +43,10 @@ class TextTable:
     def norms(self) -> NDArray[np.float64]:
         """L2 norm of each row, ``[rows]``."""
         return row_norms(self.weight)
+
+    def text(self, id_: int) -> str:
+        """How a token reads; empty without a tokenizer."""
+        return "" if self.tokenizer is None else token_text(self.tokenizer, id_)
 
 
 def text_table(model: MeasuredModel, tokenizer: Any = None) -> TextTable:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.measure import sample_rows
 from normprobe.measurements.layers.table import layers_table
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.find.parts import Part, Parts

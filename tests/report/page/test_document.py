@@ -51,6 +51,13 @@ def test_every_run_has_its_section(tmp_path: Path, layers: Path) -> None:
     assert ("src", "data:image/png;base64,iVBORw==") in read.attributes
 
 
+def test_a_measurement_without_a_section_shows_its_table_as_it_is(tmp_path: Path) -> None:
+    path = run_folder(tmp_path, "align", align=pd.DataFrame({"gain": [0.0125]}))
+    read = Reader(page_of_folders(path))
+    assert "Align" in read.text
+    assert "0.01250" in read.text
+
+
 def test_the_command_line_is_told_without_the_path_of_the_program(layers: Path) -> None:
     assert "normprobe layers org/model" in Reader(page_of_folders(layers)).text
 

@@ -1,4 +1,4 @@
-"""Norms from the vision encoder to the decoder's door, against the text embeddings."""
+"""Norms from the vision encoder to the input of decoder layer 1, against the text embeddings."""
 
 from typing import Any
 

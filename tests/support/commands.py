@@ -1,0 +1,115 @@
+"""Commands of the application: in this process, in a fork of it, or in a new one.
+
+A fork has the libraries in memory. To import them takes longer than what most tests then do.
+"""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import reload
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import huggingface_hub
+from accelerate import PartialState
+from typer.testing import CliRunner, Result
+
+from normprobe.cli.app import app, main
+
+
+class Ended(NamedTuple):
+    """What a command in a process of its own has left."""
+
+    returncode: int | None
+    stdout: str
+    stderr: str
+
+
+def invoke(*arguments: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+class Forked:
+    """A command in a fork of this process.
+
+    Args:
+        folder: its working folder.
+        arguments: of the command line.
+        environment: variables to set, also those that libraries read when they are imported.
+    """
+
+    def __init__(
+        self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self._streams = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = multiprocessing.get_context("fork").Process(
+            target=_command, args=(folder, arguments, environment, self._streams)
+        )
+        self._process.start()
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """As ``kill`` of a shell."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        self._process.kill()
+
+    def wait(self, timeout: float) -> Ended:
+        """Wait until it ends."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"still runs after {timeout} s"
+        texts = []
+        for stream in self._streams:
+            stream.seek(0)
+            texts.append(stream.read().decode())
+        return Ended(self._process.exitcode, *texts)
+
+    def close(self) -> None:
+        """End it, and forget what it wrote."""
+        self._process.kill()
+        self._process.join()
+        for stream in self._streams:
+            stream.close()
+
+
+def spawned(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
+    """Run a command in a new process, as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "normprobe", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _command(
+    folder: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    streams: tuple[IO[bytes], IO[bytes]],
+) -> None:
+    """What a fork does."""
+    os.chdir(folder)
+    os.environ.update(environment)
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(stream.fileno(), number)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115, PTH123
+    sys.argv = ["normprobe", *arguments]
+    PartialState._shared_state.clear()  # accelerate reads the environment once
+    if any(name.startswith("HF_") for name in environment):
+        reload(huggingface_hub.constants)
+        huggingface_hub.hf_api.api.endpoint = huggingface_hub.constants.ENDPOINT
+    main()
