@@ -1,38 +1,177 @@
-"""Structural rows: learned once by perturbing pixels, recognised by equality afterwards."""
+"""Structural tokens: learned once by perturbing pixels, recognised by equality afterwards."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pandas as pd
 import pytest
 import torch
-from normprobe.model.token_groups import constant_rows, groups_of, place_groups
-from support.tiny_inputs import tiny_inputs
-from support.tiny_models import BOS, EOS, INDICATORS, tiny_model
+from PIL import Image
+from support.processors import make_processor
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import BOS, EOS, INDICATORS, VLM_TYPES, tiny_model
 
 from normprobe import NormprobeError, find_parts, probe_layers
+from normprobe.data.sample import Sample
+from normprobe.inputs.builder import InputBuilder
+from normprobe.measurements.interface import measure as interface
+from normprobe.measurements.layers import measure as layers
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
 
 
-@pytest.mark.parametrize(("model_type", "rows"), [("llava", 0), ("llava_next", 1), ("ovis2", 2)])
-def test_constant_rows_are_the_learned_ones(model_type: str, rows: int) -> None:
+def measured(model_type: str) -> MeasuredModel:
+    """A tiny model of its own: tests change its weights."""
+    model = tiny_model(model_type)
+    return MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+
+
+def fresh(model: MeasuredModel) -> MeasuredModel:
+    """The same, with nothing learned."""
+    return MeasuredModel(model.model, model.parts, SPECIAL_IDS)
+
+
+@contextmanager
+def counted(module: torch.nn.Module) -> Iterator[list[object]]:
+    """One entry for each time a module runs."""
+    runs: list[object] = []
+    handle = module.register_forward_hook(lambda *_: runs.append(None))
+    try:
+        yield runs
+    finally:
+        handle.remove()
+
+
+def structural_tokens(rows: pd.DataFrame) -> int:
+    at_input = rows[(rows["layer"] == 0) & (rows["group"] == STRUCTURAL)]
+    return int(at_input["tokens"].sum())
+
+
+@pytest.mark.parametrize(("model_type", "states"), [("llava", 0), ("llava_next", 1), ("ovis2", 2)])
+def test_structural_states_are_the_learned_ones(model_type: str, states: int) -> None:
     model = tiny_model(model_type)
     inputs = tiny_inputs(model, batch_size=2)
-    parts = find_parts(model)
-    found = constant_rows(model, parts, inputs, groups_of(model, parts, inputs, [BOS, EOS]))
-    assert len(found) == rows
+    found = MeasuredModel(model, find_parts(model), [BOS, EOS]).batch(inputs).structural
+    assert found is not None
+    assert len(found) == states
     if model_type == "llava_next":
         torch.testing.assert_close(found[0], model.model.image_newline)
     if model_type == "ovis2":
         table = model.model.visual_embeddings_table.weight
         assert all((row == table).all(-1).any() for row in found)
-        assert len(INDICATORS) >= rows
+        assert len(INDICATORS) >= states
 
 
-def test_recognised_rows_become_structural_and_no_others() -> None:
+def test_recognised_states_become_structural_and_no_others() -> None:
     visual, structural = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
     newline = torch.tensor([1.0, 2.0])
-    parts = find_parts(tiny_model("llava"))
     states = torch.tensor([[[1.0, 2.0], [1.0, 2.5], [1.0, 2.0]]])
     groups = torch.tensor([[visual, visual, TOKEN_GROUPS.index("text")]], dtype=torch.int8)
-    marked = place_groups(groups, states, parts, newline[None])
+    batch = MeasuredBatch(measured("llava"), {}, groups, newline[None])
+    marked = batch.groups_at(states)
     assert marked.tolist() == [[structural, visual, TOKEN_GROUPS.index("text")]]
+
+
+@pytest.mark.parametrize("measure", [layers, interface])
+@pytest.mark.parametrize("model_type", ["llava", "llava_next", "ovis2"])
+def test_the_vision_side_runs_twice_more_for_the_first_batch_alone(model_type, measure) -> None:
+    model = measured(model_type)
+    inputs = partial(tiny_inputs, model.model, 1)
+    with counted(model.parts.vision_encoder.module) as runs:
+        measure.sample_rows(model, inputs(seed=0), ["a"])
+        assert len(runs) == 3
+        measure.sample_rows(model, inputs(seed=1), ["b"])
+        assert len(runs) == 4
+
+
+@pytest.mark.parametrize("measure", [layers, interface])
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_a_model_measured_before_gives_the_rows_of_a_fresh_one(model_type, measure) -> None:
+    model = measured(model_type)
+    for seed in (0, 1, 0):
+        inputs = tiny_inputs(model.model, 1, seed=seed)
+        pd.testing.assert_frame_equal(
+            measure.sample_rows(model, inputs), measure.sample_rows(fresh(model), inputs)
+        )
+
+
+def test_placeholders_that_come_later_are_asked_for_then() -> None:
+    """Of Ovis, an image of several tiles has indicators that an image of one has not."""
+    model = measured("ovis2")
+    builder = InputBuilder(make_processor("ovis2"), model_type="ovis2")
+    small, large = (
+        builder.build([Sample("a", "What?", Image.effect_noise(size, 64).convert("RGB"), None)])
+        for size in ((16, 16), (96, 64))
+    )
+    assert set(small["input_ids"][0].tolist()) < set(large["input_ids"][0].tolist())
+    counts = [structural_tokens(layers.sample_rows(model, inputs)) for inputs in (small, large)]
+    ids = [torch.isin(inputs["input_ids"], torch.tensor(INDICATORS)) for inputs in (small, large)]
+    assert counts == [int(held.sum()) for held in ids]
+    pd.testing.assert_frame_equal(
+        layers.sample_rows(model, large), layers.sample_rows(fresh(model), large)
+    )
+
+
+def optimised(newline: torch.nn.Parameter, **options: object) -> None:
+    newline.grad = torch.ones_like(newline)
+    torch.optim.AdamW([newline], lr=0.1, **options).step()
+
+
+def overwritten(newline: torch.nn.Parameter) -> None:
+    newline.data.mul_(2)  # behind the back of autograd
+
+
+CHANGES = {
+    "optimizer": optimised,
+    "fused optimizer": partial(optimised, fused=True),
+    "data": overwritten,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_states_are_learned_again_when_the_newline_was_trained(change) -> None:
+    model = measured("llava_next")
+    inputs = tiny_inputs(model.model, 2)
+    before = layers.sample_rows(model, inputs)
+    newline = model.model.model.image_newline
+    old = newline.detach().clone()
+    change(newline)
+    assert not torch.equal(newline, old)
+    with counted(model.parts.vision_encoder.module) as runs:
+        after = layers.sample_rows(model, inputs)
+        assert len(runs) == 3
+        layers.sample_rows(model, inputs)
+        assert len(runs) == 4
+    assert structural_tokens(after) == structural_tokens(before) > 0
+    torch.testing.assert_close(model.batch(inputs).structural, newline.detach()[None])
+    pd.testing.assert_frame_equal(after, layers.sample_rows(fresh(model), inputs))
+
+
+def test_a_model_without_structural_tokens_is_asked_once_whatever_changes() -> None:
+    model = measured("llava")
+    inputs = tiny_inputs(model.model, 2)
+    layers.sample_rows(model, inputs)
+    for weight in model.model.parameters():
+        weight.data.mul_(1.1)
+    with counted(model.parts.vision_encoder.module) as runs:
+        layers.sample_rows(model, inputs)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("measure", [layers, interface])
+@pytest.mark.parametrize("model_type", ["llava", "llava_next", "qwen2_5_vl"])
+def test_inference_mode_changes_nothing(model_type, measure) -> None:
+    """Tensors of that mode count no writes: neither the model's nor those inside it."""
+    plain = measured(model_type)
+    inputs = tiny_inputs(plain.model, 1)
+    expected = measure.sample_rows(plain, inputs)
+    with torch.inference_mode():
+        built = measured(model_type)
+        pd.testing.assert_frame_equal(measure.sample_rows(fresh(plain), inputs), expected)
+    assert all(weight.is_inference() for weight in built.model.parameters())
+    for _ in range(2):
+        pd.testing.assert_frame_equal(measure.sample_rows(built, inputs), expected)
 
 
 def test_an_image_without_a_placeholder_is_an_error() -> None:

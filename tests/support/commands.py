@@ -106,7 +106,7 @@ def _command(
     os.environ.update(environment)
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream.fileno(), number)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115, PTH123
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     sys.argv = ["normprobe", *arguments]
     PartialState._shared_state.clear()  # accelerate reads the environment once
     if any(name.startswith("HF_") for name in environment):

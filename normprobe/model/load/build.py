@@ -20,7 +20,10 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
     """
     import torch
 
-    with torch.device("meta"), explained_failures(checkpoint):
+    from normprobe.model.load.versions import meta_device_safe_creation_ops
+
+    # As transformers does it: code that asks for a value while it is built gets one.
+    with torch.device("meta"), meta_device_safe_creation_ops(), explained_failures(checkpoint):
         model: nn.Module = auto_class(checkpoint).from_config(
             checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
         )

@@ -8,6 +8,7 @@ from normprobe.errors import NormprobeError
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.alignment import HOLDS_A_NORM, put_norm_back
+from normprobe.model.load.buffers import restore_buffers
 from normprobe.model.load.build import build_on_meta, explained_failures
 from normprobe.model.load.device import placement
 from normprobe.model.load.partial_load import show_again
@@ -72,6 +73,7 @@ def load_model(
     refuse_unread(checkpoint, model)
     if plan.keys is not None:
         show_again(model)
+    restore_buffers(checkpoint, model)
     if checkpoint.adapter is not None:
         model = merge_adapter(checkpoint, model)
     put_norm_back(checkpoint, plan.weights, model)
