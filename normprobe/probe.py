@@ -19,7 +19,13 @@ from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.on_device import inputs_for
-from normprobe.measurements import Measurement, measurement
+from normprobe.measurements import (
+    NAMES,
+    Measurement,
+    is_measurement,
+    measurement,
+    measurements,
+)
 from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER, open_checkpoint
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.find.parts import Parts
@@ -135,9 +141,17 @@ class Probe:
 
         Returns:
             The probe itself.
+
+        Raises:
+            NormprobeError: there is no such measurement, or the model cannot be loaded.
         """
+        if unknown := [name for name in names if not is_measurement(name)]:
+            raise NormprobeError(
+                f"there is no measurement {unknown[0]}: expected one of {', '.join(NAMES)}",
+                "pass no name to load the whole model",
+            )
         needs = [needs for name in names if (needs := measurement(name).needs)]
-        self._source.measured(needs or [everything])
+        self._source.measured(needs if names else [everything])
         return self
 
     def layers(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
@@ -185,11 +199,7 @@ class Probe:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
             SystemExit: in all but the main process of several, whose work is done.
         """
-        measured_by = measurement(name)
-        if not measured_by.over_samples:
-            raise NormprobeError(
-                f"{name} is no measurement over samples", f"call probe.{name}(...) instead"
-            )
+        measured_by = _over_samples(name)
         self._require_kind(measured_by)
         options = {
             **self._options,
@@ -210,17 +220,16 @@ class Probe:
         )
         with ExitStack() as until_measured:
             with run.discarded_on_failure():
+                builder = self._source.builder
                 model = self._ready(measured_by, samples, verify=verify, device=processes.device)
                 if verify:
-                    note_verified(run, model, self._source.builder, samples)
+                    note_verified(run, model, example_inputs(builder, samples))
                 if align is not None:
-                    examples = alignment_examples(self._source.builder, model, align, samples)
+                    examples = alignment_examples(builder, model, align, samples)
                     until_measured.enter_context(aligned_for(run, model, align, examples))
             started = time.perf_counter()
             self._note(run, model)
-            rows = collect(
-                run, model, samples, self._source.builder, measured_by.sample_rows, batch_size
-            )
+            rows = collect(run, model, samples, builder, measured_by.sample_rows, batch_size)
             tables = measured_by.tables(rows, model)
         return finished(run, tables, started)
 
@@ -235,8 +244,10 @@ class Probe:
         run = start_run(measured_by.name, self._source.facts, options, **begin)
         run.note(data=_INPUTS)
         with run.discarded_on_failure(), ExitStack() as until_measured:
-            model = self._ready(measured_by, inputs=inputs)
+            model = self._ready(measured_by, inputs=inputs, verify=options["verify"])
             on_device = inputs_for(model.model, inputs)
+            if options["verify"]:
+                note_verified(run, model, on_device)
             if options["align"] is not None:
                 aligned_model = aligned_for(run, model, options["align"], [on_device])
                 until_measured.enter_context(aligned_model)
@@ -288,13 +299,13 @@ class Probe:
                         "the base model has no text embedding table",
                         "pass a language model as --base",
                     )
-                older = text_table(other, base._source.builder.tokenizer)
+                older = text_table(other, base._source.tokenizer)
                 run.note(base=base.name, base_revision=base._source.facts["model_revision"])
             model = self._ready(measured_by)
             started = time.perf_counter()
             self._note(run, model)
-            tokenizer = self._source.builder.tokenizer
-            tables = measure_embeddings(model, text_table(model, tokenizer), top, older)
+            table = text_table(model, self._source.tokenizer)
+            tables = measure_embeddings(model, table, top, older)
         return finished(run, tables, started)
 
     def attention(
@@ -429,6 +440,7 @@ class Probe:
         return self._source.measured(needs, examples(), device)
 
     def _note(self, run: RunStore, model: MeasuredModel) -> None:
+        run.note(bridges=self._source.bridges)
         for warning in note_model(run, model, self._source.weights_record):
             log.warning("warning: %s", warning)
 
@@ -467,3 +479,18 @@ class Probe:
         """A probe of another checkpoint, loaded in the same way."""
         same = ("trust_remote_code", "device", "dtype", "range_reads")
         return Probe(model, **{name: self._options[name] for name in same})
+
+
+def _over_samples(name: str) -> Measurement:
+    """The measurement over samples of a name.
+
+    Raises:
+        NormprobeError: there is none.
+    """
+    names = [offered.name for offered in measurements() if offered.over_samples]
+    if name not in names:
+        raise NormprobeError(
+            f"{name} is no measurement over samples: expected one of {', '.join(names)}",
+            "the others are methods of Probe, such as probe.embeddings()",
+        )
+    return measurement(name)

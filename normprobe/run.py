@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from normprobe.errors import NormprobeError
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.beside import print_published, published_table
 from normprobe.report.figures.draw import build, draw
@@ -25,7 +26,7 @@ from normprobe.report.page.markup import Markup, element, joined
 from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
 from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_store import COMPLETE, RunStore
 from normprobe.schema import PUBLISHED
 
 if TYPE_CHECKING:
@@ -127,20 +128,23 @@ class Run:
             The run in the folder.
 
         Raises:
-            NormprobeError: the folder holds something else, or cannot be written.
+            NormprobeError: the folder holds something else or this run, or cannot be written.
         """
+        if self.path is not None and self.path.resolve() == Path(folder).resolve():
+            raise NormprobeError(f"{folder} is the run itself", "choose another folder")
         facts = dict(self.record)
+        tables = dict(self.tables)
         saved = RunFolder.create(Path(folder), overwrite=overwrite, record=facts)
         with saved.discarded_on_failure():
             saved.note(warnings=facts["warnings"])
-            saved.append(self.samples)
-            for name in self.store.table_names:
-                saved.write_table(name, self.store.table(name))
+            for name, table in tables.items():
+                saved.write_table(name, table)
             for name, image in self.store.images():
                 saved.write_image(name, image)
             if figures:
                 draw(_offered(saved).figure_modules(saved), saved)
-            if facts["status"] == "complete":
+            saved.append(self.samples)  # last: a folder with samples is kept when something fails
+            if facts["status"] == COMPLETE:
                 saved.finish()
         return Run(saved)
 

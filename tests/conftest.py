@@ -2,24 +2,46 @@
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import torch
-import transformers
+_kept: list[Any] = []
 
-torch.set_num_threads(1)
-transformers.logging.set_verbosity_error()
 
-# The registry's torchvision is built for CUDA: beside a CPU torch its import fails, because it
-# registers fake kernels for operators that its extension did not define. So they are defined here.
-_torchvision = torch.library.Library("torchvision", "FRAGMENT")
-for _operator in ("nms", "qnms"):
-    with contextlib.suppress(RuntimeError):
-        _torchvision.define(
-            f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        )
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the libraries, but not where pytest-xdist only hands out tests: importing is slow."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import torch
+    import transformers
 
-# One for the session: the code of a repository is imported once, from one cache.
-from support.remote_code.fixture import repository_fixture  # noqa: E402, F401
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    # The registry's torchvision is built for CUDA: beside a CPU torch its import fails, because it
+    # registers fake kernels for operators that its extension did not define. So they are defined.
+    torchvision = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):
+            torchvision.define(
+                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
+    _kept.append(torchvision)  # the definitions end with it
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """``repository(family)``: code and weights, written once; its code is cached beside it."""
+    from support.remote_code import make_repository
+    from transformers import dynamic_module_utils
+
+    root = tmp_path_factory.mktemp("remote-code")
+    with patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(root / "modules")):
+        yield cache(lambda family: make_repository(family, root / family))

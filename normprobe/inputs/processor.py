@@ -12,6 +12,7 @@ def load_processor(
     revision: str | None = None,
     trust_remote_code: bool = False,
     auto_class: str = "AutoProcessor",
+    bridges: list[str] | None = None,
 ) -> Any:
     """Load what turns text and images into inputs of a checkpoint.
 
@@ -21,6 +22,7 @@ def load_processor(
         trust_remote_code: run code that comes with the checkpoint.
         auto_class: ``AutoTokenizer`` for a bare language model, ``AutoImageProcessor`` for a bare
             vision encoder: their folders often name a processor that they do not hold.
+        bridges: gets the names of the bridges that its own code needed.
 
     Returns:
         The processor, tokenizer or image processor.
@@ -30,13 +32,16 @@ def load_processor(
     """
     import transformers
 
+    from normprobe.bridges import foreign_code
+
     auto: Any = getattr(transformers, auto_class)
     try:
         # AutoProcessor turns to AutoTokenizer and AutoImageProcessor by itself, but only where the
         # checkpoint names no processor: half a processor would measure half a model.
-        return auto.from_pretrained(
-            path_or_id, revision=revision, trust_remote_code=trust_remote_code
-        )
+        with foreign_code(trust_remote_code, [] if bridges is None else bridges):
+            return auto.from_pretrained(
+                path_or_id, revision=revision, trust_remote_code=trust_remote_code
+            )
     except (ImportError, OSError, *REFUSALS) as error:
         raise NormprobeError(
             f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",

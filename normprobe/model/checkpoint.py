@@ -1,7 +1,8 @@
 """Opens what a user names as MODEL: the bundled specimen, a local folder or a hub id."""
 
 import json
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ VISION_ENCODER = "vision encoder"
 LANGUAGE_MODEL = "language model"
 
 
+#: What transformers raises on a config that cannot be read.
+_FAILURES = (OSError, ValueError, KeyError)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint whose config was read, but no weights yet.
@@ -38,6 +43,7 @@ class Checkpoint:
         adapter: a PEFT adapter that is merged into the weights: a local folder or a hub id.
         adapter_revision: the resolved commit of an adapter on the hub.
         alignment: the alignment norm that the checkpoint, or the adapter that opened it, holds.
+        bridges: what its own code needed to run on this transformers, of ``bridges.foreign_code``.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Checkpoint:
     adapter: str | None = None
     adapter_revision: str | None = None
     alignment: AlignmentSettings | None = None
+    bridges: list[str] = field(default_factory=list, compare=False)
 
     @property
     def local_folders(self) -> list[str]:
@@ -74,6 +81,8 @@ def open_checkpoint(
     """
     from transformers import AutoConfig
 
+    from normprobe.bridges import foreign_code
+
     alignment = adapter_settings(Path(model))
     if alignment is not None:
         base = _base_of(model, alignment, trust_remote_code)
@@ -93,11 +102,17 @@ def open_checkpoint(
         return replace(base, name=_name_of(model), adapter=source, adapter_revision=commit)
     # One commit for all that follows, however the branch moves meanwhile.
     revision = _commit_of(config_file) or revision
+    bridges: list[str] = []
     try:
-        config = AutoConfig.from_pretrained(
-            source, revision=revision, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, KeyError) as error:
+        with foreign_code(trust_remote_code, bridges):
+            if trust_remote_code:
+                _import_code(source, revision)
+            config = AutoConfig.from_pretrained(
+                source, revision=revision, trust_remote_code=trust_remote_code
+            )
+    except Exception as error:
+        if not (trust_remote_code or isinstance(error, _FAILURES)):
+            raise  # none that a config can cause
         raise _explained(error, model, revision) from error
     return Checkpoint(
         name=_name_of(model),
@@ -107,7 +122,24 @@ def open_checkpoint(
         kind=_kind_of(config),
         trust_remote_code=trust_remote_code,
         alignment=config_settings(config),
+        bridges=bridges,
     )
+
+
+def _import_code(source: str, revision: str | None) -> None:
+    """Import what a repository brings, all of it before its config is made.
+
+    Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
+    and what the model's file registers for one of them is not found for the other.
+    """
+    from transformers import PretrainedConfig
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    found = PretrainedConfig.get_config_dict(source, revision=revision)[0].get("auto_map") or {}
+    for reference in found.values():
+        if isinstance(reference, str):
+            with suppress(Exception):  # said better when it is used
+                get_class_from_dynamic_module(reference, source, revision=revision)
 
 
 def _name_of(model: str) -> str:

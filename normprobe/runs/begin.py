@@ -1,4 +1,4 @@
-"""How a run begins: its record, and a store in memory or in a folder that is new or gone on with."""
+"""How a run begins: its record, and where it is kept, in memory or in a folder."""
 
 import sys
 from collections.abc import Mapping

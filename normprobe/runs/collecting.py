@@ -37,7 +37,9 @@ class SampleRows(Protocol):
 
     def __call__(
         self, model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None
-    ) -> pd.DataFrame: ...
+    ) -> pd.DataFrame:
+        """Sample rows, as the measurement's ``tables`` takes them."""
+        ...
 
 
 def collect(

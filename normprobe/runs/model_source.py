@@ -72,6 +72,11 @@ class MemorySource:
         return model_facts(self._model)
 
     @property
+    def bridges(self) -> list[str]:
+        """What the model's own code needed to run: nobody knows."""
+        return []
+
+    @property
     def weights_record(self) -> dict[str, object] | None:
         """What was read of the weights: nobody knows."""
         return None
@@ -95,6 +100,11 @@ class MemorySource:
             )
         model_type = getattr(getattr(self._model, "config", None), "model_type", None)
         return InputBuilder(self._processor, self._system, model_type)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer; None where no processor was given, or it has none."""
+        return None if self._processor is None else self.builder.tokenizer
 
     def measured(
         self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
@@ -174,6 +184,11 @@ class CheckpointSource:
         return checkpoint_facts(self.checkpoint)
 
     @property
+    def bridges(self) -> list[str]:
+        """What the checkpoint's own code needed to run on this transformers."""
+        return self.checkpoint.bridges
+
+    @property
     def weights_record(self) -> dict[str, object] | None:
         """What was read of the weights: files, and bytes of the tensors."""
         return None if self.plan is None else reading_record(self.plan)
@@ -201,8 +216,14 @@ class CheckpointSource:
             revision=self.checkpoint.revision,
             trust_remote_code=self.checkpoint.trust_remote_code,
             auto_class=_AUTO_CLASSES.get(self.kind, "AutoProcessor"),
+            bridges=self.checkpoint.bridges,
         )
         return InputBuilder(processor, self._system, self.checkpoint.config.model_type)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the checkpoint; None where it has none."""
+        return self.builder.tokenizer
 
     def measured(
         self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
@@ -237,6 +258,12 @@ class CheckpointSource:
             log.info(reading_sentence(self.plan))
         device = device or self._device
         model = load_model(self.checkpoint, self.plan, device=device, **self._loading)
+        if bridges := self.checkpoint.bridges:
+            log.warning(
+                "note: the code of %s is older than this transformers; bridged: %s",
+                self.checkpoint.name,
+                ", ".join(bridges),
+            )
         parts, found_by = find_or_trace(model, self._named, partial(_first, examples))
         special = builder.special_token_ids if self._special is None else self._special
         self._measured = MeasuredModel(model, parts, special, builder.vocabulary_ids, found_by)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from transformers import BatchFeature
+
 from normprobe.data.data_set import DataSet
 from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
@@ -67,11 +69,9 @@ def alignment_examples(
     return [inputs_for(model.model, inputs) for inputs in found]
 
 
-def note_verified(
-    run: RunStore, model: MeasuredModel, builder: InputBuilder, samples: DataSet
-) -> None:
+def note_verified(run: RunStore, model: MeasuredModel, example: BatchFeature) -> None:
     """Trace one sample, record and say where the trace and the parts in use agree."""
-    table = verified(model.model, model.parts, example_inputs(builder, samples))
+    table = verified(model.model, model.parts, example)
     run.note(verified=table.to_dict("records"))
     for _, row in table.iterrows():
         word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"

@@ -15,15 +15,15 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.processors import make_processor
 from support.tiny_models import tiny_model
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from experiments.specimen.evaluate import load
 from normprobe import align_norms, load_aligned
-from normprobe.cli.app import app
 from normprobe.model.alignment_settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
+Measured = Callable[..., Path]
 
 
 def table_norm() -> float:
@@ -35,25 +35,21 @@ def table_norm() -> float:
     return float(norms[norms > 0].mean())
 
 
-def layer_norms(folder: str, layer: int = 0) -> pd.Series:
+def layer_norms(folder: str | Path, layer: int = 0) -> pd.Series:
     table = pd.read_csv(Path(folder) / "layers.csv")
     return table[table["layer"] == layer].set_index("group")["norm_mean"]
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``normprobe align specimen`` writes."""
-    folder = tmp_path_factory.mktemp("written") / "adapter"
-    result = CliRunner().invoke(app, ["align", "-n", "2", "-o", str(folder), "-q"])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == str(folder)
-    return folder
-
-
 @pytest.fixture
-def adapter(written: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(written, tmp_path / "adapter"))
+def adapter(measured: Measured, tmp_path: Path) -> Path:
+    """A copy, to damage, of what ``normprobe align specimen`` writes."""
+    return Path(shutil.copytree(measured("align", "-n", "2"), tmp_path / "adapter"))
+
+
+def test_quiet_prints_the_folder_of_the_adapter(run: Run, tmp_path: Path) -> None:
+    result = run("align", "-n", "2", "-o", tmp_path / "out", "-q")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(tmp_path / "out")
 
 
 def edit(adapter: Path, **changes: object) -> None:
@@ -61,19 +57,19 @@ def edit(adapter: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_layers_with_alignment(run: Run) -> None:
-    assert run("layers", "-n", 4, "-o", "before").exit_code == 0
+def test_layers_with_alignment(run: Run, measured: Measured) -> None:
+    untouched = measured("layers", "-n", "4")
     result = run("layers", "-n", 4, "-o", "after", "--align")
     assert result.exit_code == 0
     assert "Decoder layers, visual tokens aligned" in result.stdout
-    before, after = layer_norms("before"), layer_norms("after")
+    before, after = layer_norms(untouched), layer_norms("after")
     assert after["visual"] == pytest.approx(table_norm(), rel=0.01)
     assert after["text"] == before["text"]  # alignment touches no text
     assert before["visual"] > 50 * after["visual"]
     record = json.loads(Path("after/run.json").read_text())["alignment"]
     assert record["after"] == "model.multi_modal_projector"
     assert record["target_norm"] == pytest.approx(table_norm(), rel=1e-3)
-    assert "alignment" not in json.loads(Path("before/run.json").read_text())
+    assert "alignment" not in json.loads((untouched / "run.json").read_text())
 
 
 def test_the_prompt_and_a_number_as_targets(run: Run) -> None:
@@ -91,11 +87,12 @@ def test_interface_with_alignment(run: Run) -> None:
     assert table.loc[("decoder_input", "visual"), "ratio_to_table"] == pytest.approx(1, rel=0.01)
 
 
-def test_an_adapter_as_model_measures_what_align_measures(run: Run, adapter: Path) -> None:
-    assert run("layers", "-n", 4, "-o", "what-if", "--align").exit_code == 0
+def test_an_adapter_as_model_measures_what_align_measures(
+    run: Run, measured: Measured, adapter: Path
+) -> None:
     assert run("layers", adapter, "-n", 4, "-o", "adapted").exit_code == 0
     assert run("layers", adapter, "-n", 4, "-o", "twice", "--align").exit_code == 0
-    expected = Path("what-if/layers.csv").read_text()
+    expected = (measured("layers", "-n", "4", "--align") / "layers.csv").read_text()
     assert Path("adapted/layers.csv").read_text() == expected
     assert Path("twice/layers.csv").read_text() == expected  # once is enough
     assert "alignment" in json.loads(Path("adapted/run.json").read_text())
@@ -156,14 +153,21 @@ def test_statistics_of_an_adapter(run: Run, adapter: Path) -> None:
     assert "bias" in printed
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of an aligned specimen, as a Trainer leaves it; it is aligned to 7."""
+    folder = tmp_path_factory.mktemp("saved")
     model, processor = load(SPECIMEN_DIR)
     align_norms(model, 7.0)
-    model.save_pretrained(tmp_path / "trained")
-    processor.save_pretrained(tmp_path / "trained")
-    return tmp_path / "trained"
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def trained(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the trained checkpoint, to change."""
+    return Path(shutil.copytree(saved, tmp_path / "trained"))
 
 
 def in_shards(folder: Path) -> None:

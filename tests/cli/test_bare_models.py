@@ -22,6 +22,9 @@ from normprobe.schema import (
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
+Measured = Callable[..., Path]
+
+INTERFACE = ("-n", "3", "--dtype", "float32")
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +52,20 @@ def language_model(specimen: LlavaForConditionalGeneration, tmp_path: Path) -> P
 
 
 def interface(run: Run, model: object, out: Path) -> pd.DataFrame:
-    result = run("interface", model, "-n", "3", "--dtype", "float32", "-o", out)
+    result = run("interface", model, *INTERFACE, "-o", out)
     assert result.exit_code == 0, result.output
-    return pd.read_csv(out / "interface.csv").set_index(["stage", "group"])
+    return stages_of(out)
+
+
+def stages_of(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "interface.csv").set_index(["stage", "group"])
 
 
 def test_a_bare_encoder_gives_what_it_gives_inside_its_model(
-    run: Run, encoder: Path, tmp_path: Path
+    run: Run, measured: Measured, encoder: Path, tmp_path: Path
 ) -> None:
     alone = interface(run, encoder, tmp_path / "alone")
-    whole = interface(run, "specimen", tmp_path / "whole")
+    whole = stages_of(measured("interface", *INTERFACE))
     assert set(alone.index.get_level_values("stage")) == {VISION_ENCODER}
     for group in (VISUAL, "special"):
         found, expected = alone.loc[(VISION_ENCODER, group)], whole.loc[(VISION_ENCODER, group)]
@@ -67,10 +74,10 @@ def test_a_bare_encoder_gives_what_it_gives_inside_its_model(
 
 
 def test_a_bare_language_model_gives_its_table_and_prompts(
-    run: Run, language_model: Path, tmp_path: Path
+    run: Run, measured: Measured, language_model: Path, tmp_path: Path
 ) -> None:
     alone = interface(run, language_model, tmp_path / "alone")
-    whole = interface(run, "specimen", tmp_path / "whole")
+    whole = stages_of(measured("interface", *INTERFACE))
     stages = {DECODER_INPUT, TEXT_EMBEDDING_TABLE, EFFECTIVE_EMBEDDING}
     assert set(alone.index.get_level_values("stage")) == stages
     key = (TEXT_EMBEDDING_TABLE, "nonzero_rows")

@@ -92,7 +92,7 @@ def online(tmp_path: Path) -> Callable[[Hub], dict[str, str]]:
 def ask(
     start: Callable[..., Forked], online: Callable[[Hub], dict[str, str]]
 ) -> Callable[..., Ended]:
-    """Run a command against a hub, in a fork: what the libraries remember of the hub ends with it."""
+    """Run a command against a hub, in a fork: what libraries remember of it ends with the fork."""
 
     def run(hub: Hub, *arguments: str, **environment: str) -> Ended:
         variables = {**online(hub), **environment}

@@ -70,18 +70,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return cache(lambda model_type: make_checkpoint(model_type, root / model_type))
 
 
-@pytest.fixture(autouse=True)
-def coarse_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots are drawn once and coarsely: fonts and resolution take most of the time."""
-    save = Figure.savefig
-
-    def savefig(figure: Figure, file: BytesIO, *, format: str, **_: object) -> None:
-        if format == "png":
-            save(figure, file, format="png", dpi=20)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-
-
 @every_type
 def test_interface(model_type: str, checkpoint: Checkpoint, run: Run, tmp_path: Path) -> None:
     folder = checkpoint(model_type)
@@ -106,7 +94,6 @@ def test_layers(
     checkpoint: Checkpoint,
     run: Run,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = checkpoint(model_type)
     result = run("layers", folder, "--limit", "3", "-b", "2", "-o", "two")
@@ -120,7 +107,6 @@ def test_layers(
     assert (STRUCTURAL in groups) == (model_type in STRUCTURAL_ROWS)
     if model_type in UNBATCHABLE:
         return
-    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)  # the table alone
     assert run("layers", folder, "--limit", "3", "-b", "1", "-o", "one").exit_code == 0
     alone = layers_table(tmp_path / "one")
     pd.testing.assert_frame_equal(alone, table, rtol=1e-3, atol=1e-3)
@@ -144,6 +130,31 @@ def test_embeddings_and_inspect(
     assert result.exit_code == 0, result.output
     names = {row["part"]: row["name"] for row in json.loads(result.stdout)}
     assert record["parts"].items() <= names.items()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
+@every_type
+def test_figures_are_rendered(
+    model_type: str,
+    checkpoint: Checkpoint,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save = Figure.savefig
+
+    def coarse(figure: Figure, file: BytesIO, *, format: str, **_: object) -> None:
+        if format == "png":
+            save(figure, file, format="png", dpi=20)
+
+    monkeypatch.setattr(Figure, "savefig", coarse)
+    folder = checkpoint(model_type)
+    for command in ("interface", "layers", "embeddings"):
+        limit = [] if command == "embeddings" else ["--limit", "2"]
+        result = run(command, folder, *limit, "-o", command)
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / command / f"plots/{command}.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("model_type", TILED)

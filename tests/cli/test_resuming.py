@@ -18,7 +18,7 @@ from support.unrendered import save_placeholders
 from typer.testing import Result
 
 from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.data_set import DataSet
+from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
 from normprobe.inputs.prefetch import Batch
 from normprobe.measurements.layers import measure
@@ -113,23 +113,34 @@ def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseExcepti
 def test_a_worker_that_is_killed_loses_nothing_on_disk(
     run: Run, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, real = os.getpid(), DataSet.__iter__
+    here, samples_of, rows_of = os.getpid(), DataSet.__iter__, measure.sample_rows
+    third = open_data("sample", limit=4).ids[2]
+    measured_two = tmp_path / "measured-two"
+    calls: list[None] = []
 
     def killed_at_the_third(data: DataSet) -> Iterator[Sample]:
-        for sample in real(data):
+        for sample in samples_of(data):
             if sample.id == third and os.getpid() != here:
-                time.sleep(1.0)  # the samples before it are measured by then
+                while not measured_two.exists():
+                    time.sleep(0.02)
+                time.sleep(0.5)  # until the rows are in the run
                 os.kill(os.getpid(), signal.SIGKILL)
             yield sample
 
-    from normprobe.data.data_set import open_data
+    def counted(*arguments: Any) -> pd.DataFrame:
+        rows = rows_of(*arguments)
+        calls.append(None)
+        if len(calls) == 2:
+            measured_two.touch()
+        return rows
 
-    third = open_data("sample", limit=4).ids[2]
-    monkeypatch.setattr(DataSet, "__iter__", killed_at_the_third)
-    assert_two_lines(run(*LAYERS, "-n", "4", "-o", "out"), "ended from outside", "--resume")
+    with monkeypatch.context() as patch:
+        patch.setattr(DataSet, "__iter__", killed_at_the_third)
+        patch.setattr(measure, "sample_rows", counted)
+        ended = run(*LAYERS, "-n", "4", "-o", "out")
+    assert_two_lines(ended, "ended from outside", "--resume")
     kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])
     assert kept["sample_id"].nunique() == 2
-    monkeypatch.setattr(DataSet, "__iter__", real)
     assert run(*LAYERS, "-n", "4", "-o", "out", "--resume").exit_code == 0
     assert_same_tables(tmp_path / "out", measured(*LAYERS, "-n", "4"))
 

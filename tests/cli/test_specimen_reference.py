@@ -1,6 +1,7 @@
 """The CSV files of whole runs on the specimen against float64 NumPy, sample by sample."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ PARTS = ExpectedParts(
 )
 
 
+@cache
 def cases(dtype: torch.dtype) -> list[Case]:
     model = AutoModelForImageTextToText.from_pretrained(SPECIMEN_DIR, dtype=dtype).eval()
     processor = AutoProcessor.from_pretrained(SPECIMEN_DIR)

@@ -77,11 +77,11 @@ def test_recognised_states_become_structural_and_no_others() -> None:
 @pytest.mark.parametrize("model_type", ["llava", "llava_next", "ovis2"])
 def test_the_vision_side_runs_twice_more_for_the_first_batch_alone(model_type, measure) -> None:
     model = measured(model_type)
-    inputs = partial(tiny_inputs, model.model, 1)
+    first, second = (tiny_inputs(model.model, 1, seed=seed) for seed in (0, 1))
     with counted(model.parts.vision_encoder.module) as runs:
-        measure.sample_rows(model, inputs(seed=0), ["a"])
+        measure.sample_rows(model, first, ["a"])
         assert len(runs) == 3
-        measure.sample_rows(model, inputs(seed=1), ["b"])
+        measure.sample_rows(model, second, ["b"])
         assert len(runs) == 4
 
 

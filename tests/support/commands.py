@@ -13,8 +13,6 @@ from importlib import reload
 from pathlib import Path
 from typing import IO, NamedTuple
 
-import huggingface_hub
-from accelerate import PartialState
 from typer.testing import CliRunner, Result
 
 from normprobe.cli.app import app, main
@@ -102,6 +100,9 @@ def _command(
     streams: tuple[IO[bytes], IO[bytes]],
 ) -> None:
     """What a fork does."""
+    import huggingface_hub
+    from accelerate import PartialState
+
     os.chdir(folder)
     os.environ.update(environment)
     for number, stream in enumerate(streams, start=1):

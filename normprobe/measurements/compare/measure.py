@@ -119,7 +119,8 @@ def _refuse_twice(runs: Sequence[RunStore | Path]) -> None:
     for run in runs:
         key: object = run.resolve() if isinstance(run, Path) else id(run)
         if key in seen:
-            raise NormprobeError(f"{run} is given twice", "give each run folder once")
+            where = run if isinstance(run, Path) else _where(run)
+            raise NormprobeError(f"{where} is given twice", "give each run folder once")
         seen.add(key)
 
 

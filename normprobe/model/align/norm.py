@@ -125,15 +125,21 @@ def attach_norm(
         hidden_size, compensate=compensate, **_device_and_dtype(model, projector)
     )
     norm.train(model.training)
-    model.add_module(NAME, norm)
-    # A partial rather than a closure: copies of the model then normalise with their own copy.
-    norm.attached_by = projector.module.register_forward_hook(
-        partial(_normalise_output, norm, projector.name)
-    )
     norm.placement = {"after": projector.name, "compensate": compensate}
+    attach_again(model, norm)
+    return norm
+
+
+def attach_again(model: nn.Module, norm: GlobalWeightCompensatedLayerNorm) -> None:
+    """Put a norm that was removed where it was, itself: an optimizer may hold its weights."""
+    model.add_module(NAME, norm)
+    name = norm.placement["after"]
+    # A partial rather than a closure: copies of the model then normalise with their own copy.
+    norm.attached_by = model.get_submodule(name).register_forward_hook(
+        partial(_normalise_output, norm, name)
+    )
     if hasattr(model, "config"):  # a saved checkpoint keeps it: see ``alignment_settings``
         setattr(model.config, CONFIG_ENTRY, norm.placement)
-    return norm
 
 
 def remove_norm(model: nn.Module) -> None:

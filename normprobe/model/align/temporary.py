@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from normprobe.model.align.norm import attach_norm, inserted_norm, remove_norm
+from normprobe.model.align.norm import attach_again, inserted_norm, remove_norm
 from normprobe.model.align.target import Alignment, align
-from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredModel
 
 
@@ -30,13 +29,4 @@ def aligned(
     finally:
         remove_norm(model.model)
         if before is not None:
-            projector = Part(
-                before.placement["after"], model.model.get_submodule(before.placement["after"])
-            )
-            restored = attach_norm(
-                model.model,
-                projector,
-                before.normalized_shape[0],
-                compensate=before.placement["compensate"],
-            )
-            restored.load_state_dict(before.state_dict(), assign=True)
+            attach_again(model.model, before)

@@ -12,6 +12,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 
+from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
 from normprobe.model.load.versions import no_init_weights
@@ -60,7 +61,11 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str) -> nn.Modu
     config = copy.deepcopy(checkpoint.config)  # from_config writes the dtype into it
     floats = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
     try:
-        with no_init_weights(), init_empty_weights(include_buffers=False):
+        with (
+            foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
+            no_init_weights(),
+            init_empty_weights(include_buffers=False),
+        ):
             made: nn.Module = auto_class(checkpoint).from_config(
                 config,
                 trust_remote_code=checkpoint.trust_remote_code,
@@ -97,6 +102,7 @@ def _put(model: nn.Module, name: str, value: Tensor, old: Tensor) -> None:
 
 def _unknown(checkpoint: Checkpoint, name: str, why: str) -> NormprobeError:
     return NormprobeError(
-        f"{checkpoint.name} keeps no value of the buffer {name}, and it cannot be made again: {why}",
+        f"{checkpoint.name} holds no value of the buffer {name}, and it cannot be made again: "
+        f"{why}",
         "no number of this model can be trusted; open an issue with the model's name",
     )

@@ -20,10 +20,16 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
     """
     import torch
 
+    from normprobe.bridges import foreign_code
     from normprobe.model.load.versions import meta_device_safe_creation_ops
 
     # As transformers does it: code that asks for a value while it is built gets one.
-    with torch.device("meta"), meta_device_safe_creation_ops(), explained_failures(checkpoint):
+    with (
+        explained_failures(checkpoint),
+        foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
+        torch.device("meta"),
+        meta_device_safe_creation_ops(),
+    ):
         model: nn.Module = auto_class(checkpoint).from_config(
             checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
         )

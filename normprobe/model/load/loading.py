@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
@@ -60,7 +61,8 @@ def load_model(
         arguments |= {"state_dict": plan.weights.tensors(plan.keys)}
         arguments["dtype"] = arguments["dtype"] if dtype != "auto" else plan.dtype
         source = None
-    with explained_failures(checkpoint):
+    trusted = foreign_code(checkpoint.trust_remote_code, checkpoint.bridges)
+    with explained_failures(checkpoint), trusted:
         loaded: tuple[nn.Module, Mapping[str, Any]] = plan.model_class.from_pretrained(
             source,
             config=checkpoint.config,

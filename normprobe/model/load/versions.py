@@ -1,13 +1,25 @@
 """What lies in different places in the transformers versions that are supported."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
 
-try:  # transformers 5
-    from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
-except ImportError:  # transformers 4
-    from transformers.modeling_utils import no_init_weights
 
-    meta_device_safe_creation_ops: Callable[[], AbstractContextManager[None]] = nullcontext
+def no_init_weights() -> AbstractContextManager[None]:
+    """No weight is initialised inside the block."""
+    context: AbstractContextManager[None] = _home().no_init_weights()
+    return context
 
-__all__ = ["meta_device_safe_creation_ops", "no_init_weights"]
+
+def meta_device_safe_creation_ops() -> AbstractContextManager[None]:
+    """Code that reads a value while it is built on the meta device gets one (transformers 5)."""
+    make = getattr(_home(), "meta_device_safe_creation_ops", nullcontext)
+    context: AbstractContextManager[None] = make()
+    return context
+
+
+def _home() -> Any:
+    try:
+        return import_module("transformers.initialization")
+    except ImportError:  # transformers 4
+        return import_module("transformers.modeling_utils")

@@ -1,0 +1,201 @@
+"""Code that a checkpoint brings: what transformers 5 changed for it, and a clean stdout.
+
+Each bridge is a function that says which change it makes up for. Names are put back where they were
+imported from; classes are bridged as they come out of the repository's files, and no others are.
+All of it only where the code is trusted (``--trust-remote-code``).
+
+    with foreign_code(trusted, bridges):   # around what imports or runs such code
+        model = auto_class.from_config(config, trust_remote_code=trusted)
+    bridges                                # the names of those that were needed
+"""
+
+import importlib
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+from transformers import PretrainedConfig, PreTrainedModel, dynamic_module_utils
+
+#: Where older code imports a name from, the name, and where it is now or what stands for it.
+_MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
+    ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
+    (
+        "transformers.models.gpt2.tokenization_gpt2",
+        "bytes_to_unicode",
+        "transformers.convert_slow_tokenizer:bytes_to_unicode",
+    ),
+    ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
+    ("transformers.utils", "is_torch_fx_available", lambda: _yes),
+    ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
+    (
+        "transformers.processing_utils",
+        "_validate_images_text_input_order",
+        lambda: _images_then_text,
+    ),
+    ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
+)
+
+
+#: Marks a class that has its bridges.
+_BRIDGED = "_normprobe_bridged"
+
+
+@contextmanager
+def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
+    """Bridge the classes of a repository that are imported inside the block.
+
+    What foreign code prints goes to stderr: stdout is data.
+
+    Args:
+        trusted: False: no such code runs, and nothing is changed.
+        bridges: gets the name of each bridge that was needed.
+    """
+    if not trusted:
+        yield
+        return
+    imported = dynamic_module_utils.get_class_in_module
+
+    def note(name: str) -> None:
+        if name not in bridges:
+            bridges.append(name)
+
+    @wraps(imported)
+    def import_and_bridge(class_name: str, module_path: Any, **options: Any) -> type:
+        found: type = imported(class_name, module_path, **options)
+        for foreign in _classes_of(found):
+            _bridge_class(foreign, note)
+        return found
+
+    for module_name, name, there in _MOVED:
+        bridge_moved_name(module_name, name, there)
+    with (
+        patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
+        redirect_stdout(sys.stderr),
+    ):
+        yield
+
+
+def bridge_moved_name(module_name: str, name: str, there: str | Callable[[], Any]) -> None:
+    """A name that moved to another module, or went, is found where older code imports it from."""
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError:
+        return
+    if hasattr(module, name):
+        return
+    if callable(there):
+        setattr(module, name, there())
+        return
+    new_module, _, new_name = there.partition(":")
+    setattr(module, name, getattr(importlib.import_module(new_module), new_name))
+
+
+def bridge_post_init(model_class: Any, note: Callable[[str], None]) -> None:
+    """Transformers 5 needs ``post_init``, which older classes do not call."""
+    make = model_class.__init__
+
+    @wraps(make)
+    def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        if type(self) is model_class and not hasattr(self, "all_tied_weights_keys"):
+            note("post_init")
+            self.post_init()
+
+    model_class.__init__ = make_and_finish
+
+
+def bridge_tie_weights(model_class: type, note: Callable[[str], None]) -> None:
+    """Transformers 5 passes keywords to ``tie_weights``, which older classes do not take."""
+    tie: Any = vars(model_class).get("tie_weights")
+    if tie is None or _takes_keywords(tie):
+        return
+
+    @wraps(tie)
+    def tie_without_keywords(self: Any, *arguments: Any, **options: Any) -> Any:
+        del arguments, options
+        note("tie_weights")
+        return tie(self)
+
+    model_class.tie_weights = tie_without_keywords  # type: ignore[attr-defined]
+
+
+def bridge_parallelizable(model_class: type, note: Callable[[str], None]) -> None:
+    """``is_parallelizable`` went: older classes read it of the language model inside them."""
+    del model_class
+    base: Any = PreTrainedModel
+    if not hasattr(base, "is_parallelizable"):
+        note("is_parallelizable")
+        base.is_parallelizable = False
+
+
+def bridge_class_attributes(model_class: type, note: Callable[[str], None]) -> None:
+    """What a model supports became a class attribute; a property on the class reads as true."""
+    for name, value in list(vars(model_class).items()):
+        if name.startswith("_supports_") and isinstance(value, property):
+            note(name)
+            setattr(model_class, name, False)
+
+
+def bridge_rope_scaling(config_class: type, note: Callable[[str], None]) -> None:
+    """``rope_scaling`` of plain rotary tables became a dict of type default; it was None.
+
+    Of others it has lost ``type``, which older code reads, to ``rope_type``.
+    """
+    standard: Any = PretrainedConfig.rope_scaling
+
+    def read(self: Any) -> Any:
+        parameters = standard.fget(self) or {}
+        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        if kind == "default":
+            if parameters:
+                note("rope_scaling")
+            return None
+        return {**parameters, "type": kind}
+
+    config_class.rope_scaling = property(read, standard.fset)  # type: ignore[attr-defined]
+
+
+def _bridge_class(foreign: type, note: Callable[[str], None]) -> None:
+    """Every bridge that a class may need, once."""
+    if _BRIDGED in vars(foreign):
+        return
+    if issubclass(foreign, PreTrainedModel):
+        bridge_post_init(foreign, note)
+        bridge_tie_weights(foreign, note)
+        bridge_parallelizable(foreign, note)
+        bridge_class_attributes(foreign, note)
+    elif issubclass(foreign, PretrainedConfig) and isinstance(
+        getattr(PretrainedConfig, "rope_scaling", None), property
+    ):
+        bridge_rope_scaling(foreign, note)
+    else:
+        return
+    setattr(foreign, _BRIDGED, True)
+
+
+def _classes_of(found: type) -> Iterator[type]:
+    """The repository's own classes in the module of one of them, and in those that it imports."""
+    package = found.__module__.rpartition(".")[0]
+    module = importlib.import_module(found.__module__)
+    for value in [found, *vars(module).values()]:
+        if isinstance(value, type) and value.__module__.startswith(f"{package}."):
+            yield value
+
+
+def _takes_keywords(function: Any) -> bool:
+    from inspect import signature
+
+    return any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values())
+
+
+def _yes() -> bool:
+    return True
+
+
+def _images_then_text(images: Any, text: Any) -> tuple[Any, Any]:
+    """Older transformers took both orders and sorted them out."""
+    return images, text

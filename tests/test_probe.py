@@ -1,0 +1,359 @@
+"""``Probe``: the numbers of the functions and of the command line, loading when it is needed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from support.commands import invoke
+from support.hooks import hooks_of
+from support.processors import make_checkpoint, make_processor
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import tiny_model
+from support.unrendered import save_placeholders
+from transformers import PreTrainedModel
+
+from normprobe import NormprobeError, Probe, align_norms, probe_interface, probe_layers
+from normprobe.model.align.norm import inserted_norm
+from normprobe.runs import model_source
+from normprobe.runs.run_folder import csv_bytes
+from normprobe.schema import DECODER_INPUT, VISUAL
+
+TYPES = ("llava", "llava_next", "qwen2_5_vl", "mllama", "gemma3")
+
+every_batch = pytest.mark.parametrize("batch_size", [1, 4])
+every_type = pytest.mark.parametrize("model_type", TYPES)
+
+
+@pytest.fixture(autouse=True)
+def figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of run folders are built, but not rendered."""
+    save_placeholders(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint("llava", tmp_path_factory.mktemp("checkpoints") / "llava")
+
+
+class Calls(list[Any]):
+    """What a function returned, call by call."""
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``calls("load_model")``: the calls of a function that loading a model takes."""
+
+    def watch(name: str) -> Calls:
+        seen, original = Calls(), getattr(model_source, name)
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            seen.append(original(*arguments, **options))
+            return seen[-1]
+
+        monkeypatch.setattr(model_source, name, watched)
+        return seen
+
+    return watch
+
+
+def in_memory(model_type: str = "llava") -> Probe:
+    return Probe(tiny_model(model_type), make_processor(model_type))
+
+
+def columns_of(table: pd.DataFrame, expected: pd.DataFrame) -> pd.DataFrame:
+    """Those of ``probe_layers``, which tells no intervals."""
+    others = set(table) - set(expected)
+    assert all(name.endswith(("_ci_low", "_ci_high")) for name in others)
+    return table[expected.columns]
+
+
+# --- a model in memory ----------------------------------------------------------------------------
+
+
+@every_batch
+@every_type
+def test_layers_of_inputs_are_those_of_probe_layers(model_type: str, batch_size: int) -> None:
+    model = tiny_model(model_type)
+    inputs = tiny_inputs(model, batch_size)
+    expected = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
+    run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs)
+    pd.testing.assert_frame_equal(columns_of(run.table, expected), expected)
+    assert run.samples["sample_id"].nunique() == batch_size
+    assert run.path is None
+
+
+@every_batch
+@every_type
+def test_interface_of_inputs_is_that_of_probe_interface(model_type: str, batch_size: int) -> None:
+    model = tiny_model(model_type)
+    inputs = tiny_inputs(model, batch_size)
+    expected = probe_interface(model, inputs, special_token_ids=SPECIAL_IDS)
+    run = Probe(model, special_token_ids=SPECIAL_IDS).interface(inputs)
+    pd.testing.assert_frame_equal(columns_of(run.table, expected), expected)
+
+
+def test_several_measurements_find_the_parts_once(calls: Any) -> None:
+    found = calls("find_or_trace")
+    probe = in_memory()
+    inputs = tiny_inputs(tiny_model("llava"))
+    for _ in range(2):
+        probe.layers(inputs)
+        probe.interface("sample", limit=1)
+    probe.embeddings()
+    assert len(found) == 1
+
+
+def test_the_inputs_stay_as_they_are() -> None:
+    model = tiny_model("mllama")
+    inputs = tiny_inputs(model, 2)
+    given = {name: tensor.clone() for name, tensor in inputs.items()}
+    Probe(model).layers(inputs)
+    assert list(inputs) == list(given)
+    assert all(torch.equal(inputs[name], given[name]) for name in given)
+
+
+def test_parts_named_by_hand() -> None:
+    named = {"projector": "model.multi_modal_projector.linear_1"}
+    model = tiny_model("llava")
+    run = Probe(model, named=named).interface(tiny_inputs(model))
+    assert run.record["parts"]["projector"] == named["projector"]
+    assert run.record["parts_found_by"] == "by hand"
+
+
+def test_the_embedding_table_needs_no_processor() -> None:
+    model = tiny_model("llava")
+    bare, known = Probe(model).embeddings(), Probe(model, make_processor("llava")).embeddings()
+    numbers = bare.table.set_index("rows")["norm_mean"]
+    assert numbers["all_rows"] == known.table.set_index("rows")["norm_mean"]["all_rows"]
+    assert bare.tables["tokens"]["token"].eq("").all()
+    assert known.tables["tokens"]["token"].ne("").any()
+
+
+def test_attention_to_a_sample_s_image() -> None:
+    from normprobe.data.data_set import open_data
+
+    sample = next(iter(open_data("sample", limit=1)))
+    run = in_memory().attention(sample)
+    assert run.table["layer"].tolist() == [1, 2, 3]
+    assert run.record["image_hashes"] == {sample.id: sample.image_hash}
+    assert run.samples.empty
+
+
+# --- a checkpoint ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["layers", "interface", "embeddings"])
+def test_a_run_in_memory_is_that_of_the_command_line(
+    command: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    sampled = command != "embeddings"
+    result = invoke(command, checkpoint, *(["-n", 3] if sampled else []), "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    probe = Probe(str(checkpoint))
+    run = probe.measure(command, "sample", limit=3) if sampled else probe.embeddings()
+    written = {file.stem: file.read_bytes() for file in (tmp_path / "out").glob("*.csv")}
+    assert command in written
+    assert {name: csv_bytes(table) for name, table in run.tables.items()} == written
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    same = ("model", "model_type", "parts", "sample_ids", "image_hashes", "weights", "family")
+    for name in same:
+        assert run.record.get(name) == record.get(name), name
+
+
+def test_output_is_the_folder_of_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
+    run = Probe(checkpoint).layers("sample", limit=2, output=tmp_path / "out")
+    assert run.path == tmp_path / "out"
+    names = {str(file.relative_to(tmp_path / "out")) for file in run.path.rglob("*.*")}
+    assert {"layers.csv", "theory.csv", "run.json", "plots/layers.png"} <= names
+    assert "samples/samples.parquet" in names
+
+
+def is_loaded(probe: Probe) -> bool:
+    assert probe.parts.decoder_layers is not None
+    return not any(weight.is_meta for weight in probe.parts.decoder_layers.module.parameters())
+
+
+def test_what_a_measurement_does_not_read_is_loaded_when_another_does(
+    checkpoint: Path, calls: Any
+) -> None:
+    loads = calls("load_model")
+    probe = Probe(str(checkpoint))
+    assert not loads  # the config is enough to begin with
+    probe.embeddings()
+    assert not is_loaded(probe)
+    first = probe.layers("sample", limit=1)
+    assert is_loaded(probe)
+    probe.embeddings()
+    probe.interface("sample", limit=1)
+    again = probe.layers("sample", limit=1)
+    assert len(loads) == 2
+    pd.testing.assert_frame_equal(again.table, first.table)
+    weights = first.record["weights"]
+    assert 0 < weights["bytes"] < sum(file.stat().st_size for file in checkpoint.glob("*.safe*"))
+
+
+def test_load_reads_everything_at_once(checkpoint: Path, calls: Any) -> None:
+    loads = calls("load_model")
+    probe = Probe(str(checkpoint))
+    assert probe.load() is probe
+    (model,) = loads
+    assert not any(weight.is_meta for weight in model.parameters())
+    probe.layers("sample", limit=1, verify=True)
+    probe.embeddings()
+    assert len(loads) == 1
+
+
+def test_load_reads_what_some_measurements_need(checkpoint: Path, calls: Any) -> None:
+    loads = calls("load_model")
+    probe = Probe(str(checkpoint)).load("embeddings", "interface")
+    assert not is_loaded(probe)
+    probe.interface("sample", limit=1)
+    assert len(loads) == 1
+
+
+def test_the_parts_are_found_once_a_load(checkpoint: Path, calls: Any) -> None:
+    found = calls("find_or_trace")
+    probe = Probe(str(checkpoint)).load()
+    for _ in range(2):
+        probe.layers("sample", limit=1)
+        probe.interface("sample", limit=1)
+    assert len(found) == 1
+
+
+def test_embeddings_beside_a_base(checkpoint: Path) -> None:
+    run = Probe(str(checkpoint)).embeddings(base=str(checkpoint))
+    shift = run.tables["shift"]
+    assert shift["distance"].eq(0).all()
+    assert run.record["base"] == run.record["model"]
+
+
+# --- alignment ------------------------------------------------------------------------------------
+
+
+def everything_about(model: PreTrainedModel) -> dict[str, Any]:
+    """What must be as it was: weights, hooks, modes, and the config."""
+    return {
+        "weights": {name: weight.clone() for name, weight in model.state_dict().items()},
+        "parameters": {name: id(weight) for name, weight in model.named_parameters()},
+        "learning": {name: weight.requires_grad for name, weight in model.named_parameters()},
+        "modes": {name: module.training for name, module in model.named_modules()},
+        "hooks": len(hooks_of(model)),
+        "config": model.config.to_dict(),
+    }
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    weights, before = found.pop("weights"), expected.pop("weights")
+    assert list(weights) == list(before)
+    assert all(torch.equal(weights[name], before[name]) for name in before)
+    assert found == expected
+
+
+@pytest.mark.parametrize("carries_a_norm", [False, True])
+@pytest.mark.parametrize("given", ["inputs", "samples"])
+def test_alignment_leaves_the_model_as_it_was(given: str, carries_a_norm: bool) -> None:
+    model = tiny_model("llava")
+    if carries_a_norm:
+        norm = align_norms(model, 7.0, compensate=False)
+        norm.weight.data += torch.linspace(0, 1, len(norm.weight))  # trained
+        norm.bias.requires_grad_(False)
+    data = {"data": tiny_inputs(model, 2)} if given == "inputs" else {"limit": 2}
+    probe = Probe(model, make_processor("llava"))
+    plain = probe.layers(**data)  # transformers adds hooks of its own in the first forward
+    before, layer = everything_about(model), inserted_norm(model)
+    aligned = probe.layers(**data, align="table")
+    assert_same(everything_about(model), before)
+    assert inserted_norm(model) is layer
+    norms = [run.table.set_index(["layer", "group"])["norm_mean"] for run in (plain, aligned)]
+    assert norms[0][0, VISUAL] != pytest.approx(norms[1][0, VISUAL], rel=0.02)
+    record = aligned.record["alignment"]
+    assert norms[1][0, VISUAL] == pytest.approx(record["target_norm"], rel=0.01)
+    assert record["target"] == "table"
+    again = probe.layers(**data)
+    pd.testing.assert_frame_equal(again.table, plain.table)
+
+
+def test_a_failure_leaves_the_model_as_it_was() -> None:
+    model = tiny_model("llava")
+    align_norms(model, 7.0)
+    inputs = tiny_inputs(model)
+    Probe(model).layers(inputs)
+    before = everything_about(model)
+    with pytest.raises(NormprobeError, match="unknown alignment target 'loud'"):
+        Probe(model).layers(inputs, align="loud")
+    with pytest.raises(NormprobeError, match="fails on these inputs"):
+        Probe(model).layers({**inputs, "position_ids": torch.zeros(7, 7)}, align=3.0)
+    assert_same(everything_about(model), before)
+
+
+@pytest.mark.parametrize("target", ["prompt", 3.0, "3"])
+def test_other_targets(target: str | float) -> None:
+    run = in_memory().interface("sample", limit=1, align=target)
+    found = run.table.set_index(["stage", "group"])["norm_mean"][DECODER_INPUT, VISUAL]
+    assert found == pytest.approx(run.record["alignment"]["target_norm"], rel=0.01)
+    if target != "prompt":
+        assert found == pytest.approx(3.0, rel=0.01)
+
+
+def test_align_tells_what_it_would_do_and_changes_nothing() -> None:
+    model = tiny_model("llava")
+    run = Probe(model, make_processor("llava")).align(limit=1)
+    assert inserted_norm(model) is None
+    assert run.table["target_norm"].item() == run.record["alignment"]["target_norm"]
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_samples_need_a_processor(tmp_path: Path) -> None:
+    probe = Probe(tiny_model("llava"))
+    with pytest.raises(NormprobeError, match="samples need a processor"):
+        probe.layers("sample", limit=1)
+    with pytest.raises(NormprobeError, match="samples need a processor"):
+        probe.layers("sample", limit=1, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["embeddings", "attention", "compare", "inspect", "anything"])
+def test_what_is_not_measured_over_samples(name: str) -> None:
+    with pytest.raises(NormprobeError, match="expected one of interface, layers"):
+        in_memory().measure(name, "sample", limit=1)
+
+
+def test_an_unknown_measurement_is_not_loaded() -> None:
+    with pytest.raises(NormprobeError, match="anything"):
+        in_memory().load("anything")
+
+
+def test_a_run_that_goes_on_needs_its_folder() -> None:
+    with pytest.raises(NormprobeError, match="--resume needs the run folder"):
+        in_memory().layers("sample", limit=1, resume=True)
+
+
+@pytest.mark.parametrize("given", ["inputs", "samples"])
+def test_verify_compares_with_a_trace(given: str) -> None:
+    probe = in_memory()
+    data = {"data": tiny_inputs(tiny_model("llava"))} if given == "inputs" else {"limit": 1}
+    verified = pd.DataFrame(probe.layers(**data, verify=True).record["verified"])
+    assert verified["agree"].all()
+    assert {"vision_encoder", "projector", "decoder_layers"} <= {
+        name.replace(" ", "_") for name in verified["part"]
+    }
+
+
+def test_verify_tells_where_a_part_named_by_hand_is_another() -> None:
+    model = tiny_model("llava")
+    probe = Probe(model, named={"projector": "model.multi_modal_projector.linear_1"})
+    run = probe.layers(tiny_inputs(model), verify=True)
+    verified = pd.DataFrame(run.record["verified"]).set_index("part")
+    assert not verified.loc["projector", "agree"]
+    assert any("differ from a trace" in text for text in run.record["warnings"])
+
+
+def test_a_vision_encoder_has_no_layers_to_measure() -> None:
+    model = tiny_model("clip_vision_model")
+    with pytest.raises(NormprobeError, match="no decoder layers"):
+        Probe(model).layers(tiny_inputs(model))
