@@ -38,7 +38,7 @@ class MeasuredModel:
     Structural tokens are placeholders that pixels do not change. Their states at the decoder input
     are learned from the first batch with an image, by running the vision side twice, and recognised
     by equality in every later batch. They are learned again when a placeholder id comes up for the
-    first time and, of a model that has some, when a weight changed.
+    first time, and after ``notice_changed_weights`` if a weight changed.
 
     Args:
         model: a transformers model on its device.
@@ -171,8 +171,6 @@ class MeasuredModel:
         if not pixel_inputs(inputs) or no_placeholders or not bool((groups == _VISUAL).any()):
             return None
         known, ids = self._structural, self._placeholder_ids(inputs)
-        if known is not None and len(known) and self._weight_sums() != self._learned_weights:
-            known, self._learned_ids = None, set()
         if known is None or ids - self._learned_ids:
             seen, other = self._with_two_images(inputs)
             placeholders = (groups == _VISUAL).to(seen.device)
@@ -183,8 +181,19 @@ class MeasuredModel:
             self._learned_weights = self._weight_sums()
         return self._structural
 
+    def notice_changed_weights(self) -> None:
+        """Learn structural tokens anew, of a model that has some, if a weight changed since.
+
+        It reads weights back from the device: call it once a run, not for every batch.
+        """
+        known = self._structural
+        if known is not None and len(known) and self._weight_sums() != self._learned_weights:
+            self._structural, self._learned_ids = None, set()
+
     def _placeholder_ids(self, inputs: Mapping[str, Any]) -> set[int]:
-        """Those of the image token ids that the prompts hold."""
+        """Those of the image token ids that the prompts hold; of a single one, that one."""
+        if len(self.parts.image_token_ids) < 2:
+            return set(self.parts.image_token_ids)
         ids, _ = text_ids(inputs, self.parts)
         assert ids is not None
         return set(self.parts.image_token_ids).intersection(torch.unique(ids).tolist())

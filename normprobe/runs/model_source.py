@@ -128,6 +128,7 @@ class MemorySource:
                 self.builder.vocabulary_ids if known else None,
                 found_by,
             )
+        self._measured.notice_changed_weights()
         return self._measured
 
 
@@ -242,6 +243,7 @@ class CheckpointSource:
             NormprobeError: the processor or a weight cannot be loaded, or no parts are found.
         """
         if self._measured is not None and self._holds(self._measured, needs):
+            self._measured.notice_changed_weights()
             return self._measured
         self._measured = None  # two copies of a model need not fit into memory
         self._needs = tuple(dict.fromkeys((*self._needs, *needs)))

@@ -138,6 +138,7 @@ def test_states_are_learned_again_when_the_newline_was_trained(change) -> None:
     old = newline.detach().clone()
     change(newline)
     assert not torch.equal(newline, old)
+    model.notice_changed_weights()
     with counted(model.parts.vision_encoder.module) as runs:
         after = layers.sample_rows(model, inputs)
         assert len(runs) == 3
@@ -154,6 +155,7 @@ def test_a_model_without_structural_tokens_is_asked_once_whatever_changes() -> N
     layers.sample_rows(model, inputs)
     for weight in model.model.parameters():
         weight.data.mul_(1.1)
+    model.notice_changed_weights()
     with counted(model.parts.vision_encoder.module) as runs:
         layers.sample_rows(model, inputs)
     assert len(runs) == 1
