@@ -1,0 +1,153 @@
+"""Code that is older than transformers 5: loaded as it is, with the values that it computes.
+
+The repository calls no ``post_init``, ties its weights without keywords, tells ``sdpa`` by a
+property, imports a name that went, prints to stdout, and holds a rotary table that no checkpoint
+saves.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from support.commands import invoke
+from support.remote_code import HERE, randomise
+from support.tiny_models import VLM_TYPES, tiny_model
+
+from normprobe import NormprobeError, Probe
+from normprobe.model.checkpoint import Checkpoint, open_checkpoint
+from normprobe.model.load import buffers
+from normprobe.model.load.loading import load_model
+
+NAMES = {
+    "vision_encoder": "vision_model",
+    "projector": "projector",
+    "text_embedding": "embed_tokens",
+    "decoder_layers": "layers",
+}
+IMAGE = 7
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    """The checkpoint, and its model as plain PyTorch builds it, buffers included."""
+    folder = tmp_path_factory.mktemp("older") / "older_model"
+    folder.mkdir()
+    for source in ("shared", "older"):
+        for file in (HERE / source).glob("*.py"):
+            shutil.copy(file, folder)
+    # Imported as a package of its own: nothing of transformers' loading takes part.
+    package = folder.parent / "plain_older"
+    shutil.copytree(folder, package)
+    (package / "__init__.py").write_text("")
+    gone = patch.object(
+        transformers.utils.import_utils, "is_torch_fx_available", lambda: True, create=True
+    )
+    with gone, patch.object(sys, "path", [str(folder.parent), *sys.path]):
+        module: Any = import_module("plain_older.modeling_older")
+    # As transformers 4 had both.
+    module.OlderForCausalLM._supports_sdpa = False
+    module.OlderConfig.rope_scaling = None
+    config = module.OlderConfig(image_token_id=IMAGE)
+    model = module.OlderForCausalLM(config)
+    randomise(model)
+    model.tie_weights()
+    weights = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "model.safetensors")
+    settings = {
+        "model_type": "older",
+        "image_token_id": IMAGE,
+        "transformers_version": "4.51.3",
+        "auto_map": {
+            "AutoConfig": "configuration_older.OlderConfig",
+            "AutoModelForCausalLM": "modeling_older.OlderForCausalLM",
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    yield folder, model.eval()
+
+
+@pytest.fixture
+def opened(made: tuple[Path, Any], repository: Any) -> Checkpoint:
+    del repository  # its cache of modules
+    return open_checkpoint(str(made[0]), trust_remote_code=True)
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.tensor([[5, IMAGE, IMAGE, IMAGE, IMAGE, 9, 12, 30]])
+    return {"input_ids": ids, "pixel_values": torch.randn(1, 4, 3, 8, 8, generator=generator)}
+
+
+def test_tables_that_no_checkpoint_holds_are_those_of_init(
+    made: tuple[Path, Any], opened: Checkpoint
+) -> None:
+    for _ in range(3):
+        rotary = load_model(opened).rotary
+        torch.testing.assert_close(rotary.inv_freq, made[1].rotary.inv_freq, rtol=0, atol=0)
+        torch.testing.assert_close(rotary.offset, made[1].rotary.offset, rtol=0, atol=0)
+        assert rotary.scale == made[1].rotary.scale == 1.5
+
+
+def test_the_bridges_are_named(opened: Checkpoint) -> None:
+    load_model(opened)
+    assert set(opened.bridges) >= {"post_init", "tie_weights", "_supports_sdpa", "rope_scaling"}
+
+
+def test_numbers_are_those_of_the_plain_model(made: tuple[Path, Any], opened: Checkpoint) -> None:
+    """Against float64 NumPy over states of the plain model, three runs alike."""
+    plain = made[1].double()
+    states: list[np.ndarray] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, __, output: states.append(output[0].detach().numpy()))
+        for layer in plain.layers
+    ]
+    batch = inputs()
+    with torch.no_grad():
+        plain(batch["input_ids"], batch["pixel_values"].double())
+    for hook in hooks:
+        hook.remove()
+    plain.float()
+    visual = (batch["input_ids"][0] == IMAGE).numpy()
+    for _ in range(3):
+        probe = Probe(load_model(opened), named={**NAMES, "image_token_ids": (IMAGE,)})
+        table = probe.layers(batch).table.set_index(["layer", "group"])
+        for number, state in enumerate(states, start=1):
+            norms = np.linalg.norm(state, axis=-1)
+            for group, mask in (("visual", visual), ("text", ~visual)):
+                found = table.loc[(number, group), "norm_mean"]
+                assert found == pytest.approx(norms[mask].mean(), rel=2e-6)
+
+
+def test_a_table_that_nobody_can_make_again_is_an_error(
+    opened: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(opened)
+    model.rotary.register_buffer("learned_on_the_way", torch.ones(3), persistent=False)
+    with pytest.raises(NormprobeError, match=r"rotary\.learned_on_the_way"):
+        buffers.restore_buffers(opened, model)
+
+
+def test_stdout_is_data(made: tuple[Path, Any], repository: Any, tmp_path: Path) -> None:
+    result = invoke("inspect", made[0], "--trust-remote-code", "--json")
+    assert result.exit_code == 0, result.output
+    parts = {row["part"]: row["name"] for row in json.loads(result.stdout)}
+    assert {role: parts[role] for role in ("text_embedding", "decoder_layers")} == {
+        role: NAMES[role] for role in ("text_embedding", "decoder_layers")
+    }
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_nothing_changes_for_a_native_type(model_type: str, tmp_path: Path) -> None:
+    tiny_model(model_type).save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert buffers.restore_buffers(checkpoint, load_model(checkpoint)) == []
