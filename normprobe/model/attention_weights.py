@@ -24,7 +24,7 @@ from normprobe.model.find.parts import Part
 from normprobe.statistics.attention_rows import attention_rows
 
 #: Rows at once: [heads, rows, keys] in float32 is 512 MB with 32 heads and 64 k keys.
-_ROWS_AT_ONCE = 64
+ROWS_AT_ONCE = 64
 
 #: Largest error of rows times values against the output, relative to it, by dtype.
 _AGREEMENT = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -50,7 +50,7 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
         for number, layer in enumerate(layers.module.children(), start=1)
         for name, module in layer.named_modules()
     }
-    chunks = list(zip(count(0, _ROWS_AT_ONCE), torch.split(rows, _ROWS_AT_ONCE), strict=False))
+    chunks = list(zip(count(0, ROWS_AT_ONCE), torch.split(rows, ROWS_AT_ONCE), strict=False))
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         def attend(

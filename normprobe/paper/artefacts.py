@@ -75,67 +75,6 @@ class Artefact:
 
 
 @dataclass(frozen=True)
-class _Command:
-    """One command line."""
-
-    words: tuple[str, ...]  # without `normprobe`
-    model: str  # as the paper's table names it; of `compare` empty
-    folder: Path  # what it writes
-
-    @property
-    def line(self) -> str:
-        """To be pasted into a shell, an option and its value never torn apart."""
-        text = re.sub(r"(?<= )(--?[a-z]+) (?!-)", r"\1\0", shlex.join(("normprobe", *self.words)))
-        lines = textwrap.wrap(
-            text, 78, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        )
-        return " \\\n".join(lines).replace("\0", " ")
-
-
-@dataclass(frozen=True)
-class _Artefact:
-    """A table or a figure of the paper."""
-
-    shows: str
-    steps: Sequence[Mapping[str, Any]]
-    note: str = ""
-    compare: bool = False
-
-    def commands(self, folder: Path) -> Iterator[_Command]:
-        """The commands that make it, in order; their runs lie in ``folder``."""
-        from normprobe.paper.numbers import needs_remote_code
-
-        runs = []
-        for step in self.steps:
-            command, *options = shlex.split(step["command"])
-            for model in step["models"]:
-                run = folder / model.split("/")[-1]
-                trust = ["--trust-remote-code"] if needs_remote_code(model) else []
-                written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
-                words = (command, model, *options, *trust, *written)
-                runs.append(run)
-                yield _Command(words, model, run)
-        if self.compare:
-            both = folder / "compare"
-            yield _Command(("compare", *map(str, runs), "-o", str(both)), "", both)
-
-    @property
-    def names(self) -> list[str]:
-        """Every word of the commands that something else can take the place of."""
-        words = (
-            word
-            for step in self.steps
-            for word in (*step["models"], *shlex.split(step["command"])[1:])
-        )
-        return list(dict.fromkeys(words))
-
-    @property
-    def own(self) -> list[str]:
-        """Names in capitals: what the paper did not publish, and a user gives."""
-        return [name for name in self.names if name.isupper()]
-
-
-@dataclass(frozen=True)
 class Changes:
     """What ``--run`` runs differently from what is listed."""
 

@@ -199,7 +199,7 @@ def test_chunks_of_rows_add_up(monkeypatch):
     model = tiny_model("llava")
     inputs = tiny_inputs(model)
     whole = measure(model, inputs)
-    monkeypatch.setattr(attention_weights, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(attention_weights, "ROWS_AT_ONCE", 1)
     parts = measure(model, inputs)
     np.testing.assert_allclose(
         parts.table.drop(columns="query"), whole.table.drop(columns="query"), rtol=1e-6
