@@ -129,7 +129,9 @@ def test_the_numbers_are_those_of_the_model_at_that_step(model_type: str, tmp_pa
     assert measured[0] != measured[4]
 
 
-@pytest.mark.parametrize("argument", [None, "gradient_checkpointing", "bf16"])
+@pytest.mark.parametrize(
+    "argument", [None, "gradient_checkpointing", pytest.param("bf16", marks=pytest.mark.slow)]
+)
 def test_training_is_the_same_to_the_last_bit(argument: str | None, tmp_path: Path) -> None:
     arguments = {argument: True} if argument else {}
     plain, plain_log = trained("llava_next", tmp_path, every=None, **arguments)

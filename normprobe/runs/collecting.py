@@ -17,6 +17,7 @@ from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.runs.progress import progress
 from normprobe.runs.run_store import RunStore
+from normprobe.schema import VISUAL
 from normprobe.statistics.bootstrap import DRAWS, FEW_UNITS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
 
@@ -172,7 +173,9 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
     if units >= FEW_UNITS:
         return ""
-    unit = "image" if rows["image_hash"].notna().any() else "prompt"
+    has_images = bool((rows["group"] == VISUAL).any())
+    known = bool(rows["image_hash"].notna().any())
+    unit = "image" if known else "sample" if has_images else "prompt"
     few = f"{units} {unit}{'' if units == 1 else 's'}"
     warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
     run.add_warning(warning)

@@ -64,8 +64,12 @@ class RunStore:
 
     def _do_what_was_put_off(self) -> None:
         later, self._later = self._later, []
-        for write in later:
-            write()
+        try:
+            for write in later:
+                write()
+        except BaseException:
+            self._later = later  # whoever asks next is told the same
+            raise
 
     def table(self, name: str) -> pd.DataFrame:
         """A table by name.

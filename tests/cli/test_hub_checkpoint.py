@@ -14,12 +14,15 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from support.commands import Ended, Forked, spawned
+from support.commands import Ended, spawned
 from support.loopback_hub import COMMIT
 from transformers import AutoModelForImageTextToText
 
 from normprobe import align_norms
 from normprobe.specimen import SPECIMEN_DIR
+
+#: Each test starts commands in processes of their own.
+pytestmark = pytest.mark.slow
 
 HUB = Path(__file__).parents[1] / "support/loopback_hub.py"
 #: The hub library writes, and can resume, in pieces of 10 MB.
@@ -89,21 +92,8 @@ def online(tmp_path: Path) -> Callable[[Hub], dict[str, str]]:
 
 
 @pytest.fixture
-def ask(
-    start: Callable[..., Forked], online: Callable[[Hub], dict[str, str]]
-) -> Callable[..., Ended]:
-    """Run a command against a hub, in a fork: what libraries remember of it ends with the fork."""
-
-    def run(hub: Hub, *arguments: str, **environment: str) -> Ended:
-        variables = {**online(hub), **environment}
-        return start(*arguments, "-o", "out", "--overwrite", **variables).wait(timeout=120)
-
-    return run
-
-
-@pytest.fixture
-def ask_anew(tmp_path: Path, online: Callable[[Hub], dict[str, str]]) -> Callable[..., Ended]:
-    """``ask`` in a new process, as a user does."""
+def ask(tmp_path: Path, online: Callable[[Hub], dict[str, str]]) -> Callable[..., Ended]:
+    """Run a command against a hub as a user does: libraries remember a hub as long as they run."""
 
     def run(hub: Hub, *arguments: str, **environment: str) -> Ended:
         words = (*arguments, "-o", "out", "--overwrite")
@@ -120,15 +110,9 @@ def shard_of(folder: Path, part: str) -> str:
 Ask = Callable[..., Ended]
 
 
-@pytest.mark.parametrize("asking", ["ask", pytest.param("ask_anew", marks=pytest.mark.slow)])
 def test_one_shard_is_fetched_once(
-    asking: str,
-    serve: Callable[..., Hub],
-    request: pytest.FixtureRequest,
-    folder: Path,
-    tmp_path: Path,
+    serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
-    ask = request.getfixturevalue(asking)
     cut = 12_000_000
     shard = shard_of(folder, "embed_tokens")
     size = (folder / shard).stat().st_size
@@ -214,13 +198,13 @@ def test_a_shard_that_the_hub_lacks_is_named(
 
 def test_inspect_reads_headers_alone(
     serve: Callable[..., Hub],
-    start: Callable[..., Forked],
     online: Callable[[Hub], dict[str, str]],
     folder: Path,
+    tmp_path: Path,
 ) -> None:
     hub = serve()
     command = ("inspect", "team/model", "--weights", "--json")
-    result = start(*command, **online(hub)).wait(timeout=120)
+    result = spawned(tmp_path, command, online(hub))
     assert result.returncode == 0, result.stderr
     table = {row["what"]: row for row in json.loads(result.stdout)}
     assert table["text_embedding"]["bytes"] == ROWS * 128 * 2

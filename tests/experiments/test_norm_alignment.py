@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import experiments
 from experiments.norm_alignment import (
     ALIGNED,
     COMPENSATED,
@@ -18,7 +19,6 @@ from experiments.norm_alignment import (
     report,
 )
 from experiments.specimen.questions import QUESTION_KINDS
-from normprobe import experiments
 
 FOLDER = Path(experiments.__file__).parent
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")

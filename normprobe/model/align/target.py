@@ -125,6 +125,8 @@ def align(
     except BaseException:
         remove_norm(model.model)
         raise
+    finally:
+        model.notice_changed_weights()
     return Alignment(norm, projector.name, str(target), text, gain, scale)
 
 
@@ -199,6 +201,7 @@ def _scale_behind(
     Whether it is one, a second run with twice the gain tells: it must double every visual token.
     Tokens may be reordered, merged or dropped on the way.
     """
+    model.notice_changed_weights()  # a newline may pass the norm, too
     batch = model.batch(inputs)
     outputs: list[Tensor] = []
     with attached(on_output(norm, lambda state: outputs.append(token_norms(state).flatten()))):
@@ -206,6 +209,7 @@ def _scale_behind(
     behind = torch.cat(outputs).mean()
     with torch.no_grad():
         norm.weight.mul_(2)
+        model.notice_changed_weights()
         twice = model.batch(inputs).states_of(VISUAL)
         norm.weight.div_(2)
     rounding = 8 * torch.finfo(once.dtype).eps

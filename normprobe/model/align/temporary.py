@@ -30,3 +30,4 @@ def aligned(
         remove_norm(model.model)
         if before is not None:
             attach_again(model.model, before)
+        model.notice_changed_weights()

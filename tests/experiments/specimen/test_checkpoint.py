@@ -56,6 +56,7 @@ def test_weights_are_bfloat16() -> None:
     assert config["architectures"] == ["LlavaForConditionalGeneration"]
 
 
+@pytest.mark.slow  # a process of its own imports the libraries
 def test_processor_loads_without_torchvision() -> None:
     command = [sys.executable, "-c", WITHOUT_TORCHVISION, str(SPECIMEN_DIR)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,11 +1,13 @@
 """A norm that is there for a while: afterwards the model has the norm that it had, itself."""
 
+import pandas as pd
 import pytest
 import torch
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, align_norms, find_parts
+from normprobe.measurements.layers.measure import sample_rows
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.align.temporary import aligned
 from normprobe.model.alignment_settings import CONFIG_ENTRY
@@ -38,3 +40,21 @@ def test_an_optimizer_goes_on_with_the_norm_it_holds(target: str | float) -> Non
     model(**inputs).logits.sum().backward()
     optimizer.step()
     assert not torch.equal(norm.weight, before)
+
+
+def test_newlines_that_pass_the_norm_stay_structural() -> None:
+    """HunYuan-VL writes them before its last projection: aligned, they are other states."""
+    model = tiny_model("hunyuan_vl")
+    measured = MeasuredModel(model, find_parts(model))
+    inputs = tiny_inputs(model)
+    plain = sample_rows(measured, inputs)
+    with aligned(measured, "table", [inputs]):
+        inside = sample_rows(measured, inputs)
+    after = sample_rows(measured, inputs)
+    counts = [
+        rows[rows["layer"] == 0].set_index("group")["tokens"].dropna().to_dict()
+        for rows in (plain, inside, after)
+    ]
+    assert counts[0]["structural"] > 0
+    assert counts[0] == counts[1] == counts[2]
+    pd.testing.assert_frame_equal(after, plain)

@@ -4,6 +4,7 @@ import csv
 import importlib.util
 from pathlib import Path
 
+import pytest
 from support.tiny_models import ALL_TYPES
 
 ROOT = Path(__file__).parents[3]
@@ -16,6 +17,7 @@ def generator():
     return module
 
 
+@pytest.mark.slow  # every type is built and traced
 def test_the_table_is_what_the_code_finds() -> None:
     made = generator()
     table = {row["model_type"]: row for row in csv.DictReader(made.TABLE.open(encoding="utf-8"))}
