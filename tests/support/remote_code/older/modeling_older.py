@@ -7,7 +7,7 @@ from transformers.utils.import_utils import is_torch_fx_available
 from .configuration_older import OlderConfig
 from .tiny_blocks import Block
 
-print("a message on stdout while the code is imported")
+print("a message on stdout while the code is imported")  # noqa: T201
 assert is_torch_fx_available()
 
 
@@ -49,7 +49,7 @@ class OlderForCausalLM(PreTrainedModel):
     """Does not call post_init, ties its weights without keywords, tells sdpa by a property."""
 
     config_class = OlderConfig
-    _tied_weights_keys = ["lm_head.weight"]
+    _tied_weights_keys = ["lm_head.weight"]  # noqa: RUF012
 
     def __init__(self, config):
         super().__init__(config)
