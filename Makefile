@@ -8,7 +8,7 @@ READY := .venv/ready
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
 
-test: $(READY)  ## the fast tests, under five minutes on two cores
+test: $(READY)  ## the fast tests, some six minutes on two cores
 	$(BIN)/pytest --numprocesses 2
 
 test-all: test  ## the slow tests too
