@@ -36,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
     _kept.append(torchvision)  # the definitions end with it
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are built, but not rendered: that would take most of a small run."""
+    from support.unrendered import save_placeholders
+
+    save_placeholders(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
     """``repository(family)``: code and weights, written once; its code is cached beside it."""

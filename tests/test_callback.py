@@ -24,6 +24,8 @@ from transformers import Trainer, TrainingArguments
 
 from normprobe import NormProbeCallback, NormprobeError, align_norms, schema
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 STEPS = 4
 TYPES = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")
 

@@ -12,7 +12,6 @@ from support.hooks import hooks_of
 from support.processors import make_checkpoint, make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import tiny_model
-from support.unrendered import save_placeholders
 from transformers import PreTrainedModel
 
 from normprobe import NormprobeError, Probe, align_norms, probe_interface, probe_layers
@@ -21,16 +20,12 @@ from normprobe.runs import model_source
 from normprobe.runs.run_folder import csv_bytes
 from normprobe.schema import DECODER_INPUT, VISUAL
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 TYPES = ("llava", "llava_next", "qwen2_5_vl", "mllama", "gemma3")
 
 every_batch = pytest.mark.parametrize("batch_size", [1, 4])
 every_type = pytest.mark.parametrize("model_type", TYPES)
-
-
-@pytest.fixture(autouse=True)
-def figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of run folders are built, but not rendered."""
-    save_placeholders(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 NUMBER = re.compile(r"^-?\d+(\.\d+)?$")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
     block = README.split("<!-- layers -->\n```\n")[1].split("```\n<!-- /layers -->")[0]
     printed = CliRunner().invoke(app, ["layers", "--output", str(tmp_path / "run")]).stdout

@@ -10,17 +10,12 @@ from support.made_runs import ATTACK
 from support.processors import make_processor
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
-from support.unrendered import save_placeholders
 
 from normprobe import NormprobeError, Probe, Run, compare, load_run
 from normprobe.run import page_of
 from normprobe.runs.run_folder import csv_bytes
 
-
-@pytest.fixture(autouse=True)
-def figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are built, but not rendered."""
-    save_placeholders(monkeypatch)
+pytestmark = pytest.mark.usefixtures("unrendered")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.agreement import assert_agrees
 from support.capture import Layer, States, capture, replaced_forward
-from support.cases import model_of
+from support.cases import model_of, trace_of
 from support.expected_parts import ExpectedParts
 from support.reference import layers_table, observe_layers
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
@@ -23,7 +23,7 @@ from normprobe import NormprobeError, find_parts, probe_interface, probe_layers,
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredModel, fitted
-from normprobe.model.tracing import trace_parts, verify
+from normprobe.model.tracing import verify
 
 with_images = pytest.mark.parametrize(
     "model_type",
@@ -44,7 +44,7 @@ def names(parts: Parts) -> dict[str, str]:
 def test_structure_and_trace_agree(model_type: str) -> None:
     model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
     parts = find_parts(model)
-    traced = trace_parts(model, inputs)
+    traced = trace_of(model_type)
     table = verify(parts, traced)
     assert table["agree"].all(), table
     # Where features are added to text tokens, a trace sees that the sequence grew (UDOP).
@@ -62,7 +62,7 @@ def test_structure_and_trace_agree(model_type: str) -> None:
 def test_visual_tokens_are_those_that_pixels_change(model_type: str) -> None:
     model, inputs = model_of(model_type), tiny_inputs(model_of(model_type))
     parts = find_parts(model)
-    traced = trace_parts(model, inputs)
+    traced = trace_of(model_type)
     if parts.fusion == CROSS_ATTENTION:
         assert traced.visual_positions is None
         return
@@ -81,7 +81,7 @@ def test_numbers_of_the_layers(model_type: str) -> None:
     parts = find_parts(model)
     table = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
     states = _one_stream(capture(model, inputs, _stack(parts)), model_type, model)
-    expected = layers_table(observe_layers(states, _groups(model, parts, inputs, states)))
+    expected = layers_table(observe_layers(states, _groups(model_type, parts, inputs, states)))
     found = table.set_index(["layer", "group"])
     for key, row in expected.items():
         if np.isfinite(row["norm_mean"]):
@@ -110,7 +110,7 @@ def test_numbers_of_the_interface(model_type: str) -> None:
         measured = np.average(rows["norm_mean"], weights=rows["tokens"])
         assert measured == pytest.approx(expected.mean(), rel=1e-4)
     entered = _one_stream(states, model_type, model).layers[0].entered
-    groups = _groups(model, parts, inputs, states)
+    groups = _groups(model_type, parts, inputs, states)
     for group in (schema.VISUAL, schema.STRUCTURAL, schema.TEXT):
         if (groups == group).any():
             expected = _norms(entered[groups == group]).mean()
@@ -165,7 +165,7 @@ def _one_stream(states: States, model_type: str, model: torch.nn.Module) -> Stat
     return states
 
 
-def _groups(model: torch.nn.Module, parts: Parts, inputs: dict, states: States) -> np.ndarray:
+def _groups(model_type: str, parts: Parts, inputs: dict, states: States) -> np.ndarray:
     """Groups by the trace: pixels tell visual tokens, ids the special ones, the mask padding."""
     decodes = parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs
     ids = inputs["decoder_input_ids" if decodes else "input_ids"].numpy()
@@ -175,7 +175,7 @@ def _groups(model: torch.nn.Module, parts: Parts, inputs: dict, states: States) 
     mask = inputs.get("attention_mask")
     if not decodes and mask is not None and tuple(mask.shape) == ids.shape:
         groups[mask.numpy() == 0] = ""
-    moved = trace_parts(model, inputs).visual_positions
+    moved = trace_of(model_type).visual_positions
     if moved is None:
         return groups
     more = moved.shape[1] - groups.shape[1]

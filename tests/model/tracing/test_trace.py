@@ -64,7 +64,14 @@ def test_visual_positions(model_type):
     assert (newlines > 0) == model_type.startswith(("llava_next", "llava_onevision"))
 
 
-@pytest.mark.parametrize("model_type", IMAGE_TEXT_TYPES)
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        # test_every_type does the same with one sample for each of them
+        pytest.param(name, marks=[] if name in VLM_TYPES else pytest.mark.slow)
+        for name in IMAGE_TEXT_TYPES
+    ],
+)
 def test_static_discovery_agrees(model_type):
     """The two share no rule: where they agree, both are right."""
     model, inputs = model_and_inputs(model_type)
