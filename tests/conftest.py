@@ -36,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
     _kept.append(torchvision)  # the definitions end with it
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """The same random tensors in every run, whatever ran before in the same process."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are built, but not rendered: that would take most of a small run."""
