@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.schema import MASKS
 
 #: What models raise on inputs that they cannot take.
 _REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
@@ -150,7 +151,7 @@ def run_until(
 
     Args:
         model: called as ``model(**inputs)``.
-        inputs: what a processor returned.
+        inputs: what a processor returned; the masks of an inputs file are kept from the model.
         entering: stop before this module runs, after the hooks attached to its input.
         leaving: stop after this module ran, after the hooks attached to its output.
 
@@ -168,7 +169,8 @@ def run_until(
         handles.append(leaving.register_forward_hook(stop))
     with attached(*handles):
         try:
-            model(**inputs, **_without_cache(model, inputs))
+            taken = {name: value for name, value in inputs.items() if name not in MASKS}
+            model(**taken, **_without_cache(model, inputs))
         except _Reached:
             return
         except _REFUSALS as error:

@@ -18,6 +18,7 @@ from torch import nn
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import (
     NAMES,
@@ -67,9 +68,11 @@ class Probe:
         system: system prompt; ``none`` for none; None: the chat template's.
         special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
             tokenizer.
+        inputs: a Python file that says how the model takes its inputs, as ``inputs.inputs_file``
+            describes it.
 
     Raises:
-        NormprobeError: there is no such checkpoint, or its config cannot be read.
+        NormprobeError: there is no such checkpoint, or its config or ``inputs`` cannot be read.
     """
 
     def __init__(
@@ -87,8 +90,11 @@ class Probe:
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
         special_token_ids: Iterable[int] | None = None,
+        inputs: str | Path | None = None,
     ) -> None:
+        inputs_file = NO_INPUTS_FILE if inputs is None else read_inputs_file(inputs)
         common: dict[str, Any] = {
+            "inputs_file": inputs_file,
             "named": named,
             "system": system,
             "special_token_ids": special_token_ids,
@@ -105,7 +111,10 @@ class Probe:
             self._source = MemorySource(model, processor, **common)
         else:
             checkpoint = open_checkpoint(
-                str(model), revision=revision, trust_remote_code=trust_remote_code
+                str(model),
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                inputs_file=inputs_file,
             )
             self._source = CheckpointSource(checkpoint, processor, **loading, **common)
         self._typed = None if isinstance(model, nn.Module) else str(model)
@@ -114,6 +123,7 @@ class Probe:
             "model": self._typed,
             "revision": revision,
             "trust_remote_code": trust_remote_code,
+            "inputs": None if inputs is None else str(inputs),
             "system": system,
             **loading,
             **(named or {}),
@@ -220,8 +230,8 @@ class Probe:
         )
         with ExitStack() as until_measured:
             with run.discarded_on_failure():
-                builder = self._source.builder
                 model = self._ready(measured_by, samples, verify=verify, device=processes.device)
+                builder = self._source.builder
                 if verify:
                     note_verified(run, model, example_inputs(builder, samples))
                 if align is not None:

@@ -19,6 +19,11 @@ PAIR = "visual_text"  # quantities of (visual, text) token pairs
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT)
 PADDING = -1
 
+# --- inputs that the model does not get ---------------------------------------------------------
+VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
+STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change
+MASKS = (VISUAL_MASK, STRUCTURAL_MASK)
+
 # --- interface stages ---------------------------------------------------------------------------
 VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)
 PROJECTOR_INPUT = "projector_input"  # what the projector receives

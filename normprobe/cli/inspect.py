@@ -12,7 +12,7 @@ from normprobe.cli.options import Display, Loading, Model, NamedParts, Without, 
 def inspect(
     model: Model = "specimen",
     *,
-    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code")],
+    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "inputs")],
     named: Annotated[NamedParts, Without("verify")],
     weights: Annotated[
         bool,
@@ -27,15 +27,20 @@ def inspect(
     With --weights also what the weight files hold of each part, and what each command would read.
     """
     with console.reported(display):
+        from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
         from normprobe.measurements.inspect.measure import inspected
         from normprobe.measurements.inspect.terminal import print_parts, print_weights
         from normprobe.model.checkpoint import open_checkpoint
         from normprobe.runs.json_text import table_json
 
+        inputs_file = NO_INPUTS_FILE if loading.inputs is None else read_inputs_file(loading.inputs)
         checkpoint = open_checkpoint(
-            model, revision=loading.revision, trust_remote_code=loading.trust_remote_code
+            model,
+            revision=loading.revision,
+            trust_remote_code=loading.trust_remote_code,
+            inputs_file=inputs_file,
         )
-        seen = inspected(checkpoint, named.named(), weights=weights)
+        seen = inspected(checkpoint, {**inputs_file.parts, **named.named()}, weights=weights)
         if display.json:
             console.data(table_json(seen.parts if seen.weights is None else seen.weights))
             return

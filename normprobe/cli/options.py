@@ -81,6 +81,15 @@ TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
 ]
 
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        metavar="FILE.py",
+        help="How the model takes its inputs, for code of its own: see the README.",
+    ),
+]
+
 
 def _batch_size(value: str | int) -> int | Literal["auto"]:
     text = str(value)  # typer hands over the default as it is
@@ -150,6 +159,7 @@ class Loading:
     attn_implementation: Attention = None
     range_reads: RangeReads = False
     trust_remote_code: TrustRemoteCode = False
+    inputs: Inputs = None
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import first_line
-from normprobe.inputs import standard
+from normprobe.inputs import own_ways, standard
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
-from normprobe.inputs.families import build_function
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.refusals import REFUSALS
 from normprobe.inputs.vocabulary import special_token_ids, tokenizer_of, vocabulary_ids
 
@@ -29,13 +28,19 @@ class InputBuilder:
             out; a bare image processor reads the images alone.
         system: ``None`` keeps what the chat template does; ``"none"`` suppresses a system prompt
             that the template would insert; other text is the system prompt.
-        model_type: ``config.model_type`` of the model. Some types take their inputs in a way of
-            their own (``families``), with the shapes and the padding of their own processors.
+        model_type: ``config.model_type`` of the model.
+        own_code: whether the model's code is not that of transformers.
+        inputs_file: of the model's family, or the user's. Its ``build`` comes first, with the
+            shapes and the padding of the model's own processor.
+        model: what ``build`` of the inputs file gets.
     """
 
     processor: Any
     system: str | None = None
     model_type: str | None = None
+    own_code: bool = False
+    inputs_file: InputsFile = NO_INPUTS_FILE
+    model: Any = None
 
     @property
     def tokenizer(self) -> Any:
@@ -67,11 +72,9 @@ class InputBuilder:
             NormprobeError: the chat template cannot show the prompt or the system prompt.
         """
         self._check_prompts(samples)
-        layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
-        build = build_function(self.model_type) or partial(standard.build, layout=layout)
         try:
-            return build(self.processor, samples, self.system)
-        except REFUSALS as error:
+            return self._build(samples)
+        except (ImportError, OSError, *REFUSALS) as error:
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
                     self.build([sample])
@@ -80,6 +83,16 @@ class InputBuilder:
                 f"{first_line(error)}.",
                 "Leave the sample out of the data, or use --batch-size 1 if only the batch fails.",
             ) from error
+
+    def _build(self, samples: Sequence[Sample]) -> BatchFeature:
+        from transformers import BatchFeature
+
+        if build := self.inputs_file.build:
+            return BatchFeature(dict(build(self.model, self.processor, samples, self.system)))
+        if self.own_code:
+            return own_ways.build(self.processor, samples, self.system)
+        layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
+        return standard.build(self.processor, samples, self.system, layout)
 
     def _check_prompts(self, samples: Sequence[Sample]) -> None:
         placeholder = image_token(self.processor)

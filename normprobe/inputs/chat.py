@@ -59,6 +59,31 @@ def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -
     return texts
 
 
+def conversations(
+    processor: Any, samples: Sequence[Sample], system: str | None
+) -> list[list[_Message]]:
+    """Each sample as messages in parts, with its image among them, for a template that tokenises.
+
+    Args:
+        processor: as ``render_chat`` takes it, like the two that follow.
+        samples: likewise.
+        system: likewise.
+
+    Raises:
+        NormprobeError: as ``render_chat``.
+        ValueError: the template takes no parts.
+    """
+    if not _takes_parts(processor):
+        raise ValueError("the chat template takes no image parts")
+    opening = _system_messages(processor, system, parts=True)
+    return [[*opening, {"role": "user", "content": _content(sample)}] for sample in samples]
+
+
+def _content(sample: Sample) -> list[_Message]:
+    image = [] if sample.image is None else [{"type": "image", "image": sample.image}]
+    return [*image, {"type": "text", "text": sample.prompt}]
+
+
 def render_plain(
     processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
 ) -> list[str]:

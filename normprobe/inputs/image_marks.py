@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normprobe.schema import VISUAL_MASK
+
 
 def marked_positions(inputs: Mapping[str, Any], shape: torch.Size) -> Tensor | None:
     """The positions that an input marks as belonging to an image.
@@ -45,8 +47,9 @@ def _by_ranges(bounds: list[Tensor], shape: torch.Size) -> Tensor:
     return marked
 
 
-#: By the name of the input: DeepSeek-VL2, Molmo, MiniCPM-V.
+#: By the name of the input: an inputs file, DeepSeek-VL2, Molmo, MiniCPM-V.
 MARKS: dict[str, Callable[[Any, torch.Size], Tensor]] = {
+    VISUAL_MASK: _by_mask,
     "images_seq_mask": _by_mask,
     "image_input_idx": _by_index,
     "image_bound": _by_ranges,

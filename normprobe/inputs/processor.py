@@ -1,9 +1,14 @@
 """Loads the processor of a checkpoint, and says what to do where that fails."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.inputs.refusals import REFUSALS
+
+#: What processors and tokenizers are made of; weights are not.
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
 
 
 def load_processor(
@@ -12,6 +17,7 @@ def load_processor(
     revision: str | None = None,
     trust_remote_code: bool = False,
     auto_class: str = "AutoProcessor",
+    load: Callable[[str], Any] | None = None,
     bridges: list[str] | None = None,
 ) -> Any:
     """Load what turns text and images into inputs of a checkpoint.
@@ -22,6 +28,7 @@ def load_processor(
         trust_remote_code: run code that comes with the checkpoint.
         auto_class: ``AutoTokenizer`` for a bare language model, ``AutoImageProcessor`` for a bare
             vision encoder: their folders often name a processor that they do not hold.
+        load: of an inputs file, in place of the auto class; it gets a local folder.
         bridges: gets the names of the bridges that its own code needed.
 
     Returns:
@@ -39,6 +46,8 @@ def load_processor(
         # AutoProcessor turns to AutoTokenizer and AutoImageProcessor by itself, but only where the
         # checkpoint names no processor: half a processor would measure half a model.
         with foreign_code(trust_remote_code, [] if bridges is None else bridges):
+            if load is not None:
+                return load(_folder_of(path_or_id, revision))
             return auto.from_pretrained(
                 path_or_id, revision=revision, trust_remote_code=trust_remote_code
             )
@@ -47,6 +56,15 @@ def load_processor(
             f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",
             _remedy(error),
         ) from error
+
+
+def _folder_of(path_or_id: str, revision: str | None) -> str:
+    """A local folder; of a hub id, one with the small files of its repository."""
+    from huggingface_hub import snapshot_download
+
+    if Path(path_or_id).is_dir():
+        return path_or_id
+    return snapshot_download(path_or_id, revision=revision, allow_patterns=_SMALL_FILES)
 
 
 def _remedy(error: Exception) -> str:

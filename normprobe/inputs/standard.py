@@ -44,7 +44,7 @@ def build(
     tokenizer = processor.tokenizer if is_multimodal(processor) else processor
     options: dict[str, Any] = {"return_tensors": "pt"}
     if len(samples) > 1:
-        _ensure_pad_token(tokenizer)
+        ensure_pad_token(tokenizer)
         # On the right: tokens keep the positions, and in causal and recurrent layers the states,
         # that they have alone. So results do not depend on the batch size.
         options |= {"padding": True, "padding_side": "right", "return_attention_mask": True}
@@ -82,7 +82,7 @@ def required_images(samples: Sequence[Sample]) -> list[Image]:
     return images
 
 
-def _ensure_pad_token(tokenizer: Any) -> None:
+def ensure_pad_token(tokenizer: Any) -> None:
     """Pad with the end-of-text token where the tokenizer has no padding token.
 
     Safe, because padding is recognised by the attention mask and never by its id.

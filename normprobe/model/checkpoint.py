@@ -1,19 +1,22 @@
 """Opens what a user names as MODEL: the bundled specimen, a local folder or a hub id."""
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.inputs.families import family_file
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.model.alignment_settings import (
     ADAPTER_CONFIG,
     AlignmentSettings,
     adapter_settings,
     config_settings,
 )
-from normprobe.model.find.overrides import OVERRIDES
+from normprobe.model.find.overrides import overrides_of
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
@@ -65,7 +68,11 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    model: str, *, revision: str | None = None, trust_remote_code: bool = False
+    model: str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    inputs_file: InputsFile = NO_INPUTS_FILE,
 ) -> Checkpoint:
     """Read the config of a checkpoint and tell what kind of model it is.
 
@@ -74,18 +81,19 @@ def open_checkpoint(
             align``) opens the model that it was made for.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: run the model's own code.
+        inputs_file: the user's; its ``setup`` runs before the config is read.
 
     Raises:
         NormprobeError: no such folder or hub id, no readable config, code that is not trusted, or
             a model type that has neither a vision encoder nor a language model.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
     from normprobe.bridges import foreign_code
 
     alignment = adapter_settings(Path(model))
     if alignment is not None:
-        base = _base_of(model, alignment, trust_remote_code)
+        base = _base_of(model, alignment, trust_remote_code, inputs_file)
         return replace(base, name=_name_of(model), alignment=alignment)
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
@@ -97,6 +105,7 @@ def open_checkpoint(
             adapter["base_model_name_or_path"],
             revision=adapter.get("revision"),
             trust_remote_code=trust_remote_code,
+            inputs_file=inputs_file,
         )
         commit = _commit_of(adapter_file) or revision
         return replace(base, name=_name_of(model), adapter=source, adapter_revision=commit)
@@ -106,7 +115,13 @@ def open_checkpoint(
     try:
         with foreign_code(trust_remote_code, bridges):
             if trust_remote_code:
-                _import_code(source, revision)
+                raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
+                _import_code(raw, source, revision)
+                setup = inputs_file.over(family_file(raw.get("model_type"))).setup
+            else:
+                setup = inputs_file.setup
+            if setup is not None:
+                setup()
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
@@ -126,17 +141,15 @@ def open_checkpoint(
     )
 
 
-def _import_code(source: str, revision: str | None) -> None:
+def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> None:
     """Import what a repository brings, all of it before its config is made.
 
     Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
     and what the model's file registers for one of them is not found for the other.
     """
-    from transformers import PretrainedConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    found = PretrainedConfig.get_config_dict(source, revision=revision)[0].get("auto_map") or {}
-    for reference in found.values():
+    for reference in (raw.get("auto_map") or {}).values():
         if isinstance(reference, str):
             with suppress(Exception):  # said better when it is used
                 get_class_from_dynamic_module(reference, source, revision=revision)
@@ -184,7 +197,9 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
     return adapter
 
 
-def _base_of(model: str, alignment: AlignmentSettings, trust_remote_code: bool) -> Checkpoint:
+def _base_of(
+    model: str, alignment: AlignmentSettings, trust_remote_code: bool, inputs_file: InputsFile
+) -> Checkpoint:
     """The checkpoint that an adapter of ``normprobe align`` was made for."""
     assert alignment.base_model is not None
     try:
@@ -192,6 +207,7 @@ def _base_of(model: str, alignment: AlignmentSettings, trust_remote_code: bool) 
             alignment.base_model,
             revision=alignment.revision,
             trust_remote_code=trust_remote_code,
+            inputs_file=inputs_file,
         )
     except NormprobeError as error:
         raise NormprobeError(
@@ -216,9 +232,8 @@ def _kind_of(config: Any) -> str:
 
     if _is_image_text_to_text(config):
         return VISION_LANGUAGE
-    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "AutoModelForCausalLM" in (
-        _remote_classes(config)
-    ):
+    is_causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if is_causal or _registers(config, "AutoModelForCausalLM"):
         return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return VISION_ENCODER
@@ -232,15 +247,16 @@ def _kind_of(config: Any) -> str:
 def _is_image_text_to_text(config: Any) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-    return (
-        config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-        or "AutoModelForImageTextToText" in _remote_classes(config)
-    )
+    is_known = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return is_known or _registers(config, "AutoModelForImageTextToText")
 
 
-def _remote_classes(config: Any) -> dict[str, Any]:
-    """The classes of the repository's own code, by the name of the auto class."""
-    return getattr(config, "auto_map", None) or {}
+def _registers(config: Any, auto_class: str) -> bool:
+    """Whether code of its own offers a model by an auto class: in its repository, or installed."""
+    import transformers
+
+    in_repository = auto_class in (getattr(config, "auto_map", None) or {})
+    return in_repository or type(config) in getattr(transformers, auto_class)._model_mapping
 
 
 def _has_vision_part(config: Any) -> bool:
@@ -250,7 +266,7 @@ def _has_vision_part(config: Any) -> bool:
     """
     fields = ("vision_config", "vit_config")
     return any(getattr(config, field, None) is not None for field in fields) or (
-        OVERRIDES.get(config.model_type, {}).get("vision_encoder") is not None
+        overrides_of(config.model_type).get("vision_encoder") is not None
     )
 
 

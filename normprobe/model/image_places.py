@@ -21,8 +21,8 @@ from PIL import Image
 from transformers import BatchFeature
 
 from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.pixels import pixel_inputs
 
 Array = NDArray[np.float64]
 #: From a picture to what the processor makes of it with the prompt in question.

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.image_marks import marked_positions
+from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import token_groups
 from normprobe.model.find.norm_placement import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
 from normprobe.model.find.parts import Parts
-from normprobe.model.pixels import pixel_inputs, with_other_pixels
-from normprobe.schema import PADDING, STRUCTURAL, TOKEN_GROUPS, VISUAL
+from normprobe.schema import PADDING, STRUCTURAL, STRUCTURAL_MASK, TOKEN_GROUPS, VISUAL
 
 #: Numbers of a weight that are summed to notice that it changed, at most.
 _SUMMED = 4096
@@ -146,7 +146,11 @@ class MeasuredModel:
             return groups
         marked = marked_positions(inputs, groups.shape)
         if marked is not None:
-            return torch.where(marked & (groups != PADDING), _VISUAL, groups)
+            groups = torch.where(marked & (groups != PADDING), _VISUAL, groups)
+            structural = inputs.get(STRUCTURAL_MASK)
+            if structural is not None:
+                groups = torch.where(structural.to(groups.device) & marked, _STRUCTURAL, groups)
+            return groups
         if not self.parts.image_token_ids:
             seen, other = self._with_two_images(inputs)
             groups = fitted(groups.to(seen.device), seen, self.parts)
@@ -169,6 +173,8 @@ class MeasuredModel:
         # An image tokenizer may give the same tokens for other pixels: that makes none structural.
         no_placeholders = self.parts.fusion in (DISCRETE, PREPENDED, CROSS_ATTENTION)
         if not pixel_inputs(inputs) or no_placeholders or not bool((groups == _VISUAL).any()):
+            return None
+        if STRUCTURAL_MASK in inputs:  # it was said which they are
             return None
         known, ids = self._structural, self._placeholder_ids(inputs)
         if known is None or ids - self._learned_ids:

@@ -18,6 +18,8 @@ from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.families import family_file
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import LANGUAGE_MODEL, SPECIMEN, VISION_ENCODER, Checkpoint
 from normprobe.model.find.parts import Parts
@@ -45,6 +47,7 @@ class MemorySource:
         named: parts named by hand, as ``find_parts`` takes them.
         system: a system prompt, as ``InputBuilder`` takes it.
         special_token_ids: ids to report as ``special``; None: those of the tokenizer.
+        inputs_file: the user's.
     """
 
     kind = None  # nobody said it; the parts tell
@@ -58,10 +61,12 @@ class MemorySource:
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
         special_token_ids: Iterable[int] | None = None,
+        inputs_file: InputsFile = NO_INPUTS_FILE,
     ) -> None:
         self._model = model
         self._processor = processor
-        self._named = dict(named or {})
+        self._named = {**inputs_file.parts, **(named or {})}
+        self._inputs_file = inputs_file.over(family_file(_model_type(model)))
         self._system = system
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._measured: MeasuredModel | None = None
@@ -69,7 +74,7 @@ class MemorySource:
     @property
     def facts(self) -> dict[str, Any]:
         """What a record says of the model."""
-        return model_facts(self._model)
+        return model_facts(self._model) | {"inputs_file": self._inputs_file.record}
 
     @property
     def bridges(self) -> list[str]:
@@ -98,8 +103,7 @@ class MemorySource:
                 "samples need a processor to become inputs, and none was given",
                 "pass Probe(model, processor), or measure inputs: probe.layers(inputs)",
             )
-        model_type = getattr(getattr(self._model, "config", None), "model_type", None)
-        return InputBuilder(self._processor, self._system, model_type)
+        return _builder(self._processor, self._system, self._inputs_file, self._model)
 
     @property
     def tokenizer(self) -> Any:
@@ -120,6 +124,8 @@ class MemorySource:
         if self._measured is None:
             known = self._processor is not None
             special = self.builder.special_token_ids if known else []
+            if prepare := self._inputs_file.prepare:
+                prepare(self._model, self._processor)
             parts, found_by = find_or_trace(self._model, self._named, partial(_first, examples))
             self._measured = MeasuredModel(
                 self._model,
@@ -146,6 +152,7 @@ class CheckpointSource:
         named: parts named by hand, as ``find_parts`` takes them.
         system: a system prompt, as ``InputBuilder`` takes it.
         special_token_ids: ids to report as ``special``; None: those of the tokenizer.
+        inputs_file: the user's.
     """
 
     def __init__(
@@ -161,11 +168,14 @@ class CheckpointSource:
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
         special_token_ids: Iterable[int] | None = None,
+        inputs_file: InputsFile = NO_INPUTS_FILE,
     ) -> None:
         self.checkpoint = checkpoint
         self.kind = checkpoint.kind
         self.plan: LoadPlan | None = None
-        self._processor = processor
+        self._given_processor = processor
+        self._inputs_file = inputs_file.over(family_file(checkpoint.config.model_type))
+        self._model: Any = None
         self._device = device
         self._loading: dict[str, Any] = {
             "dtype": dtype,
@@ -173,7 +183,7 @@ class CheckpointSource:
             "attn_implementation": attn_implementation,
         }
         self._range_reads = range_reads
-        self._named = dict(named or {})
+        self._named = {**inputs_file.parts, **(named or {})}
         self._system = system
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._measured: MeasuredModel | None = None
@@ -182,7 +192,7 @@ class CheckpointSource:
     @property
     def facts(self) -> dict[str, Any]:
         """What a record says of the checkpoint."""
-        return checkpoint_facts(self.checkpoint)
+        return checkpoint_facts(self.checkpoint) | {"inputs_file": self._inputs_file.record}
 
     @property
     def bridges(self) -> list[str]:
@@ -206,20 +216,29 @@ class CheckpointSource:
         return (str(Path(source).resolve()) if Path(source).is_dir() else source), revision
 
     @cached_property
-    def builder(self) -> InputBuilder:
-        """What makes inputs of samples, with the processor of the checkpoint.
-
-        Raises:
-            NormprobeError: the processor cannot be loaded.
-        """
-        processor = self._processor or load_processor(
+    def _processor(self) -> Any:
+        if self._given_processor is not None:
+            return self._given_processor
+        return load_processor(
             self.checkpoint.source,
             revision=self.checkpoint.revision,
             trust_remote_code=self.checkpoint.trust_remote_code,
             auto_class=_AUTO_CLASSES.get(self.kind, "AutoProcessor"),
+            load=self._inputs_file.load_processor,
             bridges=self.checkpoint.bridges,
         )
-        return InputBuilder(processor, self._system, self.checkpoint.config.model_type)
+
+    @property
+    def builder(self) -> InputBuilder:
+        """What makes inputs of samples, with the processor of the checkpoint.
+
+        It holds the model as soon as that is loaded.
+
+        Raises:
+            NormprobeError: the processor cannot be loaded.
+        """
+        config = self.checkpoint.config
+        return _builder(self._processor, self._system, self._inputs_file, self._model, config)
 
     @property
     def tokenizer(self) -> Any:
@@ -245,7 +264,7 @@ class CheckpointSource:
         if self._measured is not None and self._holds(self._measured, needs):
             self._measured.notice_changed_weights()
             return self._measured
-        self._measured = None  # two copies of a model need not fit into memory
+        self._measured = self._model = None  # two copies of a model need not fit into memory
         self._needs = tuple(dict.fromkeys((*self._needs, *needs)))
         if not sys.stderr.isatty():
             transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -266,6 +285,9 @@ class CheckpointSource:
                 self.checkpoint.name,
                 ", ".join(bridges),
             )
+        if prepare := self._inputs_file.prepare:
+            prepare(model, self._processor)
+        self._model = model
         parts, found_by = find_or_trace(model, self._named, partial(_first, examples))
         special = builder.special_token_ids if self._special is None else self._special
         self._measured = MeasuredModel(model, parts, special, builder.vocabulary_ids, found_by)
@@ -297,6 +319,24 @@ def example_inputs(builder: InputBuilder, samples: Iterable[Sample]) -> BatchFea
         except RefusedSample as error:
             refusal = error
     raise refusal
+
+
+def _builder(
+    processor: Any, system: str | None, inputs_file: InputsFile, model: Any, config: Any = None
+) -> InputBuilder:
+    config = getattr(model, "config", None) if config is None else config
+    return InputBuilder(
+        processor,
+        system,
+        model_type=getattr(config, "model_type", None),
+        own_code=not type(config).__module__.startswith("transformers."),
+        inputs_file=inputs_file,
+        model=model,
+    )
+
+
+def _model_type(model: Any) -> str | None:
+    return getattr(getattr(model, "config", None), "model_type", None)
 
 
 def _all_of(needs: tuple[Needs, ...]) -> Needs:

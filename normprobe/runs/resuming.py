@@ -20,6 +20,7 @@ _FACTS = (
     "model_revision",
     "model_files",
     "adapter_revision",
+    "inputs_file",
     "data",
     "data_provenance",
     "data_files",

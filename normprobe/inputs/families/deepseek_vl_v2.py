@@ -12,10 +12,18 @@ from normprobe.inputs.families.placeholders import with_placeholder
 if TYPE_CHECKING:
     from transformers import BatchFeature
 
-MODEL_TYPES = ("deepseek_vl_v2",)
+parts = {
+    "vision_encoder": "vision",
+    "projector": "projector",
+    "text_embedding": "language.model.embed_tokens",
+    "decoder_layers": "language.model.layers",
+    "positions": "perturbation",  # `images_seq_mask` marks them
+}
 
 
-def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> BatchFeature:
     """One batch; the processor's own ``batchify`` pads it."""
     from transformers import BatchFeature
 

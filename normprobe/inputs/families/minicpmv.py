@@ -12,10 +12,18 @@ from normprobe.inputs.families.placeholders import with_placeholder
 if TYPE_CHECKING:
     from transformers import BatchFeature
 
-MODEL_TYPES = ("minicpmv",)
+parts = {
+    "vision_encoder": "vpm",
+    "projector": "resampler",
+    "text_embedding": "llm.model.embed_tokens",
+    "decoder_layers": "llm.model.layers",
+    "positions": "perturbation",  # `image_bound` marks them
+}
 
 
-def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> BatchFeature:
     """``data`` and ``attention_mask``, padded on the left; one list of images a prompt."""
     from transformers import BatchFeature
 

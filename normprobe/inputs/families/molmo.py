@@ -13,10 +13,21 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BatchFeature
 
-MODEL_TYPES = ("molmo",)
+parts = {
+    # The encoder returns the states of several layers, no single output: that stage is empty.
+    "vision_encoder": "model.vision_backbone.image_vit.transformer.resblocks",
+    "projector": "model.vision_backbone.image_projector",
+    "text_embedding": "model.transformer.wte",
+    "decoder_layers": "model.transformer.blocks",
+    "class_rows": 0,  # removed before the projector
+    "fusion": "added",
+    "positions": "perturbation",  # `image_input_idx` marks them
+}
 
 
-def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> BatchFeature:
     """One batch, padded on the right.
 
     Raises:

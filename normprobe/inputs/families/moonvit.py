@@ -11,14 +11,16 @@ from normprobe.inputs.standard import required_images
 if TYPE_CHECKING:
     from transformers import BatchFeature
 
-MODEL_TYPES = ("moonvit",)
+parts = {"vision_encoder": ""}
 
 
-def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> BatchFeature:
     """Images alone, as flat patches."""
     from transformers import BatchFeature
 
-    del system
+    del model, system
     inputs = processor(images=required_images(samples), return_tensors="pt")
     return BatchFeature(
         {"pixel_values": inputs["pixel_values"], "grid_hws": inputs["image_grid_hws"]}

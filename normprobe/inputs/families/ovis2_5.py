@@ -1,110 +1,54 @@
-"""Inputs of Ovis2.5, which has no processor: its model prepares them, with its tokenizer.
-
-Only the steps for one still image a prompt are here, and the empty thinking block that its own code
-lets the chat template add is left out.
-"""
+"""Ovis2.5, which has no processor: the model prepares its inputs, with its own tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normprobe.data.sample import Sample
-from normprobe.inputs.chat import render_chat
-from normprobe.inputs.families.placeholders import with_placeholder
+from normprobe.inputs.chat import NO_SYSTEM
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-    from torch import Tensor
-    from transformers import BatchFeature
-
-MODEL_TYPES = ("ovis2_5",)
-
-#: Ids that the text embedding table does not hold: the model puts visual tokens in their place.
-PATCH, IMAGE_START, IMAGE_END = -300, -301, -302
-
-#: The model's own default range of image sizes, in pixels.
-MIN_PIXELS, MAX_PIXELS = 448 * 448, 1344 * 1792
+parts = {
+    # Its last_hidden_state is normalised; the head reads the state before that norm.
+    "vision_encoder": "visual_tokenizer.vit",
+    # The table turns the probabilities that `visual_tokenizer.head` gives into visual tokens.
+    "projector": "vte",
+    "text_embedding": "llm.model.embed_tokens",
+    "decoder_layers": "llm.model.layers",
+    # Patches; then start and end of an image and of a video: rows of the visual table too.
+    "image_token_ids": (-300, -301, -302, -303, -304),
+}
 
 
-def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
-    """One batch, padded on the right.
+def load_processor(path: str) -> Any:
+    """The tokenizer: the folder names an image processor, which knows nothing of prompts."""
+    from transformers import AutoTokenizer
 
-    Args:
-        processor: the tokenizer of the checkpoint; its folder also holds the settings of the image
-            processor and the patch sizes.
-        samples: at least one.
-        system: as ``InputBuilder`` takes it.
+    return AutoTokenizer.from_pretrained(path)
 
-    Returns:
-        ``input_ids``, ``attention_mask``, and ``pixel_values`` [patches, values] with ``grid_thws``
-        [images, 3], both None without images.
-    """
+
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> dict[str, Any]:
+    """One batch, padded on the right. The empty thinking block is the model's own default."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
-    from transformers import BatchFeature
 
-    placed = with_placeholder(samples, "<image>\n")
-    texts = render_chat(processor, placed, system)
-    patches = _Patches(processor.name_or_path)
-    pixels: list[Tensor] = []
-    grids: list[Tensor] = []
-    prompts = []
-    for sample, text in zip(samples, texts, strict=True):
-        before, *after = (
-            processor(piece, add_special_tokens=False)["input_ids"]
-            for piece in (text.split("<image>", 1) if sample.image is not None else [text])
+    opening = [] if system in (None, NO_SYSTEM) else [{"role": "system", "content": system}]
+    prompts, pixels, grids = [], [], []
+    for sample in samples:
+        image = [] if sample.image is None else [{"type": "image", "image": sample.image}]
+        content = [*image, {"type": "text", "text": sample.prompt}]
+        ids, values, grid = model.preprocess_inputs(
+            messages=[*opening, {"role": "user", "content": content}], add_generation_prompt=True
         )
-        if sample.image is not None:
-            flat, grid = patches(sample.image)
-            pixels.append(flat)
+        prompts.append(ids[0])
+        if values is not None:
+            pixels.append(values)
             grids.append(grid)
-            before += [IMAGE_START, *[PATCH] * patches.tokens_of(grid), IMAGE_END]
-        prompts.append(torch.tensor([*before, *(after[0] if after else [])]))
-    masks = [torch.ones_like(ids) for ids in prompts]
-    return BatchFeature(
-        {
-            "input_ids": pad_sequence(prompts, batch_first=True),
-            "attention_mask": pad_sequence(masks, batch_first=True),
-            "pixel_values": torch.cat(pixels) if pixels else None,
-            "grid_thws": torch.stack(grids) if grids else None,
-        }
-    )
-
-
-class _Patches:
-    """Cuts images into flat patches. Each block of ``stride`` x ``stride`` becomes one token."""
-
-    def __init__(self, source: str) -> None:
-        from transformers import AutoImageProcessor, PreTrainedConfig
-
-        vision = PreTrainedConfig.get_config_dict(source)[0]["vit_config"]
-        self._size: int = vision["patch_size"]
-        self._stride: int = vision["hidden_stride"]
-        self._frames: int = vision["temporal_patch_size"]
-        auto: Any = AutoImageProcessor
-        self._processor = auto.from_pretrained(source, do_center_crop=False)
-
-    def __call__(self, image: Image) -> tuple[Tensor, Tensor]:
-        """Return ``[patches, values]``, and the grid: 1 frame, patches high, patches wide."""
-        import torch
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
-        size, stride, frames = self._size, self._stride, self._frames
-        height, width = smart_resize(
-            image.height, image.width, size * stride, MIN_PIXELS, MAX_PIXELS
-        )
-        resized = self._processor.preprocess(
-            image, size={"height": height, "width": width}, return_tensors="pt"
-        )["pixel_values"][0]
-        high, wide = height // size, width // size
-        blocks = resized.expand(frames, -1, -1, -1).reshape(
-            frames, -1, high // stride, stride, size, wide // stride, stride, size
-        )
-        # Patches go block by block, and within a block row by row; then what one patch holds.
-        flat = blocks.permute(2, 5, 3, 6, 1, 0, 4, 7).reshape(high * wide, -1)
-        return flat, torch.tensor([1, high, wide])
-
-    def tokens_of(self, grid: Tensor) -> int:
-        """How many visual tokens a grid of patches becomes."""
-        return int(grid.prod()) // self._stride**2
+    return {
+        "input_ids": pad_sequence(prompts, batch_first=True),
+        "attention_mask": pad_sequence([torch.ones_like(ids) for ids in prompts], batch_first=True),
+        "pixel_values": torch.cat(pixels) if pixels else None,
+        "grid_thws": torch.cat(grids) if grids else None,
+    }

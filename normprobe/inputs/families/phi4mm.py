@@ -12,10 +12,18 @@ from normprobe.inputs.families.placeholders import with_placeholder
 if TYPE_CHECKING:
     from transformers import BatchFeature
 
-MODEL_TYPES = ("phi4mm",)
+parts = {
+    "vision_encoder": "model.embed_tokens_extend.image_embed.img_processor",
+    "projector": "model.embed_tokens_extend.image_embed.img_projection",
+    "text_embedding": "model.embed_tokens",
+    "decoder_layers": "model.layers",
+    "image_token_ids": (200010,),  # a constant of its code, in no config
+}
 
 
-def build(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> BatchFeature:
     """One batch; the roles are written here, as the published examples write them."""
     from transformers import BatchFeature
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
+from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.table import layers_table
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.model.pixels import pixel_inputs
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
     INJECTION,

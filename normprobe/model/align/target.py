@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, on_output
+from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.align.norm import (
     GlobalWeightCompensatedLayerNorm,
     hidden_size_of,
@@ -27,7 +28,6 @@ from normprobe.model.embedding_table import embedding_scale, weight_of
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel, fitted, text_ids
-from normprobe.model.pixels import pixel_inputs
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.embedding_rows import row_norms
 from normprobe.statistics.token_metrics import token_norms

@@ -1,4 +1,6 @@
-"""What the structure of a model does not tell, as data: one entry a model type.
+"""What the structure of a model does not tell, as data: one entry a model type of transformers.
+
+What is known of families with code of their own stands in their files (``inputs.families``).
 
 Keys (a missing key is left to ``find_parts``, None says that there is no such part):
 
@@ -15,6 +17,24 @@ Keys (a missing key is left to ``find_parts``, None says that there is no such p
 """
 
 from typing import Any
+
+from normprobe.inputs.families import family_file
+
+#: What can be said of a model type, or named by hand.
+KEYS = (
+    "vision_encoder",
+    "projector",
+    "text_embedding",
+    "decoder_layers",
+    "family",
+    "fusion",
+    "image_token_ids",
+    "positions",
+    "channels_first",
+    "class_rows",
+    "videos_only",
+    "stream",
+)
 
 IN_SEQUENCE = "in-sequence"
 PREPENDED = "prepended"
@@ -146,57 +166,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma3n": {"stream": "altup", "projector": "model.embed_vision", "channels_first": True},
     "glm5_next": {"stream": "mean of stacked streams"},
     "qwen4_exp": {"stream": "mean of joined streams"},
-    # Families whose code lives in their repositories. Read from published excerpts, not executed.
-    "kimi_vl": {
-        "vision_encoder": "vision_tower",
-        "projector": "multi_modal_projector",
-        "text_embedding": "language_model.model.embed_tokens",
-        "decoder_layers": "language_model.model.layers",
-        "image_token_ids": "media_placeholder_token_id",
-    },
-    "moonvit": {"vision_encoder": ""},
-    "ovis2_5": {
-        # Its last_hidden_state is normalised; the head reads the state before that norm.
-        "vision_encoder": "visual_tokenizer.vit",
-        # The table turns the probabilities that `visual_tokenizer.head` gives into visual tokens.
-        "projector": "vte",
-        "text_embedding": "llm.model.embed_tokens",
-        "decoder_layers": "llm.model.layers",
-        # Patches; then start and end of an image and of a video: rows of the visual table too.
-        "image_token_ids": (-300, -301, -302, -303, -304),
-    },
-    "minicpmv": {
-        "vision_encoder": "vpm",
-        "projector": "resampler",
-        "text_embedding": "llm.model.embed_tokens",
-        "decoder_layers": "llm.model.layers",
-        "positions": PERTURBATION,
-    },
-    "molmo": {
-        # The encoder returns the states of several layers, no single output: that stage is empty.
-        "vision_encoder": "model.vision_backbone.image_vit.transformer.resblocks",
-        "projector": "model.vision_backbone.image_projector",
-        "text_embedding": "model.transformer.wte",
-        "decoder_layers": "model.transformer.blocks",
-        "class_rows": 0,  # removed before the projector
-        "fusion": ADDED,
-        "positions": PERTURBATION,
-    },
-    "deepseek_vl_v2": {
-        "vision_encoder": "vision",
-        "projector": "projector",
-        "text_embedding": "language.model.embed_tokens",
-        "decoder_layers": "language.model.layers",
-        "positions": PERTURBATION,
-    },
-    "phi4mm": {
-        "vision_encoder": "model.embed_tokens_extend.image_embed.img_processor",
-        "projector": "model.embed_tokens_extend.image_embed.img_projection",
-        "text_embedding": "model.embed_tokens",
-        "decoder_layers": "model.layers",
-        "image_token_ids": (200010,),  # a constant of its code, in no config
-    },
-    # The same model inside transformers, which lists it with the language models.
+    # transformers lists it with the language models.
     "phi4_multimodal": {
         "vision_encoder": "model.embed_tokens_extend.image_embed.img_processor",
         "projector": "model.embed_tokens_extend.image_embed.img_projection_down",
@@ -204,3 +174,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "decoder_layers": "model.layers",
     },
 }
+
+
+def overrides_of(model_type: str | None) -> dict[str, Any]:
+    """What is known of a model type beside its structure, that of families with own code included.
+
+    Args:
+        model_type: ``config.model_type``.
+    """
+    return {**OVERRIDES.get(model_type or "", {}), **family_file(model_type).parts}

@@ -21,7 +21,14 @@ from normprobe.model.find.candidates import (
     largest,
     size_of,
 )
-from normprobe.model.find.overrides import ADDED, DISCRETE, IN_SEQUENCE, OVERRIDES, PERTURBATION
+from normprobe.model.find.overrides import (
+    ADDED,
+    DISCRETE,
+    IN_SEQUENCE,
+    KEYS,
+    PERTURBATION,
+    overrides_of,
+)
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.residual_stream import STREAMS
 
@@ -48,7 +55,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         model: a vision-language model, a bare vision encoder or a bare language model, on any
             device, meta included.
         named: parts named by hand, which are not looked for: dotted names by the keys of
-            ``overrides.OVERRIDES``, and ``image_token_ids``.
+            ``overrides.OVERRIDES``.
 
     Returns:
         The parts; a bare encoder has ``vision_encoder`` alone, a bare language model
@@ -61,9 +68,15 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     """
     named = named or {}
     names = {id(module): name for name, module in model.named_modules()}
-    override = {**OVERRIDES.get(getattr(_config(model), "model_type", ""), {}), **named}
+    if unknown := sorted(named.keys() - set(KEYS)):
+        raise NormprobeError(
+            f"parts named by hand: there is no part {unknown[0]!r}",
+            f"expected some of {', '.join(KEYS)}",
+        )
+    override = {**overrides_of(getattr(_config(model), "model_type", None)), **named}
     for role in _ROLES & named.keys():
-        check_name(model, role, named[role])
+        if isinstance(named[role], str):
+            check_name(model, role, named[role])
 
     def part(role: str, find: Callable[[], nn.Module | None]) -> Part | None:
         if role not in override:

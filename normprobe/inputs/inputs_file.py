@@ -1,0 +1,108 @@
+"""An inputs file: Python that says how one family of models takes its inputs.
+
+The package's own families are such files (``families``), and ``--inputs FILE.py`` names one of the
+user's. All of its names are optional::
+
+    def setup(): ...
+        # before the config is read: imports that register the classes of the model
+
+    def load_processor(path): ...
+        # what makes inputs, in place of AutoProcessor; path: a local folder with its files
+
+    def prepare(model, processor): ...
+        # once, when the model is loaded: what its README sets by hand
+
+    def build(model, processor, samples, system): ...
+        # samples to one batch: a mapping of what the model takes; values may be nested
+
+    parts = {"projector": "mlp1", "image_token_ids": (7,)}
+        # names of modules, and what else ``model.find.overrides`` lists
+
+What ``build`` returns may hold two masks, bool [batch, seq], which the model does not get:
+``visual_mask``, the positions of an image, where no token id tells them; ``structural_mask``, those
+of them that hold a learned newline or separator. It runs in forked processes, on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError, first_line
+
+BuildFunction = Callable[[Any, Any, Sequence[Sample], str | None], Mapping[str, Any]]
+
+_FUNCTIONS = ("setup", "load_processor", "prepare", "build")
+
+
+@dataclass(frozen=True)
+class InputsFile:
+    """What an inputs file holds; each function is None where the file has none.
+
+    Attributes:
+        setup: see above, like the four that follow.
+        load_processor: likewise.
+        prepare: likewise.
+        build: likewise.
+        parts: likewise.
+        record: what ``run.json`` says of it: path and SHA-256 of a user's file.
+    """
+
+    setup: Callable[[], None] | None = None
+    load_processor: Callable[[str], Any] | None = None
+    prepare: Callable[[Any, Any], None] | None = None
+    build: BuildFunction | None = None
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, other: InputsFile) -> InputsFile:
+        """This file, and the functions of another one that this one does not have."""
+        functions = {name: getattr(self, name) or getattr(other, name) for name in _FUNCTIONS}
+        return replace(self, **functions)
+
+
+NO_INPUTS_FILE = InputsFile()
+
+
+def read_inputs_file(path: str | Path) -> InputsFile:
+    """Run a user's inputs file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        NormprobeError: there is no such file, it fails, or it holds none of the names.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        spec = spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise ImportError("expected the name of a Python file, *.py")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code raises
+        raise NormprobeError(
+            f"--inputs: {path} cannot be used: {first_line(error)}",
+            "pass a Python file with some of: " + ", ".join((*_FUNCTIONS, "parts")),
+        ) from error
+    found = inputs_file_of(module)
+    if found == NO_INPUTS_FILE:
+        raise NormprobeError(
+            f"--inputs: {path} defines none of the names that are looked for",
+            "define some of: " + ", ".join((*_FUNCTIONS, "parts")),
+        )
+    record = {"path": str(path), "sha256": sha256(content).hexdigest()}
+    return replace(found, record=record)
+
+
+def inputs_file_of(module: ModuleType) -> InputsFile:
+    """What a module says of the inputs of a family."""
+    functions: dict[str, Any] = {name: getattr(module, name, None) for name in _FUNCTIONS}
+    return InputsFile(**functions, parts=getattr(module, "parts", {}))
