@@ -26,7 +26,7 @@ def build(processor: Any, samples: Sequence[Sample], system: str | None) -> Batc
                 {"role": "<|User|>", "content": placed.prompt},
                 {"role": "<|Assistant|>", "content": ""},
             ],
-            images=[] if placed.image is None else [placed.image],
+            images=list(placed.images),
             force_batchify=False,
             system_prompt=asked,
         )
