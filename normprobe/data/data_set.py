@@ -12,7 +12,6 @@ from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.draw import draw
 from normprobe.data.hub import load_hub_table
-from normprobe.data.images import image_hash
 from normprobe.data.local import read_file, read_folder
 from normprobe.data.paper_samples import PAPER, SHARES, choose_sources, draw_paper
 from normprobe.data.prompts import BUNDLED_PROMPTS, TEXT, read_text
@@ -80,12 +79,11 @@ class DataSet:
     def __iter__(self) -> Iterator[Sample]:
         for question in self._questions:
             try:
-                prompt, image = question.load()
+                prompt, images = question.load()
             except BadRow as error:
                 self.bad.refuse(error, question.id)
                 continue
-            picture = None if image is None else image_hash(image)
-            yield Sample(question.id, prompt, image, picture)
+            yield Sample(question.id, prompt, images)
 
 
 def open_data(

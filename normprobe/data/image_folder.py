@@ -40,5 +40,5 @@ def read_image_folder(folder: Path) -> Source | None:
     return Source(IMAGES, PROMPT, folder.name, where, questions) if questions else None
 
 
-def _load(name: str, folder: Path, place: Place) -> tuple[str, Image.Image]:
-    return PROMPT, read_image(name, folder, place)
+def _load(name: str, folder: Path, place: Place) -> tuple[str, tuple[Image.Image]]:
+    return PROMPT, (read_image(name, folder, place),)

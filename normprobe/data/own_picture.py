@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from normprobe.data.images import decode_image, image_hash
+from normprobe.data.images import decode_image
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 
@@ -24,7 +24,7 @@ def as_sample(image: Path | str | Image.Image | Sample, prompt: str = "") -> Sam
         return replace(image, prompt=prompt or image.prompt)
     if isinstance(image, Image.Image):
         picture = image.convert("RGB")
-        return Sample("image", prompt, picture, image_hash(picture))
+        return Sample("image", prompt, (picture,))
     path = Path(image)
     try:
         data = path.read_bytes()
@@ -34,4 +34,4 @@ def as_sample(image: Path | str | Image.Image | Sample, prompt: str = "") -> Sam
             "give the path of a picture",
         ) from error
     picture = decode_image(data, f"--image {path}")
-    return Sample(path.name, prompt, picture, image_hash(picture))
+    return Sample(path.name, prompt, (picture,))

@@ -61,11 +61,11 @@ def draw_paper(sources: Sequence[Source], seed: int, bad: BadRows) -> list[Quest
             if len(mine) == share:
                 break
             try:
-                _, image = question.load()
+                _, images = question.load()
             except BadRow as error:
                 bad.refuse(error, question.id)
                 continue
-            picture = None if image is None else image_hash(image)
+            picture = image_hash(images[0]) if images else None
             if picture is not None and picture not in seen:
                 seen.add(picture)
                 mine.append(question)

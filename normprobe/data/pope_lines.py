@@ -48,8 +48,8 @@ def read_pope_lines(
     return [Question(POPE, key, partial(_load, row, folder, place)) for key, place, row in lines]
 
 
-def _load(row: dict[str, Any], folder: Path, place: Place) -> tuple[str, Image.Image]:
+def _load(row: dict[str, Any], folder: Path, place: Place) -> tuple[str, tuple[Image.Image]]:
     question = text_cell(row["text"], place.at("text"))
     where = place.at("image")
     image = read_image(text_cell(row["image"], where), folder, where)
-    return fill_template(TEMPLATE, {"question": question}), image
+    return fill_template(TEMPLATE, {"question": question}), (image,)

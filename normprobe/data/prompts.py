@@ -1,4 +1,4 @@
-"""Prompts of one's own: a text file of one prompt a line, or JSON lines of image and prompt."""
+"""Prompts of one's own: a text file of one prompt a line, or JSON lines of images and prompt."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normprobe.data.bad_rows import Place
-from normprobe.data.cells import text_cell
+from normprobe.data.bad_rows import BadRow, Place
+from normprobe.data.cells import quoted, text_cell
 from normprobe.data.formats import read_lines
 from normprobe.data.images import read_image
 from normprobe.data.keys import content_keys
 from normprobe.data.question import Question, Source
+from normprobe.data.sample import IMAGE_MARK
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,7 +41,7 @@ def read_text(path: Path) -> Source:
 def read_prompt_lines(
     path: Path, lines: Sequence[tuple[str, Place, dict[str, Any]]]
 ) -> list[Question]:
-    """Questions of JSON lines with ``prompt`` and ``image``.
+    """Questions of JSON lines with ``prompt`` and ``image``, or a list ``images``.
 
     Args:
         path: the file. ``image`` names a file in its folder or below; absent, null or empty: the
@@ -48,18 +49,46 @@ def read_prompt_lines(
         lines: key, place and object of each line.
     """
     return [
-        Question(PROMPTS, key, partial(_load_line, row, path.parent, place), bool(row.get("image")))
+        Question(PROMPTS, key, partial(_load_line, row, path.parent, place), _has_image(row))
         for key, place, row in lines
     ]
 
 
-def _load_text(text: str, place: Place) -> tuple[str, None]:
-    return text_cell(text, place), None
+def _has_image(row: dict[str, Any]) -> bool:
+    return any(row.get(name) for name in ("image", "images"))
 
 
-def _load_line(row: dict[str, Any], folder: Path, place: Place) -> tuple[str, Image.Image | None]:
+def _load_text(text: str, place: Place) -> tuple[str, tuple[()]]:
+    return text_cell(text, place), ()
+
+
+def _load_line(
+    row: dict[str, Any], folder: Path, place: Place
+) -> tuple[str, tuple[Image.Image, ...]]:
     prompt = text_cell(row["prompt"], place.at("prompt"))
-    if row.get("image") in (None, ""):
-        return prompt, None
-    where = place.at("image")
-    return prompt, read_image(text_cell(row["image"], where), folder, where)
+    where, names = _image_names(row, place)
+    marks = prompt.count(IMAGE_MARK)
+    if names and marks not in (0, len(names)):
+        raise BadRow(
+            place.at("prompt"),
+            f"expected a mark {IMAGE_MARK} for each of {len(names)} images, or none; "
+            f"received {marks}.",
+            "Give the prompt as many marks as the row has images.",
+        )
+    return prompt, tuple(read_image(text_cell(name, where), folder, where) for name in names)
+
+
+def _image_names(row: dict[str, Any], place: Place) -> tuple[Place, list[Any]]:
+    """The cell that names the images of a row, and the names."""
+    one, several = row.get("image"), row.get("images")
+    where = place.at("images")
+    if several is None:
+        return place.at("image"), [] if one in (None, "") else [one]
+    if one not in (None, "") or not isinstance(several, list):
+        received = "image as well" if isinstance(several, list) else quoted(several)
+        raise BadRow(
+            where,
+            f"expected a list of image files and no other image, received {received}.",
+            "Write either one image or a list of images.",
+        )
+    return where, several

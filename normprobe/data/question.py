@@ -17,14 +17,14 @@ class Question:
     Attributes:
         benchmark: name of the benchmark; of one's own data ``text``, ``prompts`` or ``images``.
         key: identifies the row within the data set.
-        load: reads the row and returns the prompt and the decoded image, None where it has none.
+        load: reads the row and returns the prompt and its decoded images, as ``Sample`` has them.
             Raises ``BadRow`` if the row cannot be used.
         has_image: False where the row is known to be text alone.
     """
 
     benchmark: str
     key: str
-    load: Callable[[], tuple[str, Image.Image | None]]
+    load: Callable[[], tuple[str, tuple[Image.Image, ...]]]
     has_image: bool = True
 
     @property

@@ -106,7 +106,7 @@ def _load(
     options: Sequence[str],
     row_of: Mapping[str, tuple[int, Place]],
     text_only: bool,
-) -> tuple[str, Image.Image | None]:
+) -> tuple[str, tuple[Image.Image, ...]]:
     place = rows.places[row]
     question = text_cell(rows.cell(row, "question"), place.at("question"))
     cells = {
@@ -114,7 +114,7 @@ def _load(
         "hint": _text(rows, row, "hint"),
         "options": lettered(_options(rows, row, options)),
     }
-    return fill_template(template, cells), _image(rows, row, row_of, text_only)
+    return fill_template(template, cells), _images(rows, row, row_of, text_only)
 
 
 def _options(rows: Rows, row: int, columns: Sequence[str]) -> list[tuple[str, Any]]:
@@ -137,13 +137,14 @@ def _text(rows: Rows, row: int, column: str) -> str | None:
     )
 
 
-def _image(
+def _images(
     rows: Rows, row: int, row_of: Mapping[str, tuple[int, Place]], text_only: bool
-) -> Image.Image | None:
+) -> tuple[Image.Image, ...]:
+    """The image of a row; none where ``text_only`` says that a row may have none."""
     where = rows.places[row].at("image")
     cell = rows.cell(row, "image")
     if text_only and not is_present(cell):
-        return None
+        return ()
     if isinstance(cell, str) and row_of and 0 < len(cell) <= _MAX_REFERENCE:
         if cell not in row_of:
             raise BadRow(
@@ -154,4 +155,4 @@ def _image(
         cell = rows.cell(row_of[cell][0], "image")
     if isinstance(cell, str):
         cell = {"bytes": decode_base64(cell, where)}
-    return decode_image_cell(cell, where)
+    return (decode_image_cell(cell, where),)

@@ -1,8 +1,17 @@
-"""What every data set yields: one question with its image."""
+"""What every data set yields: one question with its images."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from PIL import Image
+
+from normprobe.data.images import image_hash
+
+IMAGE_MARK = "<image>"
+"""Says in a prompt where an image stands. A prompt without marks follows its images."""
 
 
 @dataclass(frozen=True)
@@ -11,12 +20,60 @@ class Sample:
 
     Attributes:
         id: ``"mmbench/1"``: unique within a data set.
-        prompt: the user turn, without any image placeholder.
-        image: RGB, upright (EXIF applied), transparency laid on white; ``None`` for text alone.
-        image_hash: ``images.image_hash`` of ``image``: equal pixels, equal hash, whatever the file.
+        prompt: the user turn without the placeholders of any model. ``IMAGE_MARK`` may say where
+            the images stand.
+        images: in the order of the prompt; none for text alone. RGB, upright (EXIF applied),
+            transparency laid on white.
     """
 
     id: str
     prompt: str
-    image: Image.Image | None
-    image_hash: str | None
+    images: tuple[Image.Image, ...] = ()
+
+    @property
+    def image(self) -> Image.Image | None:
+        """The first image, None for text alone."""
+        return self.images[0] if self.images else None
+
+    @cached_property
+    def image_hashes(self) -> tuple[str, ...]:
+        """``images.image_hash`` of each image: equal pixels, equal hash, whatever the file."""
+        return tuple(map(image_hash, self.images))
+
+    @property
+    def image_hash(self) -> str | None:
+        """What samples about the same images share: their hashes, joined by ``+``."""
+        return "+".join(self.image_hashes) or None
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the prompt says where its images stand. Other marks in it are text."""
+        return bool(self.images) and self.prompt.count(IMAGE_MARK) == len(self.images)
+
+    @property
+    def pieces(self) -> list[str | Image.Image]:
+        """The user turn: its texts and images in their order; no text is empty.
+
+        >>> Sample("text/1", "What does <image> mean in HTML?").pieces
+        ['What does <image> mean in HTML?']
+        """
+        if not self.is_marked:
+            return [*self.images, self.prompt]
+        first, *others = self.prompt.split(IMAGE_MARK)
+        pieces: list[str | Image.Image] = [first]
+        for image, text in zip(self.images, others, strict=True):
+            pieces += [image, text]
+        return [piece for piece in pieces if piece != ""]
+
+    def text_with(self, placeholder_of: Callable[[int], str], separator: str = "") -> str:
+        """The user turn as text, with a placeholder for each image.
+
+        Args:
+            placeholder_of: the placeholder of an image, by its number from 1.
+            separator: what follows each placeholder where the prompt has no marks.
+        """
+        placeholders = [placeholder_of(number + 1) for number in range(len(self.images))]
+        if not self.is_marked:
+            return "".join(placeholder + separator for placeholder in placeholders) + self.prompt
+        first, *others = self.prompt.split(IMAGE_MARK)
+        return first + "".join(map("".join, zip(placeholders, others, strict=True)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputBuilder:
-    """Turns samples into the inputs of one model: the image first, then the prompt.
+    """Turns samples into the inputs of one model: images and text in the order of their pieces.
 
     Attributes:
         processor: from ``load_processor``. A bare tokenizer reads the prompts and leaves the images
@@ -97,7 +97,8 @@ class InputBuilder:
     def _check_prompts(self, samples: Sequence[Sample]) -> None:
         placeholder = image_token(self.processor)
         for sample in samples:
-            if placeholder and placeholder in sample.prompt:
+            texts = [piece for piece in sample.pieces if isinstance(piece, str)]
+            if placeholder and any(placeholder in text for text in texts):
                 raise RefusedSample(
                     f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
                     "Remove it from the prompt; normprobe places the image itself.",
@@ -105,8 +106,6 @@ class InputBuilder:
 
 
 def _described(sample: Sample) -> str:
-    """The id, with the size of the image in pixels."""
-    if sample.image is None:
-        return sample.id
-    width, height = sample.image.size
-    return f"{sample.id} ({width}x{height} px)"
+    """The id, with the sizes of its images in pixels."""
+    sizes = ", ".join(f"{image.width}x{image.height} px" for image in sample.images)
+    return f"{sample.id} ({sizes})" if sizes else sample.id

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from PIL import Image
+
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 
@@ -33,11 +35,13 @@ PLAIN_LAYOUTS = {
 """What published prompts put around a turn, by model type, where there is no chat template."""
 
 _WORD = "normprobe"  # any word would do: it is looked for in rendered text
+_TEXT = Sample("", _WORD)
+_WITH_IMAGE = Sample("", _WORD, (Image.new("RGB", (1, 1)),))
 _Message = dict[str, Any]
 
 
 def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -> list[str]:
-    """Render each sample as a user turn, image first, with the opening of the model's turn.
+    """Render each sample as a user turn, with the opening of the model's turn.
 
     Args:
         processor: a processor or tokenizer with a chat template.
@@ -51,8 +55,7 @@ def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -
     opening = _system_messages(processor, system, parts)
     texts = []
     for sample in samples:
-        has_image = sample.image is not None
-        text = _render(processor, [*opening, _user(processor, sample.prompt, has_image, parts)])
+        text = _render(processor, [*opening, _user(processor, sample, parts)])
         if text is None:
             raise _unusable(processor, f"fails on {sample.id}")
         texts.append(text)
@@ -87,7 +90,9 @@ def _content(sample: Sample) -> list[_Message]:
 def render_plain(
     processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
 ) -> list[str]:
-    """Render each sample without a chat template: image placeholder, line break, prompt.
+    """Render each sample without a chat template.
+
+    Without marks in the prompt: an image placeholder and a line break each, then the prompt.
 
     Args:
         processor: a processor or tokenizer without a chat template.
@@ -103,10 +108,7 @@ def render_plain(
             f"--system: {type(processor).__name__} has no chat template, so no system prompt.",
             "Leave --system out.",
         )
-    turns = (
-        _user(processor, sample.prompt, sample.image is not None, parts=False)["content"]
-        for sample in samples
-    )
+    turns = (_user(processor, sample, parts=False)["content"] for sample in samples)
     return [layout.replace("{turn}", turn) for turn in turns]
 
 
@@ -133,11 +135,11 @@ def _takes_parts(processor: Any) -> bool:
         NormprobeError: neither way shows the prompt.
     """
     if is_multimodal(processor):
-        with_image = _render(processor, [_user(processor, _WORD, True, parts=True)])
-        without = _render(processor, [_user(processor, _WORD, False, parts=True)])
+        with_image = _render(processor, [_user(processor, _WITH_IMAGE, parts=True)])
+        without = _render(processor, [_user(processor, _TEXT, parts=True)])
         if _shows(_WORD, with_image) and with_image != without:
             return True
-    if _shows(_WORD, _render(processor, [_user(processor, _WORD, True, parts=False)])):
+    if _shows(_WORD, _render(processor, [_user(processor, _WITH_IMAGE, parts=False)])):
         return False
     raise _unusable(processor, "does not show the prompt")
 
@@ -146,7 +148,7 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
     """Choose the messages before the user turn."""
     if system is None:
         return []
-    user = _user(processor, _WORD, False, parts)
+    user = _user(processor, _TEXT, parts)
     asked = "" if system == NO_SYSTEM else system
     # Some templates take parts from the user but a string as system prompt.
     contents: list[Any] = [[{"type": "text", "text": asked}], asked] if parts else [asked]
@@ -170,13 +172,17 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
     )
 
 
-def _user(processor: Any, prompt: str, has_image: bool, parts: bool) -> _Message:
+def _user(processor: Any, sample: Sample, parts: bool) -> _Message:
     if parts:
-        image = [{"type": "image"}] if has_image else []
-        return {"role": "user", "content": [*image, {"type": "text", "text": prompt}]}
-    is_written = has_image and type(processor).__name__ not in _PLACE_THE_IMAGE
-    placeholder = image_token(processor) if is_written else None
-    return {"role": "user", "content": f"{placeholder}\n{prompt}" if placeholder else prompt}
+        content = [
+            {"type": "text", "text": piece} if isinstance(piece, str) else {"type": "image"}
+            for piece in sample.pieces
+        ]
+        return {"role": "user", "content": content}
+    writes_it = type(processor).__name__ in _PLACE_THE_IMAGE
+    placeholder = "" if writes_it else image_token(processor) or ""
+    text = sample.text_with(lambda _: placeholder, separator="\n" if placeholder else "")
+    return {"role": "user", "content": text}
 
 
 def _shows(text: str, rendered: str | None) -> bool:

@@ -120,10 +120,11 @@ def about_length(builder: InputBuilder, sample: Sample) -> int:
     tokens = 0 if tokenizer is None else len(tokenizer(sample.prompt)["input_ids"])
     # What processors tell inference engines; those without it give every image the same length.
     count = getattr(builder.processor, "_get_num_multimodal_tokens", None)
-    if sample.image is None or count is None:
+    if not sample.images or count is None:
         return tokens
+    sizes = [image.size[::-1] for image in sample.images]
     try:
-        return tokens + int(count([sample.image.size[::-1]])["num_image_tokens"][0])
+        return tokens + int(sum(count(sizes)["num_image_tokens"]))
     except REFUSALS:
         return tokens
 

@@ -54,12 +54,12 @@ def build(
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
-    images = [sample.image for sample in samples if sample.image is not None]
+    nested = [list(sample.images) for sample in samples]
+    images = [image for own in nested for image in own]
     if not images:
         return BatchFeature(dict(processor(text=texts, **options)))
     # Chat processors take a list of images for each text, older ones one flat list; some of either
     # kind want it the other way, and refuse what they do not understand.
-    nested = [[sample.image] if sample.image is not None else [] for sample in samples]
     first, second = (nested, images) if is_chat else (images, nested)
     try:
         return BatchFeature(dict(processor(text=texts, images=first, **options)))
@@ -71,14 +71,14 @@ def build(
 
 
 def required_images(samples: Sequence[Sample]) -> list[Image]:
-    """The images of all samples, for a bare vision encoder.
+    """The image of each sample, for a bare vision encoder.
 
     Raises:
-        ValueError: a sample has none.
+        ValueError: a sample has none, or several.
     """
-    images = [sample.image for sample in samples if sample.image is not None]
-    if len(images) < len(samples):
-        raise ValueError("a bare vision encoder needs an image in every sample")
+    images = [image for sample in samples for image in sample.images]
+    if any(len(sample.images) != 1 for sample in samples):
+        raise ValueError("a bare vision encoder needs one image in every sample")
     return images
 
 

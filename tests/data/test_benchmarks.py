@@ -75,7 +75,7 @@ def test_mmstar(tmp_path, red_png):
     }
     parquet.write_table(pa.table(columns), tmp_path / "val.parquet")
     (question,) = read_file(tmp_path / "val.parquet", BadRows()).questions
-    prompt, image = question.load()
+    prompt, (image,) = question.load()
     assert question.id == "mmstar/0"
     assert prompt == (
         "Which?\nOptions: A: cat, B: dog, C: ox, D: hen\n"

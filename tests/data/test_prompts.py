@@ -59,6 +59,22 @@ def test_image_and_prompt(lines):
     assert data.has_images
 
 
+def test_several_images(lines):
+    rows = [
+        {"id": "marked", "images": ["photos/red.png"] * 2, "prompt": "Is <image> like <image>?"},
+        {"id": "before", "images": ["photos/red.png"] * 2, "prompt": "Alike?"},
+        {"id": "one", "image": "photos/red.png", "prompt": "What is <image>?"},
+        {"id": "text", "images": [], "prompt": "What does <image> mean?"},
+    ]
+    marked, before, one, text = lines(*rows)
+    assert [len(sample.images) for sample in (marked, before, one, text)] == [2, 2, 1, 0]
+    assert marked.pieces == ["Is ", marked.images[0], " like ", marked.images[1], "?"]
+    assert before.pieces == [*before.images, "Alike?"]
+    assert one.pieces == ["What is ", one.image, "?"]
+    assert text.pieces == ["What does <image> mean?"]
+    assert [question.has_images for question in (lines(rows[0]), lines(rows[3]))] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -66,6 +82,16 @@ def test_image_and_prompt(lines):
         ({"prompt": "x", "image": "none.png"}, "line 1, column image: the image file 'none.png'"),
         ({"prompt": "x", "image": "../x.png"}, "line 1, column image: .* leaves the folder"),
         ({"prompt": "x", "image": ["a.png"]}, "line 1, column image: expected text"),
+        ({"prompt": "x", "images": "a.png"}, "line 1, column images: expected a list"),
+        ({"prompt": "x", "image": "a.png", "images": []}, "images: .* received image as well"),
+        ({"prompt": "x", "images": ["../x.png"]}, "line 1, column images: .* leaves the folder"),
+        ({"prompt": "x", "images": [None]}, "line 1, column images: expected text"),
+        (
+            {"prompt": "<image><image>", "image": "a.png"},
+            "mine.jsonl, line 1, column prompt: expected a mark <image> for each of 1 images, or "
+            "none; received 2",
+        ),
+        ({"prompt": "<image>", "images": ["a.png"] * 2}, "for each of 2 images, .* received 1"),
         ({"prompt": "x", "id": ""}, "line 1, column id: expected text"),
         ({"text": "x"}, "missing columns question_id, image; received text"),
         ({"caption": "x"}, "missing columns prompt, image; received caption"),

@@ -41,8 +41,8 @@ def test_short_image_cell_names_the_row_with_the_image(tmp_path):
         mmbench_row(2),
         mmbench_row(1000002, image=base64_image(BLUE)),
     )
-    assert first.load()[1].getpixel((0, 0)) == (0, 0, 255)
-    assert second.load()[1].getpixel((0, 0)) == (255, 0, 0)
+    assert first.load()[1][0].getpixel((0, 0)) == (0, 0, 255)
+    assert second.load()[1][0].getpixel((0, 0)) == (255, 0, 0)
 
 
 @pytest.mark.parametrize(

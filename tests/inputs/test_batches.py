@@ -19,7 +19,7 @@ def test_samples_that_the_processor_refuses_can_be_left_out(tmp_path, samples):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     qwen = load_processor(str(tmp_path))
     line = Image.new("RGB", (4000, 10))
-    lines = [Sample(f"pope/{number}", "What?", line, None) for number in (7, 8, 9)]
+    lines = [Sample(f"pope/{number}", "What?", (line,)) for number in (7, 8, 9)]
     bad = BadRows(skip=True)
     parts = [part for part, _ in batches([*samples[:3], *lines], InputBuilder(qwen), 2, bad)]
     assert [[sample.id for sample in part] for part in parts] == [

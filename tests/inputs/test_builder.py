@@ -100,7 +100,7 @@ def test_begin_token_is_there_once(processor, samples):
 
 
 def test_samples_with_and_without_image(specimen_processor, samples):
-    text_only = Sample("x/1", "Which?", None, None)
+    text_only = Sample("x/1", "Which?")
     ids = InputBuilder(specimen_processor).build([samples[0], text_only])["input_ids"]
     assert token_count(specimen_processor, ids, "<image>") == [64, 0]
     alone = InputBuilder(specimen_processor).build([text_only])
@@ -138,13 +138,13 @@ def test_bare_image_processor_reads_the_images(specimen_processor, samples):
     assert {name: tuple(value.shape) for name, value in inputs.items()} == {
         "pixel_values": (4, 3, 64, 64)
     }
-    with pytest.raises(NormprobeError, match="x/1: a bare vision encoder needs an image"):
-        builder.build([Sample("x/1", "Which?", None, None)])
+    with pytest.raises(NormprobeError, match="x/1: a bare vision encoder needs one image"):
+        builder.build([Sample("x/1", "Which?")])
 
 
 def test_images_of_different_token_counts(tiling, samples):
     images = [Image.new("RGB", size) for size in ((64, 64), (400, 60))]
-    mixed = [Sample(f"x/{i}", "Which?", image, None) for i, image in enumerate(images)]
+    mixed = [Sample(f"x/{i}", "Which?", (image,)) for i, image in enumerate(images)]
     counts = token_count(tiling, InputBuilder(tiling).build(mixed)["input_ids"], "<image>")
     alone = [InputBuilder(tiling).build([sample])["input_ids"] for sample in mixed]
     assert counts == [token_count(tiling, ids, "<image>")[0] for ids in alone]
@@ -156,13 +156,13 @@ def test_image_that_the_processor_refuses_names_its_sample(tmp_path, samples, si
     config = {"image_processor_type": "Qwen2VLImageProcessor"}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     qwen = load_processor(str(tmp_path))
-    line = Sample("pope/9", "What?", Image.new("RGB", (4000, 10)), None)
+    line = Sample("pope/9", "What?", (Image.new("RGB", (4000, 10)),))
     with pytest.raises(NormprobeError, match=r"refuses pope/9 \(4000x10 px\): .*aspect ratio"):
         InputBuilder(qwen).build([samples[0], line][-size:])
 
 
 def test_prompt_with_the_image_token_is_refused(specimen_processor, photo):
-    sample = Sample("x/1", "What is <image>?", photo, None)
+    sample = Sample("x/1", "What is <image>, and <image>?", (photo,))
     with pytest.raises(NormprobeError, match=r"x/1: the prompt contains .* '<image>'"):
         InputBuilder(specimen_processor).build([sample])
 

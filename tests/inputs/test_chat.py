@@ -30,9 +30,9 @@ BROKEN = "{{ raise_exception('never') }}"
 
 @pytest.fixture
 def render(processor, photo):
-    def render_with(template, system=None, image=photo, prompt="Which?"):
+    def render_with(template, system=None, images=(photo,), prompt="Which?"):
         processor.chat_template = template
-        return render_chat(processor, [Sample("x/1", prompt, image, None)], system)[0]
+        return render_chat(processor, [Sample("x/1", prompt, images)], system)[0]
 
     return render_with
 
@@ -51,8 +51,8 @@ def test_image_comes_first_whatever_the_template_reads(render, template, expecte
 
 
 def test_text_alone_has_no_placeholder(render):
-    assert render(PARTS, image=None) == "[user]Which?[assistant]"
-    assert render(STRINGS, image=None) == "[user]Which?[assistant]"
+    assert render(PARTS, images=()) == "[user]Which?[assistant]"
+    assert render(STRINGS, images=()) == "[user]Which?[assistant]"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_template_that_fails_on_one_prompt_names_it(render):
 
 def test_bare_tokenizer_gets_strings(processor, photo):
     processor.tokenizer.chat_template = STRINGS
-    samples = [Sample("x/1", "Which?", photo, None)]
+    samples = [Sample("x/1", "Which?", (photo,))]
     assert render_chat(processor.tokenizer, samples, None) == ["[user]Which?[assistant]"]
 
 
 def test_plain(processor, photo):
-    samples = [Sample("x/1", "Which?", photo, None), Sample("x/2", "Who?", None, None)]
+    samples = [Sample("x/1", "Which?", (photo,)), Sample("x/2", "Who?")]
     assert render_plain(processor, samples, "none") == ["<image>\nWhich?", "Who?"]
     assert render_plain(processor.tokenizer, samples, None) == ["Which?", "Who?"]
     with pytest.raises(NormprobeError, match="no chat template, so no system prompt"):
@@ -118,6 +118,6 @@ def test_plain(processor, photo):
 @pytest.mark.parametrize("model_type", PLAIN_LAYOUTS)
 def test_plain_layouts_stand_around_the_turn(model_type):
     tokenizer = SimpleNamespace(chat_template=None)
-    sample = Sample("a", "What is it?", None, None)
+    sample = Sample("a", "What is it?")
     (text,) = render_plain(tokenizer, [sample], None, PLAIN_LAYOUTS[model_type])
     assert text == PLAIN_LAYOUTS[model_type].format(turn="What is it?")

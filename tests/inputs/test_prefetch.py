@@ -24,7 +24,7 @@ def made(lengths, fail_at=None):
     def load(number, words):
         if number == fail_at:
             raise NormprobeError(f"row {number} is bad", "mend it")
-        return "word " * words, Image.new("RGB", (40, 30), (number, 0, 0))
+        return "word " * words, (Image.new("RGB", (40, 30), (number, 0, 0)),)
 
     return DataSet(
         "made",

@@ -63,7 +63,7 @@ class Setting:
 
     def build(self, image):
         model_type = self.model.config.model_type
-        sample = Sample("square", "What?", image, None)
+        sample = Sample("square", "What?", (image,))
         return InputBuilder(self.processor, model_type=model_type).build([sample])
 
     def decoder_input(self, image):

@@ -101,7 +101,7 @@ def test_placeholders_that_come_later_are_asked_for_then() -> None:
     model = measured("ovis2")
     builder = InputBuilder(make_processor("ovis2"), model_type="ovis2")
     small, large = (
-        builder.build([Sample("a", "What?", Image.effect_noise(size, 64).convert("RGB"), None)])
+        builder.build([Sample("a", "What?", (Image.effect_noise(size, 64).convert("RGB"),))])
         for size in ((16, 16), (96, 64))
     )
     assert set(small["input_ids"][0].tolist()) < set(large["input_ids"][0].tolist())

@@ -34,7 +34,7 @@ def build(
                 {"role": "<|User|>", "content": placed.prompt},
                 {"role": "<|Assistant|>", "content": ""},
             ],
-            images=[] if placed.image is None else [placed.image],
+            images=list(placed.images),
             force_batchify=False,
             system_prompt=asked,
         )

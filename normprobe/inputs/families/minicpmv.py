@@ -28,7 +28,7 @@ def build(
     from transformers import BatchFeature
 
     placed = with_placeholder(samples, "(<image>./</image>)\n")
-    images = [[sample.image] if sample.image is not None else [] for sample in samples]
+    images = [list(sample.images) for sample in samples]
     texts = render_chat(processor.tokenizer, placed, system)
     data = dict(processor(texts, images, return_tensors="pt"))
     mask = data.pop("attention_mask").long()

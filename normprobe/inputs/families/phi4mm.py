@@ -30,7 +30,7 @@ def build(
     opening = "" if system in (None, NO_SYSTEM) else f"<|system|>{system}<|end|>"
     texts = [
         f"{opening}<|user|>{sample.prompt}<|end|><|assistant|>"
-        for sample in with_placeholder(samples, "<|image_1|>")
+        for sample in with_placeholder(samples, "<|image_{}|>")
     ]
-    images = [sample.image for sample in samples if sample.image is not None]
+    images = [image for sample in samples for image in sample.images]
     return BatchFeature(dict(processor(text=texts, images=images or None, return_tensors="pt")))

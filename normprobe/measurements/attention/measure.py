@@ -89,7 +89,7 @@ def attention_of(
     assert sample.image is not None
     return measure_attention(
         model,
-        lambda picture: builder.build([replace(sample, image=picture)]),
+        lambda picture: builder.build([replace(sample, images=(picture,))]),
         sample.image,
         decode=builder.tokenizer.decode,
         words=words,

@@ -101,7 +101,7 @@ def test_the_prompt_is_in_the_text(family, load, samples):
 
 @every_family
 def test_text_alone(family, load, repository, samples):
-    sample = replace(samples[0], image=None)
+    sample = replace(samples[0], images=())
     inputs = InputBuilder(load(family), model_type=family).build([sample])
     (state,) = last_states(family, repository, inputs)
     assert np.isfinite(state).all()
@@ -128,7 +128,7 @@ def test_a_system_prompt(family, load, samples):
     ],
 )
 def test_a_placeholder_in_the_prompt_is_refused(family, placeholder, load, samples):
-    bad = replace(samples[0], prompt=f"What is {placeholder}?")
+    bad = replace(samples[0], prompt=f"What is {placeholder} or {placeholder}?")
     with pytest.raises(NormprobeError, match="placeholder"):
         InputBuilder(load(family), model_type=family).build([bad])
 
@@ -156,7 +156,7 @@ def test_molmo_pads_on_the_right(load, samples):
 
 
 def test_molmo_does_not_mix_samples_with_and_without_images(load, samples):
-    mixed = [samples[0], replace(samples[1], image=None)]
+    mixed = [samples[0], replace(samples[1], images=())]
     with pytest.raises(NormprobeError, match="with and without an image"):
         InputBuilder(load("molmo"), model_type="molmo").build(mixed)
 
@@ -203,7 +203,7 @@ def test_moonvit_gets_the_grid_under_its_own_name(load, samples):
     inputs = InputBuilder(load("moonvit"), model_type="moonvit").build(samples)
     assert set(inputs) == {"pixel_values", "grid_hws"}
     with pytest.raises(NormprobeError, match="image in every sample"):
-        InputBuilder(load("moonvit"), model_type="moonvit").build([replace(samples[0], image=None)])
+        InputBuilder(load("moonvit"), model_type="moonvit").build([replace(samples[0], images=())])
 
 
 def test_stacked_pads_every_axis_at_its_end():

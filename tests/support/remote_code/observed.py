@@ -46,7 +46,9 @@ def observe(family: str, model: nn.Module, processor: Any, samples: Sequence[Sam
     builder = InputBuilder(processor, model_type=family)
     inputs = builder.build(samples)
     states, vision = _run(family, model, inputs)
-    inverted = [replace(sample, image=ImageOps.invert(sample.image)) for sample in samples]
+    inverted = [
+        replace(sample, images=tuple(map(ImageOps.invert, sample.images))) for sample in samples
+    ]
     others, _ = _run(family, model, builder.build(inverted))
     moved = (states.layers[0].entered != others.layers[0].entered).any(axis=-1)
     return Observed(states, _groups(family, processor, inputs, moved), vision)

@@ -1,0 +1,42 @@
+from PIL import Image
+
+from normprobe.data.images import image_hash
+from normprobe.data.sample import Sample
+
+RED, BLUE = (Image.new("RGB", (4, 3), colour) for colour in ("red", "blue"))
+
+
+def placeholder(number):
+    return f"<{number}>"
+
+
+def test_text_alone_keeps_its_marks():
+    sample = Sample("a", "What is <image>?")
+    assert sample.pieces == ["What is <image>?"]
+    assert sample.text_with(placeholder, "\n") == "What is <image>?"
+    assert (sample.image, sample.image_hashes, sample.image_hash) == (None, (), None)
+
+
+def test_images_stand_before_a_prompt_without_marks():
+    sample = Sample("a", "Alike?", (RED, BLUE))
+    assert sample.pieces == [RED, BLUE, "Alike?"]
+    assert sample.text_with(placeholder, "\n") == "<1>\n<2>\nAlike?"
+
+
+def test_marks_say_where_images_stand():
+    sample = Sample("a", "<image>and <image><image>: alike?", (RED, BLUE, RED))
+    assert sample.pieces == [RED, "and ", BLUE, RED, ": alike?"]
+    assert sample.text_with(placeholder, "\n") == "<1>and <2><3>: alike?"
+
+
+def test_marks_that_are_not_one_an_image_are_text():
+    sample = Sample("a", "<image> or <image>?", (RED,))
+    assert sample.pieces == [RED, "<image> or <image>?"]
+    assert sample.text_with(placeholder) == "<1><image> or <image>?"
+
+
+def test_hashes():
+    red, blue = image_hash(RED), image_hash(BLUE)
+    assert Sample("a", "", (RED, BLUE)).image_hashes == (red, blue)
+    assert Sample("a", "", (RED,)).image_hash == red
+    assert len({Sample("a", "", images).image_hash for images in ((RED, BLUE), (BLUE, RED))}) == 2
