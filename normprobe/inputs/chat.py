@@ -79,12 +79,17 @@ def conversations(
     if not _takes_parts(processor):
         raise ValueError("the chat template takes no image parts")
     opening = _system_messages(processor, system, parts=True)
-    return [[*opening, {"role": "user", "content": _content(sample)}] for sample in samples]
+    return [[*opening, {"role": "user", "content": content_of(sample)}] for sample in samples]
 
 
-def _content(sample: Sample) -> list[_Message]:
-    image = [] if sample.image is None else [{"type": "image", "image": sample.image}]
-    return [*image, {"type": "text", "text": sample.prompt}]
+def content_of(sample: Sample) -> list[_Message]:
+    """The user turn of a sample in parts, each image among them as a picture."""
+    return [
+        {"type": "text", "text": piece}
+        if isinstance(piece, str)
+        else {"type": "image", "image": piece}
+        for piece in sample.pieces
+    ]
 
 
 def render_plain(

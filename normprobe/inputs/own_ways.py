@@ -75,14 +75,15 @@ def _check(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample])
     """
     from normprobe.inputs.pixels import pixel_inputs
 
-    if any(sample.image is not None for sample in samples) and not pixel_inputs(inputs):
+    if any(sample.images for sample in samples) and not pixel_inputs(inputs):
         raise ValueError("the inputs hold no pixels, though there is an image")
     tokenizer, ids = tokenizer_of(processor), inputs.get("input_ids")
     if tokenizer is None or ids is None:
         return
     for sample, row in zip(samples, ids.tolist(), strict=True):
         text = tokenizer.decode([token for token in row if token >= 0])
-        if _without_spaces(sample.prompt) not in _without_spaces(text):
+        pieces = [piece for piece in sample.pieces if isinstance(piece, str)]
+        if not all(_without_spaces(piece) in _without_spaces(text) for piece in pieces):
             raise ValueError(f"the prompt of {sample.id} is not in input_ids")
 
 

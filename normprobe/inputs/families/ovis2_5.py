@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from normprobe.data.sample import Sample
-from normprobe.inputs.chat import NO_SYSTEM
+from normprobe.inputs.chat import NO_SYSTEM, content_of
+from normprobe.inputs.families.placeholders import refuse_placeholder
 
 parts = {
     # Its last_hidden_state is normalised; the head reads the state before that norm.
@@ -24,7 +25,7 @@ def load_processor(path: str) -> Any:
     """The tokenizer: the folder names an image processor, which knows nothing of prompts."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(path)
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=True)
 
 
 def build(
@@ -34,14 +35,12 @@ def build(
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
+    refuse_placeholder(samples, "<image>")  # the model deletes it from texts
     opening = [] if system in (None, NO_SYSTEM) else [{"role": "system", "content": system}]
     prompts, pixels, grids = [], [], []
     for sample in samples:
-        image = [] if sample.image is None else [{"type": "image", "image": sample.image}]
-        content = [*image, {"type": "text", "text": sample.prompt}]
-        ids, values, grid = model.preprocess_inputs(
-            messages=[*opening, {"role": "user", "content": content}], add_generation_prompt=True
-        )
+        user = {"role": "user", "content": content_of(sample)}
+        ids, values, grid = model.preprocess_inputs([*opening, user], add_generation_prompt=True)
         prompts.append(ids[0])
         if values is not None:
             pixels.append(values)

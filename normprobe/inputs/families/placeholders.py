@@ -20,13 +20,19 @@ def with_placeholder(samples: Sequence[Sample], placeholder: str) -> list[Sample
     """
     mark = placeholder.rstrip()
     separator = placeholder.removeprefix(mark)
-    placed = []
+    refuse_placeholder(samples, mark.format(1))
+    return [replace(sample, prompt=sample.text_with(mark.format, separator)) for sample in samples]
+
+
+def refuse_placeholder(samples: Sequence[Sample], mark: str) -> None:
+    """Refuse prompts with a text that the model would take for an image.
+
+    Raises:
+        NormprobeError: a prompt contains it.
+    """
     for sample in samples:
-        written = mark.format(1)
-        if any(written in piece for piece in sample.pieces if isinstance(piece, str)):
+        if any(mark in piece for piece in sample.pieces if isinstance(piece, str)):
             raise NormprobeError(
-                f"{sample.id}: the prompt contains this model's image placeholder {written!r}.",
+                f"{sample.id}: the prompt contains this model's image placeholder {mark!r}.",
                 "Remove it from the prompt; normprobe places the image itself.",
             )
-        placed.append(replace(sample, prompt=sample.text_with(mark.format, separator)))
-    return placed

@@ -4,6 +4,7 @@ import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 
 import numpy as np
@@ -11,14 +12,15 @@ import pytest
 import torch
 from support.capture import replaced_forward
 from support.remote_code.expected import PARTS
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs import families
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import MODULES, build_function
+from normprobe.inputs.families import MODULES, family_file
 from normprobe.inputs.families.molmo import stacked
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
 from normprobe.inputs.processor import load_processor
 
 every_family = pytest.mark.parametrize("family", PARTS)
@@ -32,8 +34,20 @@ def samples():
 
 
 @pytest.fixture(scope="module")
-def load(repository):
-    return lambda family: load_processor(str(repository(family)), trust_remote_code=True)
+def builder(repository):
+    """``builder(family)`` makes the inputs of a family, with its processor and model."""
+
+    @cache
+    def load(family):
+        load = family_file(family).load_processor
+        processor = load_processor(str(repository(family)), trust_remote_code=True, load=load)
+        return processor, model_of(family, repository)
+
+    def make(family, system=None):
+        processor, model = load(family)
+        return InputBuilder(processor, system, family, True, family_file(family), model)
+
+    return make
 
 
 def text_of(processor, inputs):
@@ -42,9 +56,14 @@ def text_of(processor, inputs):
     return tokenizer.decode([int(token) for token in ids if 0 <= token < len(tokenizer)])
 
 
+def model_of(family, repository):
+    auto = AutoModel if family == "moonvit" else AutoModelForCausalLM
+    return auto.from_pretrained(repository(family), trust_remote_code=True).eval()
+
+
 def last_states(family, repository, inputs):
     """What the last decoder layer gives at the tokens that are no padding, sample by sample."""
-    model = AutoModelForCausalLM.from_pretrained(repository(family), trust_remote_code=True).eval()
+    model = model_of(family, repository)
     last = model.get_submodule(PARTS[family].decoder_layers)[-1]
     seen = []
     with torch.no_grad(), replaced_forward(last, lambda entered, output: seen.append(entered)):
@@ -53,26 +72,24 @@ def last_states(family, repository, inputs):
     return [state[mask] for state, mask in zip(seen[0], masks, strict=True)]
 
 
-def test_every_file_is_found_under_the_model_types_that_it_names():
-    files = [file.name for file in pkgutil.iter_modules(families.__path__)]
-    named = {}
-    for file in files:
-        module = import_module(f"{families.__name__}.{file}")
-        named |= dict.fromkeys(getattr(module, "MODEL_TYPES", ()), file)
-    assert named == MODULES
+def test_every_file_is_named():
+    modules = [file.name for file in pkgutil.iter_modules(families.__path__)]
+    shared = {"placeholders"}
+    assert set(modules) - shared == set(MODULES.values())
     for model_type, file in MODULES.items():
-        assert build_function(model_type) is import_module(f"{families.__name__}.{file}").build
+        module = import_module(f"{families.__name__}.{file}")
+        assert family_file(model_type) == inputs_file_of(module) != NO_INPUTS_FILE
 
 
 @pytest.mark.parametrize("model_type", [None, "", "llava", "placeholders"])
 def test_other_types_have_no_way_of_their_own(model_type):
-    assert build_function(model_type) is None
+    assert family_file(model_type) == NO_INPUTS_FILE
 
 
 def test_asking_for_no_family_imports_none():
     code = (
-        "import sys; from normprobe.inputs.families import MODULES, build_function; "
-        "build_function('llava'); loaded = set(sys.modules); "
+        "import sys; from normprobe.inputs.families import MODULES, family_file; "
+        "family_file('llava'); loaded = set(sys.modules); "
         "assert not {f'normprobe.inputs.families.{name}' for name in MODULES.values()} & loaded; "
         "assert not {'torch', 'transformers'} & loaded"
     )
@@ -80,42 +97,38 @@ def test_asking_for_no_family_imports_none():
 
 
 @every_family
-def test_a_batch_holds_what_its_samples_hold(family, load, repository, samples):
+def test_a_batch_holds_what_its_samples_hold(family, builder, repository, samples):
     """Neither padding nor the other sample changes a state."""
-    processor = load(family)
-    together = last_states(
-        family, repository, InputBuilder(processor, model_type=family).build(samples)
-    )
+    together = last_states(family, repository, builder(family).build(samples))
     for sample, state in zip(samples, together, strict=True):
-        inputs = InputBuilder(processor, model_type=family).build([sample])
+        inputs = builder(family).build([sample])
         (alone,) = last_states(family, repository, inputs)
         np.testing.assert_allclose(state, alone, rtol=1e-4, atol=1e-4)
 
 
 @every_family
-def test_the_prompt_is_in_the_text(family, load, samples):
-    processor = load(family)
-    text = text_of(processor, InputBuilder(processor, model_type=family).build(samples[:1]))
+def test_the_prompt_is_in_the_text(family, builder, samples):
+    made = builder(family)
+    text = text_of(made.processor, made.build(samples[:1]))
     assert samples[0].prompt in text
 
 
 @every_family
-def test_text_alone(family, load, repository, samples):
+def test_text_alone(family, builder, repository, samples):
     sample = replace(samples[0], images=())
-    inputs = InputBuilder(load(family), model_type=family).build([sample])
+    inputs = builder(family).build([sample])
     (state,) = last_states(family, repository, inputs)
     assert np.isfinite(state).all()
 
 
 @every_own_way
-def test_a_system_prompt(family, load, samples):
-    processor = load(family)
+def test_a_system_prompt(family, builder, samples):
+    made = builder(family, "Be brief.")
     if family == "molmo":  # it writes the roles itself
         with pytest.raises(NormprobeError, match="no system role"):
-            InputBuilder(processor, "Be brief.", family).build(samples)
+            made.build(samples)
         return
-    inputs = InputBuilder(processor, "Be brief.", family).build(samples[:1])
-    assert "Be brief." in text_of(processor, inputs)
+    assert "Be brief." in text_of(made.processor, made.build(samples[:1]))
 
 
 @pytest.mark.parametrize(
@@ -127,20 +140,19 @@ def test_a_system_prompt(family, load, samples):
         ("phi4mm", "<|image_1|>"),
     ],
 )
-def test_a_placeholder_in_the_prompt_is_refused(family, placeholder, load, samples):
+def test_a_placeholder_in_the_prompt_is_refused(family, placeholder, builder, samples):
     bad = replace(samples[0], prompt=f"What is {placeholder} or {placeholder}?")
     with pytest.raises(NormprobeError, match="placeholder"):
-        InputBuilder(load(family), model_type=family).build([bad])
+        builder(family).build([bad])
 
 
-def test_a_processor_of_another_making_is_named_not_traced(load, samples):
+def test_a_processor_of_another_making_is_named_not_traced(builder, samples):
     with pytest.raises(NormprobeError, match="refuses"):
-        InputBuilder(load("kimi_vl"), model_type="molmo").build(samples[:1])
+        replace(builder("molmo"), processor=builder("kimi_vl").processor).build(samples[:1])
 
 
-def test_molmo_pads_on_the_right(load, samples):
-    processor = load("molmo")
-    batch = InputBuilder(processor, model_type="molmo").build(samples)
+def test_molmo_pads_on_the_right(builder, samples):
+    processor, batch = builder("molmo").processor, builder("molmo").build(samples)
     numbers_of_crops = []
     for row, sample in enumerate(samples):
         own = processor.process(images=[sample.image], text=sample.prompt)
@@ -155,24 +167,24 @@ def test_molmo_pads_on_the_right(load, samples):
     assert len(set(numbers_of_crops)) == 2  # so one of them was padded
 
 
-def test_molmo_does_not_mix_samples_with_and_without_images(load, samples):
+def test_molmo_does_not_mix_samples_with_and_without_images(builder, samples):
     mixed = [samples[0], replace(samples[1], images=())]
     with pytest.raises(NormprobeError, match="with and without an image"):
-        InputBuilder(load("molmo"), model_type="molmo").build(mixed)
+        builder("molmo").build(mixed)
 
 
-def test_minicpmv_takes_one_dict(load, samples):
-    inputs = InputBuilder(load("minicpmv"), model_type="minicpmv").build(samples)
+def test_minicpmv_takes_one_dict(builder, samples):
+    inputs = builder("minicpmv").build(samples)
     assert set(inputs) == {"data", "attention_mask"}
     positions, mask = inputs["data"]["position_ids"], inputs["attention_mask"]
     for row, kept in zip(positions, mask.bool(), strict=True):
         assert row[kept].tolist() == list(range(int(kept.sum())))
 
 
-def test_ovis_patches_are_blocks_of_neighbours(load, samples):
+def test_ovis_patches_are_blocks_of_neighbours(builder, samples):
     """Patch k of the flat list, against the pixels at the place where it must come from."""
-    processor, sample = load("ovis2_5"), samples[0]
-    inputs = InputBuilder(processor, model_type="ovis2_5").build([sample])
+    sample = samples[0]
+    inputs = builder("ovis2_5").build([sample])
     (_, high, wide), size = inputs["grid_thws"][0].tolist(), 56
     resized = sample.image.resize((wide * size, high * size), 3)  # bicubic, as SigLIP does
     pixels = (np.asarray(resized, dtype=np.float64) / 127.5 - 1).transpose(2, 0, 1)
@@ -190,8 +202,8 @@ def test_ovis_patches_are_blocks_of_neighbours(load, samples):
         np.testing.assert_allclose(patch, expected.reshape(-1), atol=1e-5)
 
 
-def test_ovis_ids_stand_between_indicators(load, samples):
-    inputs = InputBuilder(load("ovis2_5"), model_type="ovis2_5").build(samples)
+def test_ovis_ids_stand_between_indicators(builder, samples):
+    inputs = builder("ovis2_5").build(samples)
     for ids, grid in zip(inputs["input_ids"], inputs["grid_thws"], strict=True):
         visual = ids[ids < 0].tolist()
         assert visual == [-301, *[-300] * (int(grid.prod()) // 4), -302]
@@ -199,11 +211,11 @@ def test_ovis_ids_stand_between_indicators(load, samples):
         assert ids[start : start + len(visual)].tolist() == visual
 
 
-def test_moonvit_gets_the_grid_under_its_own_name(load, samples):
-    inputs = InputBuilder(load("moonvit"), model_type="moonvit").build(samples)
+def test_moonvit_gets_the_grid_under_its_own_name(builder, samples):
+    inputs = builder("moonvit").build(samples)
     assert set(inputs) == {"pixel_values", "grid_hws"}
     with pytest.raises(NormprobeError, match="image in every sample"):
-        InputBuilder(load("moonvit"), model_type="moonvit").build([replace(samples[0], images=())])
+        builder("moonvit").build([replace(samples[0], images=())])
 
 
 def test_stacked_pads_every_axis_at_its_end():

@@ -1,6 +1,7 @@
+import numpy as np
 import torch
 from torch import nn
-from transformers import PreTrainedModel, Qwen3ForCausalLM
+from transformers import AutoTokenizer, PreTrainedModel, Qwen3ForCausalLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_ovis2_5 import Ovis2_5_Config, Siglip2NavitConfig
@@ -67,6 +68,52 @@ class Ovis2_5(PreTrainedModel):
         self.visual_tokenizer = VisualTokenizer(config)
         self.vte = VisualEmbedding(config.visual_vocab_size, config.hidden_size)
         self.post_init()
+
+    def preprocess_inputs(self, messages, add_generation_prompt=True):
+        """What the repository offers in place of a processor: one prompt, at most one image."""
+        folder = self.config.name_or_path
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        images = []
+        turns = []
+        for message in messages:
+            content = message["content"]
+            if not isinstance(content, str):
+                images += [part["image"] for part in content if part["type"] == "image"]
+                # An image mark in a text is deleted: only an image part writes one.
+                content = "".join(
+                    "<image>\n" if part["type"] == "image" else part["text"].replace("<image>", "")
+                    for part in content
+                )
+            turns.append({"role": message["role"], "content": content})
+        text = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+        ids, values, grids = [], [], []
+        for number, piece in enumerate(text.split("<image>")):
+            if number:
+                flat, grid = self.patches_of(images[number - 1])
+                values.append(flat)
+                grids.append(grid)
+                block = self.config.vit_config.hidden_stride**2
+                ids += [INDICATORS[0], *[PATCH] * (grid[1] * grid[2] // block), INDICATORS[1]]
+            ids += tokenizer(piece, add_special_tokens=False)["input_ids"]
+        if not images:
+            return torch.tensor([ids]), None, None
+        return torch.tensor([ids]), torch.cat(values), torch.tensor(grids)
+
+    def patches_of(self, image):
+        """Flat patches, block of neighbours by block, and the grid: frames, high, wide."""
+        size, stride = self.config.vit_config.patch_size, self.config.vit_config.hidden_stride
+        unit = size * stride
+        wide, high = (max(unit, round(side / unit) * unit) for side in image.size)
+        scale = min(1, (16 * unit * unit / (wide * high)) ** 0.5)
+        wide, high = (max(unit, int(side * scale) // unit * unit) for side in (wide, high))
+        pixels = torch.from_numpy(np.array(image.resize((wide, high), 3), dtype=np.float32))
+        pixels = pixels.permute(2, 0, 1) / 127.5 - 1
+        rows, columns = high // size, wide // size
+        blocks = pixels.reshape(3, rows // stride, stride, size, columns // stride, stride, size)
+        flat = blocks.permute(1, 4, 2, 5, 0, 3, 6).reshape(rows * columns, -1)
+        return flat, [1, rows, columns]
 
     def forward(self, input_ids, attention_mask, pixel_values, grid_thws, **kwargs):
         x = self.llm.get_input_embeddings()(input_ids.clamp(min=0))
