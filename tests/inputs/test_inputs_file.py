@@ -2,20 +2,16 @@
 
 import json
 from hashlib import sha256
-from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from support.commands import invoke
-from transformers import AutoModelForCausalLM
 
-from normprobe import NormprobeError, Probe
+from normprobe import NormprobeError, Probe, load_run
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
 
 #: For the miniature `unseen`: its processor is not used at all, and half of the image is said to be
 #: structural.
-WHOLE = '''
+WHOLE = """
 import torch
 from pathlib import Path
 
@@ -31,22 +27,23 @@ def prepare(model, processor):
 
 def build(model, processor, samples, system):
     assert model.prepared_with == type(processor).__name__
-    ids = torch.stack([torch.tensor([9, 8, *[model.config.picture_mark] * 4, 7]) for _ in samples])
+    ids = torch.tensor([[65, 66, *[model.config.picture_mark] * 4, 67, 68, 69]] * len(samples))
     marked = ids == model.config.picture_mark
     newline = torch.zeros_like(marked)
     newline[:, 5] = True
     pixels = torch.stack([
-        torch.tensor(list(sample.image.resize((4, 4)).tobytes()), dtype=torch.float32) / 255
+        torch.tensor(list(sample.image.resize((16, 16)).tobytes()), dtype=torch.float32)
+        .reshape(2, 8, 2, 8, 3).permute(0, 2, 4, 1, 3).reshape(4, 3, 8, 8) / 255
         for sample in samples
     ])
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "pixel_values": pixels.reshape(len(samples), 4, 4, 3).permute(0, 3, 1, 2),
+        "pixel_values": pixels,
         "visual_mask": marked,
         "structural_mask": newline,
     }
-'''
+"""
 
 
 @pytest.fixture
@@ -91,3 +88,50 @@ def test_what_one_file_lacks_another_may_have(write):
     assert (both.setup, both.prepare) == (other.setup, file.prepare)
     assert both.parts == {"projector": "a"}
     assert file.over(NO_INPUTS_FILE) == file
+
+
+def test_every_function_of_a_file_is_used(repository, write, tmp_path, monkeypatch):
+    """The model of a processor that is not asked: two image positions of four are patches."""
+    monkeypatch.chdir(tmp_path)
+    path = write(WHOLE)
+    model = str(repository("unseen"))
+    options = ["--trust-remote-code", "--inputs", str(path), "-n", "3", "-o", "out", "-b", "2"]
+    result = invoke("layers", model, *options)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "setup").exists()
+    rows = load_run("out").table.query("layer == 1").set_index("group")
+    assert rows.loc[["visual", "structural"], "tokens"].tolist() == [3 * 3, 3 * 1]
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["inputs_file"] == {
+        "path": str(path),
+        "sha256": sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+def test_another_inputs_file_is_another_run(repository, write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--trust-remote-code", "--inputs", "inputs.py", "-n", "1", "-o", "out"]
+    command = ["layers", str(repository("unseen")), *options]
+    write(WHOLE)
+    assert invoke(*command).exit_code == 0
+    write(WHOLE + "# changed")
+    result = invoke(*command, "--resume")
+    assert result.exit_code == 1
+    assert "another inputs file" in result.stderr
+
+
+def test_parts_of_a_file_give_way_to_names_typed(repository, write):
+    path = write("parts = {'projector': 'eye', 'decoder_layers': 'tower'}")
+    options = {"trust_remote_code": True, "inputs": path}
+    with pytest.raises(NormprobeError, match="no module 'nowhere'"):
+        Probe(str(repository("unseen")), **options, named={"projector": "nowhere"}).load("layers")
+
+
+def test_a_part_that_does_not_exist(repository, write):
+    probe = Probe(
+        str(repository("unseen")),
+        trust_remote_code=True,
+        inputs=write("parts = {'tower': 'tower'}"),
+    )
+    with pytest.raises(NormprobeError, match="no part 'tower'"):
+        probe.load("layers")
