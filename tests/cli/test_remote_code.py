@@ -26,6 +26,7 @@ from typer.testing import Result
 from normprobe import probe_interface, schema
 from normprobe.data.data_set import open_data
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.families import family_file
 from normprobe.inputs.processor import load_processor
 
 Run = Callable[..., Result]
@@ -138,7 +139,8 @@ def test_moonvit_gives_a_list_with_a_tensor_for_each_image(repository: Repositor
     model = AutoModel.from_pretrained(folder, trust_remote_code=True)
     processor = load_processor(str(folder), trust_remote_code=True)
     samples = list(open_data("sample", limit=2))
-    inputs = InputBuilder(processor, model_type="moonvit").build(samples)
+    file = family_file("moonvit")
+    inputs = InputBuilder(processor, inputs_file=file).build(samples)
     table = probe_interface(model, inputs)
     assert table["tokens"].tolist() == [2 * 4 * 6]
 

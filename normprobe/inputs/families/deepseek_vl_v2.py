@@ -34,11 +34,11 @@ def build(
                 {"role": "<|User|>", "content": placed.prompt},
                 {"role": "<|Assistant|>", "content": ""},
             ],
-            images=list(placed.images),
+            images=list(sample.images),
             force_batchify=False,
             system_prompt=asked,
         )
-        for placed in with_placeholder(samples, "<image>\n")
+        for sample, placed in zip(samples, with_placeholder(samples, "<image>\n"), strict=True)
     ]
     batch = processor.batchify(prepared)
     names = ("input_ids", "attention_mask", "images", "images_seq_mask", "images_spatial_crop")

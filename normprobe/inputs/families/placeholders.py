@@ -8,7 +8,7 @@ from normprobe.errors import NormprobeError
 
 
 def with_placeholder(samples: Sequence[Sample], placeholder: str) -> list[Sample]:
-    """Write the image placeholder into the prompts, where the images stand.
+    """The samples as text alone, with an image placeholder where each image stands.
 
     Args:
         samples: their prompts are written anew.
@@ -21,7 +21,10 @@ def with_placeholder(samples: Sequence[Sample], placeholder: str) -> list[Sample
     mark = placeholder.rstrip()
     separator = placeholder.removeprefix(mark)
     refuse_placeholder(samples, mark.format(1))
-    return [replace(sample, prompt=sample.text_with(mark.format, separator)) for sample in samples]
+    return [
+        replace(sample, prompt=sample.text_with(mark.format, separator), images=())
+        for sample in samples
+    ]
 
 
 def refuse_placeholder(samples: Sequence[Sample], mark: str) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from normprobe import schema
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.families import family_file
 from support.capture import Array, Layer, States, to_numpy
 from support.reference import PADDING, Groups
 from support.remote_code.expected import PARTS, PLACEHOLDERS
@@ -43,7 +44,7 @@ class Observed:
 
 def observe(family: str, model: nn.Module, processor: Any, samples: Sequence[Sample]) -> Observed:
     """Run the model on the samples as one batch, and once more on inverted images."""
-    builder = InputBuilder(processor, model_type=family)
+    builder = InputBuilder(processor, None, family, True, family_file(family), model)
     inputs = builder.build(samples)
     states, vision = _run(family, model, inputs)
     inverted = [

@@ -72,7 +72,7 @@ class Ovis2_5(PreTrainedModel):
     def preprocess_inputs(self, messages, add_generation_prompt=True):
         """What the repository offers in place of a processor: one prompt, at most one image."""
         folder = self.config.name_or_path
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
         images = []
         turns = []
         for message in messages:
