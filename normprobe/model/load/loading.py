@@ -82,7 +82,8 @@ def load_model(
         model = merge_adapter(checkpoint, model)
     put_norm_back(checkpoint, plan.weights, model)
     refuse_non_finite(checkpoint, model)
-    return model.eval()
+    loaded_model: nn.Module = model.eval()
+    return loaded_model
 
 
 def load_aligned(
