@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,10 @@ def write_by_rename(path: Path, data: bytes) -> None:
     with write_failures(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_bytes(data)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # or a power cut may leave an empty file of that name
             temporary.replace(path)
         except BaseException:  # Ctrl-C too must leave no temporary file
             with contextlib.suppress(OSError):

@@ -1,11 +1,15 @@
 """Going on with an interrupted run, where it is the same run."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError
+from normprobe.runs.folder_lock import holds_files
 from normprobe.runs.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
 
 #: Options that change how a run is done or shown, not what it measures.
 _FREE = {
@@ -38,9 +42,24 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
     Raises:
         NormprobeError: it is no run folder, or a run with other options, model or data.
     """
-    if not path.is_dir() or not any(path.iterdir()):
+    if not path.is_dir() or not holds_files(path):
         return None
     run = RunFolder.open(path)
+    run.lock()
+    try:
+        _check_same(run, path, record)
+        for damaged in run.set_damaged_aside():
+            run.add_warning(f"measured again, for its file was damaged: {damaged}")
+            log.warning("warning: %s cannot be read: its samples are measured again", damaged)
+        run.reopen()
+    except BaseException:
+        run.unlock()
+        raise
+    return run
+
+
+def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
+    """Refuse to go on with another run, and note other versions."""
     for name, before, now in _differences(run.record, record):
         raise NormprobeError(
             f"{path} was measured with {name}: expected {before}, received {now}",
@@ -50,8 +69,6 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
         before = run.record["versions"].get(package)
         if before != version:
             run.add_warning(f"resumed with {package} {version} after {before}")
-    run.reopen()
-    return run
 
 
 def file_states(*sources: str) -> dict[str, list[int]]:

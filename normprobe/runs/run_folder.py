@@ -20,21 +20,19 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import pyarrow
-import pyarrow.parquet
 from numpy.typing import NDArray
 from PIL import Image
 
 from normprobe.errors import NormprobeError
 from normprobe.runs.atomic import temporary_name, write_by_rename, write_failures
+from normprobe.runs.folder_lock import FolderLock, holds_files
 from normprobe.runs.json_text import json_bytes
 from normprobe.runs.run_store import COMPLETE, PARTIAL, RunStore
+from normprobe.runs.sample_parts import MERGED, PARTS, SampleParts
 
 RECORD = "run.json"
 
-_PARTS = "samples/part-*.parquet"
-_MERGED = "samples/samples.parquet"
-_MACHINE_NAMED = (_PARTS, _MERGED, "plots/*.png", "plots/*.pdf")
+_MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
 _LARGEST_IMAGE = 1024  # pixels of the longer side
 _LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
 
@@ -56,6 +54,8 @@ class RunFolder(RunStore):
         self.path = path
         self.record = record
         self.writer = writer
+        self._parts = SampleParts(path, writer)
+        self._lock = FolderLock(path)
 
     @property
     def name(self) -> str:
@@ -105,16 +105,33 @@ class RunFolder(RunStore):
         with write_failures(path):
             if path.exists() and not path.is_dir():
                 raise NormprobeError(f"{path} exists and is a file", "choose another --output")
-            if path.is_dir() and any(path.iterdir()):
-                if not overwrite:
-                    raise NormprobeError(
-                        f"{path} exists", "choose another --output or pass --overwrite"
-                    )
-                _delete_run(path)
+            if path.is_dir() and holds_files(path) and not overwrite:
+                raise NormprobeError(
+                    f"{path} exists", "choose another --output or pass --overwrite"
+                )
             path.mkdir(parents=True, exist_ok=True)
-        run = cls(path, RunStore(record).record)
+            run = cls(path, RunStore(record).record)
+            run.lock()
+            if holds_files(path):
+                try:
+                    _delete_run(path)
+                except BaseException:
+                    run.unlock()
+                    raise
         run.note()
         return run
+
+    def lock(self) -> None:
+        """Keep other processes from writing into the folder until the run ends.
+
+        Raises:
+            NormprobeError: one of them does.
+        """
+        self._lock.acquire()
+
+    def unlock(self) -> None:
+        """Let others write into the folder."""
+        self._lock.release()
 
     @classmethod
     def open(cls, path: Path, writer: int = 0) -> "RunFolder":
@@ -148,7 +165,10 @@ class RunFolder(RunStore):
         try:
             yield
         except BaseException:
-            if self.writer > 0 or self.sample_ids():
+            if self.writer > 0:
+                raise
+            self.unlock()
+            if self._parts.exist():
                 raise
             _delete_run(self.path)
             with contextlib.suppress(OSError):  # holds foreign files
@@ -164,11 +184,7 @@ class RunFolder(RunStore):
         if rows.empty:
             return
         self.reopen()
-        table = pyarrow.Table.from_pandas(rows, preserve_index=False)
-        prefix = f"part-{self.writer}-" if self.writer else "part-"
-        parts = [part.stem.removeprefix(prefix) for part in self._parts()]
-        number = max((int(part) for part in parts if part.isdigit()), default=-1) + 1
-        self._write_parquet(f"samples/{prefix}{number:05d}.parquet", table)
+        self._parts.append(rows)
 
     def reopen(self) -> None:
         """Make a complete run ready for more parts.
@@ -178,24 +194,23 @@ class RunFolder(RunStore):
         """
         if self.record["status"] == COMPLETE:
             self.note(status=PARTIAL)
-        self._unmerge()
+        self._parts.unmerge()
+
+    def set_damaged_aside(self) -> list[str]:
+        """As ``SampleParts.set_damaged_aside``."""
+        return self._parts.set_damaged_aside()
 
     def sample_ids(self) -> set[str]:
-        """The samples whose rows are there."""
-        return {
-            sample_id
-            for file in self._row_files()
-            for sample_id in pyarrow.parquet.read_table(file, columns=["sample_id"])
-            .column("sample_id")
-            .unique()
-            .to_pylist()
-        }
+        """The samples whose rows are there.
+
+        Raises:
+            NormprobeError: a file of them is damaged, as for ``rows``.
+        """
+        return self._parts.sample_ids()
 
     def rows(self) -> pd.DataFrame:
         """All per-sample rows in the order they were appended; empty where there are none."""
-        table = self._arrow_rows()
-        rows: pd.DataFrame = pd.DataFrame() if table is None else table.to_pandas()
-        return rows
+        return self._parts.rows()
 
     def write_table(self, name: str, table: pd.DataFrame) -> None:
         """Write ``<name>.csv``: floats in full precision, NaN as an empty field, no index.
@@ -237,48 +252,9 @@ class RunFolder(RunStore):
         Raises:
             NormprobeError: something cannot be written. The parts stay and the run is partial.
         """
-        self._unmerge()
-        table = self._arrow_rows()
-        if table is not None:
-            parts = self._parts()
-            self._write_parquet(_MERGED, table)
-            with write_failures(self.path):
-                for part in parts:
-                    part.unlink()
+        self._parts.merge()
         self.note(status=COMPLETE, **facts)
-
-    def _parts(self) -> list[Path]:
-        return sorted(self.path.glob(_PARTS))
-
-    def _row_files(self) -> list[Path]:
-        # The merged file holds every row: parts beside it are left from an interrupted merge.
-        merged = self.path / _MERGED
-        return [merged] if merged.exists() else self._parts()
-
-    def _arrow_rows(self) -> pyarrow.Table | None:
-        files = self._row_files()
-        if not files:
-            return None
-        # Permissive: a column that is empty in one part takes its type from the others.
-        return pyarrow.concat_tables(
-            [pyarrow.parquet.read_table(file) for file in files], promote_options="permissive"
-        )
-
-    def _unmerge(self) -> None:
-        """Make the merged file the first part again, so that parts can follow it."""
-        merged = self.path / _MERGED
-        if not merged.exists():
-            return
-        with write_failures(self.path):
-            for leftover in self._parts():
-                leftover.unlink()
-            merged.rename(merged.with_name("part-00000.parquet"))
-
-    def _write_parquet(self, name: str, table: pyarrow.Table) -> None:
-        # Serialised in memory, so that every refusal of the disk comes from one place.
-        buffer = io.BytesIO()
-        pyarrow.parquet.write_table(table, buffer)
-        write_by_rename(self.path / name, buffer.getvalue())
+        self.unlock()
 
     def _write_file(self, name: str, data: bytes) -> None:
         if name == RECORD or Path(name).name != name:

@@ -1,4 +1,5 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,11 @@ def test_a_refusal_names_the_folder_and_leaves_the_old_file(tmp_path, monkeypatc
     path = tmp_path / "b.txt"
     write_by_rename(path, b"old")
 
-    def half_a_write(self, data):
-        with self.open("wb") as file:
-            file.write(data[: len(data) // 2])
+    def half_a_write(descriptor):
+        os.ftruncate(descriptor, 2)
         raise OSError(number, "refused")
 
-    monkeypatch.setattr(Path, "write_bytes", half_a_write)
+    monkeypatch.setattr(os, "fsync", half_a_write)
     with pytest.raises(NormprobeError) as caught:
         write_by_rename(path, b"new content")
     assert words.format(tmp_path) in caught.value.problem

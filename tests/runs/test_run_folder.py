@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -25,20 +26,19 @@ def status(path):
 
 
 def files(path):
-    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    found = (file for file in path.rglob("*") if file.is_file() and file.name != ".lock")
+    return sorted(str(file.relative_to(path)) for file in found)
 
 
 def no_space(monkeypatch, fails):
     """Let the disk fill up at the first file whose name holds ``fails``."""
-    write_bytes = Path.write_bytes
 
-    def write(self, data):
-        if fails in self.name:
-            write_bytes(self, data[: len(data) // 2])
+    def sync(descriptor):
+        if fails in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            os.ftruncate(descriptor, 7)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write_bytes(self, data)
 
-    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(os, "fsync", sync)
 
 
 # --- a run from start to end --------------------------------------------------------------------
@@ -75,8 +75,8 @@ def test_a_run_without_samples_finishes(tmp_path):
 
 def test_a_column_that_is_empty_in_one_part(tmp_path):
     run = new_run(tmp_path)
-    run.append(pd.DataFrame({"x": [np.nan], "bins": [[]], "text": [None]}))
-    run.append(pd.DataFrame({"x": [2.0], "bins": [[3]], "text": ["b"]}))
+    run.append(pd.DataFrame({"sample_id": "a", "x": [np.nan], "bins": [[]], "text": [None]}))
+    run.append(pd.DataFrame({"sample_id": "b", "x": [2.0], "bins": [[3]], "text": ["b"]}))
     rows = run.rows()
     assert list(rows["bins"].map(list)) == [[], [3]]
     assert rows["text"][1] == "b"
@@ -205,6 +205,7 @@ def test_overwrite_deletes_only_what_was_written(tmp_path):
     (tmp_path / "plots" / "layers.png").write_bytes(b"x")
     (tmp_path / "notes.csv").write_text("mine")
     (tmp_path / "plots" / "notes.txt").write_text("mine")
+    run.unlock()
     RunFolder.create(tmp_path, overwrite=True, record={})
     assert files(tmp_path) == ["notes.csv", "plots/notes.txt", "run.json"]
     assert RunFolder.open(tmp_path).record["files"] == []
@@ -218,6 +219,7 @@ def test_overwrite_stays_inside_the_folder(tmp_path):
     run = new_run(tmp_path / "run")
     run.note(files=["../outside/precious.csv"])
     (run.path / "samples").symlink_to(outside / "samples")
+    run.unlock()
     RunFolder.create(run.path, overwrite=True, record={})
     assert files(outside) == ["precious.csv", "samples/part-00000.parquet"]
 
