@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,16 +40,27 @@ class Batch:
     inputs: BatchFeature
 
 
-def prefetched(data: DataSet, builder: InputBuilder, batch_size: int) -> Iterator[Batch]:
-    """Yield the batches of a data set, made ahead in other processes.
+def prefetched(
+    data: DataSet,
+    builder: InputBuilder,
+    batch_size: int,
+    *,
+    wanted: Set[str] | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Batch]:
+    """Yield the batches of a data set that hold wanted samples, made ahead in other processes.
 
     Samples of about the same length go together, among those of a few batches, so that little is
-    padded. The order depends on the data and the batch size alone.
+    padded. Which samples go together, and in which order, depends on the data and the batch size
+    alone: a state depends a little on what else is in its batch.
 
     Args:
         data: what to read; what is left out is added to ``data.bad``.
         builder: makes the inputs.
         batch_size: samples a batch; fewer at the end of a window.
+        wanted: ids of samples; None: all.
+        share: the number of this process, from 0, and how many there are: each takes every n-th
+            window.
 
     Raises:
         NormprobeError: as ``InputBuilder.build``, from whichever process.
@@ -57,7 +68,7 @@ def prefetched(data: DataSet, builder: InputBuilder, batch_size: int) -> Iterato
     """
     from torch.utils.data import DataLoader
 
-    windows: Any = _Windows(data, builder, batch_size)
+    windows: Any = _Windows(data, builder, batch_size, wanted, share)
     workers = _workers(len(windows))
     loader = DataLoader(
         windows,
@@ -79,28 +90,39 @@ class _Windows:
     """A data set cut into windows: what ``DataLoader`` calls a map-style dataset.
 
     A window is as many consecutive samples as fill a few batches. Samples are sorted by length
-    within a window. ``windows[i]`` makes the batches of window i, in whichever process asks for it,
-    and returns them pickled, with the samples that were left out and the error that ended the
-    window, if any.
+    within a window. ``windows[i]`` makes the batches of the i-th window that is to be read, in
+    whichever process asks for it, and returns them pickled, with the samples that were left out
+    and the error that ended the window, if any.
 
     The result is bytes because these go through a pipe. Tensors would go through shared memory, of
     which a container has little, and an exception would lose its second line.
     """
 
-    def __init__(self, data: DataSet, builder: InputBuilder, batch_size: int) -> None:
+    def __init__(
+        self,
+        data: DataSet,
+        builder: InputBuilder,
+        batch_size: int,
+        wanted: Set[str] | None,
+        share: tuple[int, int],
+    ) -> None:
         self._data = data
-        self._ids = data.ids
         self._builder = builder
         self._batch_size = batch_size
+        self._wanted = set(data.ids) if wanted is None else wanted
         # One sample a batch needs no sorting.
         most = max(1, _SAMPLES_A_WINDOW // batch_size)
-        self._length = batch_size * min(_BATCHES_A_WINDOW, most) if batch_size > 1 else 1
+        length = batch_size * min(_BATCHES_A_WINDOW, most) if batch_size > 1 else 1
+        windows = [data.ids[i : i + length] for i in range(0, len(data.ids), length)]
+        number, processes = share
+        self._windows = [ids for ids in windows if self._wanted & set(ids)]
+        self._windows = self._windows[number::processes]
 
     def __len__(self) -> int:
-        return -(-len(self._ids) // self._length)
+        return len(self._windows)
 
     def __getitem__(self, index: int) -> bytes:
-        ids = self._ids[index * self._length : (index + 1) * self._length]
+        ids = self._windows[index]
         made: list[Batch] = []
         bad = BadRows(skip=self._data.bad.skip)
         try:
@@ -108,7 +130,9 @@ class _Windows:
             if len(samples) > self._batch_size:
                 samples = sorted(samples, key=lambda sample: about_length(self._builder, sample))
             for batch, inputs in batches(samples, self._builder, self._batch_size, bad):
-                made.append(Batch({sample.id: sample.image_hash for sample in batch}, inputs))
+                hashes = {sample.id: sample.image_hash for sample in batch}
+                if self._wanted & hashes.keys():
+                    made.append(Batch(hashes, inputs))
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))
         return pickle.dumps((made, bad.skipped, None))

@@ -72,14 +72,12 @@ def collect(
     from accelerate.utils import gather_object
 
     state = PartialState()
-    measured = run.sample_ids()
-    rest = [sample_id for sample_id in data.ids if sample_id not in measured]
+    left = set(data.ids) - run.sample_ids()
     state.wait_for_everyone()  # every process has seen the same parts before one adds another
-    # Every n-th: neighbours in a file often cost about the same.
-    share = data.subset(rest[state.process_index :: state.num_processes])
+    share = state.process_index, state.num_processes
     alone = state.num_processes == 1  # otherwise another may be adding its first rows
     with run.discarded_on_failure() if alone else nullcontext():
-        _measure_share(run, model, share, builder, sample_rows, batch_size)
+        _measure_share(run, model, data, left, share, builder, sample_rows, batch_size)
     data.bad.add(gather_object(data.bad.skipped))
     state.wait_for_everyone()
     if state.num_processes > 1:
@@ -97,26 +95,31 @@ def _measure_share(
     run: RunStore,
     model: MeasuredModel,
     data: DataSet,
+    left: set[str],
+    share: tuple[int, int],
     builder: InputBuilder,
     sample_rows: SampleRows,
     batch_size: BatchSize,
 ) -> None:
-    """Measure some samples; with ``auto``, in batches that become smaller until they fit."""
+    """Measure what is left, in the batches that the whole run has.
+
+    With ``auto`` they become smaller until they fit.
+    """
     from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
     largest = _LARGEST.get(model.model.device.type, _LARGEST_ELSEWHERE)
     size = largest if batch_size == "auto" else batch_size
-    done: set[str] = set()
-    while left := [sample_id for sample_id in data.ids if sample_id not in done]:
-        batches = prefetched(data.subset(left), builder, size)
+    while left:
+        batches = prefetched(data, builder, size, wanted=left, share=share)
         measured = _measured(model, batches, sample_rows)
         try:
             with _Parts(run) as parts:
-                total = -(-len(left) // size)
+                total = -(-len(left) // (size * share[1]))
                 shown = run.writer == 0
                 for rows in progress(measured, total=total, what=run.command, shown=shown):
-                    parts.add(rows)
-                    done.update(rows["sample_id"])
+                    new = rows[rows["sample_id"].isin(left)]
+                    parts.add(new)
+                    left = left - set(new["sample_id"])
             break
         except RuntimeError as error:
             if batch_size != "auto" or size == 1 or not should_reduce_batch_size(error):

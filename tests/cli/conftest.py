@@ -80,6 +80,13 @@ def assert_two_lines(result: Result, *words: str) -> None:
         assert word in result.stderr, result.stderr
 
 
+def assert_same_bytes(found: Path, expected: Path, *names: str) -> None:
+    """The same tables to the last byte."""
+    for name in names or ("layers", "theory", "assumptions"):
+        files = [(folder / f"{name}.csv").read_bytes() for folder in (found, expected)]
+        assert files[0] == files[1], name
+
+
 def assert_same_tables(found: Path, expected: Path, *names: str) -> None:
     """Equal tables, but for rounding: 1e-5, and 1e-6 of the column's scale.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from cli.conftest import assert_same_tables, assert_two_lines
+from cli.conftest import assert_same_bytes, assert_same_tables, assert_two_lines
 from support.commands import Forked, invoke
 from support.unrendered import save_placeholders
 from typer.testing import Result
@@ -47,15 +47,19 @@ def kill_after_a_part(process: Forked, folder: Path, seconds: float) -> None:
     process.wait(timeout=30)
 
 
-def test_a_killed_run_goes_on(run: Run, start: Start, measured: Measured, tmp_path: Path) -> None:
-    kill_after_a_part(start(*LAYERS, "-o", "out"), tmp_path / "out", 0.0)
+@pytest.mark.parametrize("size", ["1", "4"])
+def test_a_killed_run_goes_on(
+    size: str, run: Run, start: Start, measured: Measured, tmp_path: Path
+) -> None:
+    layers = (*LAYERS, "-b", size)
+    kill_after_a_part(start(*layers, "-o", "out"), tmp_path / "out", 0.0)
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "partial"
     kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])
     assert 0 < kept["sample_id"].nunique() < len(record["sample_ids"])
-    result = run(*LAYERS, "-o", "out", "--resume")
+    result = run(*layers, "-o", "out", "--resume")
     assert result.exit_code == 0, result.output
-    assert_same_tables(tmp_path / "out", measured(*LAYERS))
+    assert_same_bytes(tmp_path / "out", measured(*layers))
     ended = json.loads((tmp_path / "out/run.json").read_text())
     assert ended["status"] == "complete"
     assert list(ended["image_hashes"]) == record["sample_ids"]
@@ -85,8 +89,8 @@ def test_samples_that_are_there_are_not_measured_again(
     again: list[str] = []
     real = collecting.prefetched
 
-    def watched(*arguments: Any) -> Iterator[Batch]:
-        for batch in real(*arguments):
+    def watched(*arguments: Any, **options: Any) -> Iterator[Batch]:
+        for batch in real(*arguments, **options):
             again.extend(batch.image_hashes)
             yield batch
 
@@ -95,7 +99,7 @@ def test_samples_that_are_there_are_not_measured_again(
     assert len(again) == 2
     rows = pd.read_parquet(tmp_path / "out/samples")
     assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
-    assert_same_tables(tmp_path / "out", measured(*LAYERS, "-n", "5"))
+    assert_same_bytes(tmp_path / "out", measured(*LAYERS, "-n", "5"))
 
 
 def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseException) -> None:
