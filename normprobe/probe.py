@@ -203,7 +203,7 @@ class Probe:
             verify: compare the parts with a trace of the running model.
             output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
             overwrite: replace a run folder that exists.
-            resume: go on with an unfinished run in ``output``.
+            resume: go on with an unfinished run in ``output``; of ``auto``, the last one.
 
         Raises:
             NormprobeError: whatever of these fails; nothing is written before the run is due.

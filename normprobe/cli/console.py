@@ -69,7 +69,7 @@ def reported(display: Display) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            message("interrupted: what was measured is kept; --resume --output DIR goes on")
+            message("interrupted: what was measured is kept; --resume goes on")
             raise typer.Exit(INTERRUPTED) from None
         except (NormprobeError, MemoryError, RuntimeError) as error:
             known = _known(error)

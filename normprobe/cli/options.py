@@ -127,7 +127,7 @@ Output = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run folder that exists.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in --output, if there is one.")
+    bool, typer.Option("--resume", help="Go on with the run in --output, or the last unfinished.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")]

@@ -1,5 +1,6 @@
 """How a run begins: its record, and where it is kept, in memory or in a folder."""
 
+import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,10 +11,13 @@ from typing import Any
 from normprobe.data.data_set import DataSet
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint
+from normprobe.runs.fingerprints import fingerprints
 from normprobe.runs.provenance import provenance
-from normprobe.runs.resuming import file_states, resumed
+from normprobe.runs.resuming import resumed, unfinished_run
 from normprobe.runs.run_folder import RunFolder, default_run_path
 from normprobe.runs.run_store import RunStore
+
+log = logging.getLogger(__name__)
 
 #: As ``output``: a folder below ``runs/``, named by the model, the command, the data and the time.
 AUTO = "auto"
@@ -40,15 +44,16 @@ def start_run(
         data: the samples, where there are some.
         output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
         overwrite: replace a run folder that exists.
-        resume: go on with an unfinished run in ``output``.
+        resume: go on with an unfinished run in ``output``; with ``auto`` with the last one of this
+            command, model and data.
 
     Raises:
         NormprobeError: the folder holds something else, or cannot be written; there is nothing
             that ``resume`` could go on with.
     """
-    if resume and output in (None, AUTO):
+    if resume and output is None:
         raise NormprobeError(
-            "--resume needs the run folder to go on with", "pass --output DIR --resume"
+            "only a run in a folder can be resumed", 'pass output=FOLDER, or output="auto"'
         )
     if resume and overwrite:
         raise NormprobeError(
@@ -62,7 +67,7 @@ def start_run(
         **model,
         data=data.name if data else None,
         data_provenance=data.provenance if data else None,
-        data_files=file_states(*(source["path"] for source in sources if "path" in source)),
+        data_files=fingerprints(*(source["path"] for source in sources if "path" in source)),
         sample_ids=data.ids if data else [],
     )
     return open_store(record, output, overwrite=overwrite, resume=resume)
@@ -76,7 +81,12 @@ def open_store(
         return RunStore(record)
     path = Path(output)
     if output == AUTO:
-        path = _free(default_run_path(record["model"], record["command"], record.get("data")))
+        path = default_run_path(record["model"], record["command"], record.get("data"))
+        if resume:
+            path = unfinished_run(path.parent, record)
+            log.info("resumes %s", path)
+        else:
+            path = _free(path)
     found = resumed(path, record) if resume else None
     return found or RunFolder.create(path, overwrite=overwrite, record=record)
 
@@ -87,7 +97,7 @@ def checkpoint_facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "model": checkpoint.name,
         "model_revision": checkpoint.revision,
         "model_type": checkpoint.config.model_type,
-        "model_files": file_states(*checkpoint.local_folders),
+        "model_files": fingerprints(*checkpoint.local_folders),
         "adapter_revision": checkpoint.adapter_revision,
     }
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import pandas as pd
 
+from normprobe.data.bad_rows import BadRows
 from normprobe.data.data_set import DataSet
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
@@ -72,6 +73,8 @@ def collect(
     from accelerate.utils import gather_object
 
     state = PartialState()
+    if state.is_main_process:
+        _refuse_other_pictures(run, data)
     left = set(data.ids) - run.sample_ids()
     state.wait_for_everyone()  # every process has seen the same parts before one adds another
     share = state.process_index, state.num_processes
@@ -89,6 +92,26 @@ def collect(
     if warning := note_confidence(run, rows):
         log.warning("note: %s", warning)
     return rows
+
+
+def _refuse_other_pictures(run: RunStore, data: DataSet) -> None:
+    """Refuse to go on where a picture that was measured is another one by now.
+
+    Raises:
+        NormprobeError: naming the sample.
+    """
+    rows = run.rows()
+    if rows.empty:
+        return
+    measured = rows.drop_duplicates("sample_id").set_index("sample_id")["image_hash"]
+    known = [sample_id for sample_id in data.ids if sample_id in measured.index]
+    samples = data.subset(known, BadRows(skip=True))
+    for sample in progress(samples, total=len(known), what="pictures", shown=True):
+        if sample.image_hash != measured[sample.id]:
+            raise NormprobeError(
+                f"the picture of {sample.id} is not the one that {run.path} measured",
+                "put it back, or measure again with --overwrite",
+            )
 
 
 def _measure_share(

@@ -7,7 +7,8 @@ from typing import Any
 
 from normprobe.errors import NormprobeError
 from normprobe.runs.folder_lock import holds_files
-from normprobe.runs.run_folder import RunFolder
+from normprobe.runs.run_folder import RunFolder, read_record
+from normprobe.runs.run_store import PARTIAL
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +72,27 @@ def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
             run.add_warning(f"resumed with {package} {version} after {before}")
 
 
-def file_states(*sources: str) -> dict[str, list[int]]:
-    """Size and time of change of local files, and of the files in folders; nothing of a hub id."""
-    paths = [Path(source) for source in sources]
-    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
-    states = {file.name: file.stat() for file in sorted(files) if file.is_file()}
-    return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
+def unfinished_run(folder: Path, record: Mapping[str, Any]) -> Path:
+    """The last run of the same command, model and data below a folder that is not complete.
+
+    Args:
+        folder: that holds the runs of a model.
+        record: what ``run.json`` would start with, were it a new run.
+
+    Raises:
+        NormprobeError: there is none.
+    """
+    found = []
+    for path in folder.glob(f"{record['command']}-*"):
+        before = read_record(path)
+        if before and before["status"] == PARTIAL and before.get("data") == record["data"]:
+            found.append((str(before.get("created")), path))
+    if not found:
+        raise NormprobeError(
+            f"--resume: no unfinished run of {record['command']} on {record['data']} in {folder}",
+            "leave --resume out to begin one, or name its folder with --output",
+        )
+    return max(found)[1]
 
 
 def _differences(

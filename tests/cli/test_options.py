@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from normprobe.cli.app import COMMANDS, app
 
 WHERE = "--device --dtype --device-map"
+CODE = "--trust-remote-code --inputs"
 NAMED = "--vision-encoder --projector --decoder-layers --text-embedding --image-token-id"
 FOLDER = "--output -o --overwrite"
 SHOWN = "--json --quiet -q --verbose -v --help -h"
@@ -17,26 +18,26 @@ ALIGN = "--align --align-target"
 OPTIONS = {
     "interface": f"""
         --data --limit -n --seed --skip-bad --system --revision {WHERE} --attn-implementation
-        --range-reads --trust-remote-code {FOLDER} --resume {SHOWN} {NAMED} --verify {ALIGN}
+        --range-reads {CODE} {FOLDER} --resume {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "layers": f"""
         --data --batch-size -b --limit -n --seed --skip-bad --system --revision {WHERE}
-        --attn-implementation --trust-remote-code {FOLDER} --resume {SHOWN} {NAMED} --verify {ALIGN}
+        --attn-implementation {CODE} {FOLDER} --resume {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "embeddings": f"""
-        --top -k --base --revision --device --dtype --range-reads --trust-remote-code
+        --top -k --base --revision --device --dtype --range-reads {CODE}
         {FOLDER} {SHOWN}
     """,
     "attention": f"""
         --image --prompt --word --layer --box --system --revision {WHERE} --attn-implementation
-        --trust-remote-code {FOLDER} {SHOWN} {NAMED}
+        {CODE} {FOLDER} {SHOWN} {NAMED}
     """,
     "compare": f"--label {FOLDER} {SHOWN}",
     "inspect": f"""
-        --revision --trust-remote-code --weights --json --verbose -v --help -h {NAMED}
+        --revision {CODE} --weights --json --verbose -v --help -h {NAMED}
     """,
     "align": f"""
-        --stats --data --limit -n --seed --system --revision {WHERE} --trust-remote-code
+        --stats --data --limit -n --seed --system --revision {WHERE} {CODE}
         {FOLDER} {SHOWN} --target {NAMED}
     """,
     "report": f"{FOLDER} --verbose -v --help -h",

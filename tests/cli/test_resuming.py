@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from cli.conftest import assert_same_bytes, assert_same_tables, assert_two_lines
+from PIL import Image
 from support.commands import Forked, invoke
 from support.unrendered import save_placeholders
 from typer.testing import Result
@@ -205,12 +206,20 @@ def test_another_run_is_not_gone_on_with(
     assert {file: file.read_bytes() for file in finished.rglob("*.*")} == before
 
 
+def change(file: Path, at: int = -2) -> None:
+    """Another byte, the same size and time."""
+    before = file.stat()
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 def test_another_command_model_or_data_is_refused(finished: Path, run: Run) -> None:
     options = ["-n", "2", "-o", "out", "--resume"]
     assert_two_lines(run("interface", *options), "--model", "./model", "specimen")
     assert_two_lines(run("layers", "./model", *options), "command", "interface", "layers")
-    weights = finished.parent / "model/model.safetensors"
-    os.utime(weights, (1, 1))
+    change(finished.parent / "model/model.safetensors")
     assert_two_lines(run("interface", "./model", *options), "model files")
 
 
@@ -219,8 +228,21 @@ def test_data_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     command = ["interface", "--data", "own.tsv", "-n", "1", "-o", "out"]
     assert run(*command).exit_code == 0
     assert run(*command, "--resume").exit_code == 0
-    os.utime(table, (1, 1))
+    os.utime(table, (1, 1))  # a copy of the same is the same
+    assert run(*command, "--resume").exit_code == 0
+    change(Path(table))
     assert_two_lines(run(*command, "--resume"), "data files", "expected", "received")
+
+
+def test_a_picture_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
+    for number in range(2):
+        Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / f"{number}.bmp")
+    lines = [{"id": n, "prompt": "What?", "image": f"{n}.bmp"} for n in range(2)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ["interface", "--data", "own.jsonl", "-o", "out"]
+    assert run(*command).exit_code == 0
+    change(tmp_path / "1.bmp")
+    assert_two_lines(run(*command, "--resume"), "picture of prompts/1", "out", "--overwrite")
 
 
 def test_a_finished_run_stays_as_it_is(finished: Path, run: Run) -> None:
@@ -241,8 +263,36 @@ def test_a_model_that_fails_to_load_costs_no_rows(
     assert not pd.read_parquet(finished / "samples").empty
 
 
-def test_resuming_needs_a_folder_and_no_overwrite(run: Run) -> None:
-    assert_two_lines(run("layers", "--resume"), "--output")
+def test_without_a_folder_the_last_unfinished_run_is_resumed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_two_lines(run("layers", "--resume"), "no unfinished run of layers", "--output")
+    with monkeypatch.context() as patch:
+        ends_after(patch, 3, KeyboardInterrupt())
+        assert run("layers", "-n", "5").exit_code == 130
+    (unfinished,) = Path("runs/specimen").iterdir()
+    assert run("interface", "-n", "1").exit_code == 0
+    done = run("layers", "-n", "5", "--resume")
+    assert done.exit_code == 0, done.output
+    assert f"resumes {unfinished}" in done.stderr
+    assert json.loads((unfinished / "run.json").read_text())["status"] == "complete"
+    assert_two_lines(run("layers", "-n", "5", "--resume"), "no unfinished run of layers")
+
+
+def test_a_damaged_part_is_measured_again(
+    run: Run, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = (*LAYERS, "-n", "5")
+    assert run(*layers, "-o", "out").exit_code == 0
+    whole = tmp_path / "out/samples/samples.parquet"
+    os.truncate(whole, whole.stat().st_size // 2)
+    done = run(*layers, "-o", "out", "--resume")
+    assert done.exit_code == 0, done.output
+    assert "samples.parquet" in done.stderr
+    assert_same_bytes(tmp_path / "out", measured(*layers))
+
+
+def test_resuming_and_replacing_exclude_each_other(run: Run) -> None:
     assert_two_lines(run("layers", "--resume", "--overwrite", "-o", "out"), "pass one of them")
 
 
@@ -256,5 +306,5 @@ def test_an_adapter_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     command = ["interface", "./adapter", "-n", "1", "-o", "out"]
     assert run(*command).exit_code == 0
     assert run(*command, "--resume").exit_code == 0
-    os.utime(tmp_path / "adapter/norm_alignment.safetensors", (1, 1))
+    change(tmp_path / "adapter/norm_alignment.safetensors")
     assert_two_lines(run(*command, "--resume"), "model files", "expected", "received")

@@ -1,0 +1,52 @@
+"""Whether local files are still what they were, told from their content."""
+
+from hashlib import sha256
+from pathlib import Path
+
+#: Bytes that are read of a file at most: in blocks, evenly over its length, both ends included.
+_BLOCK, _BLOCKS = 1 << 16, 64
+
+
+def fingerprints(*sources: str) -> dict[str, str]:
+    """A fingerprint of each file, and of each file in or below a folder; nothing of a hub id.
+
+    Of a large file a few megabytes are read, evenly over its length: training changes nearly all
+    numbers of a weight file, also where size and time stay.
+
+    Args:
+        sources: files, folders or hub ids.
+
+    Returns:
+        By the number of the source and the path in it. Hidden files are left out.
+    """
+    return {
+        f"{number}:{file.relative_to(source) if Path(source).is_dir() else file.name}": _of(file)
+        for number, source in enumerate(sources)
+        for file in _files(Path(source))
+    }
+
+
+def _files(source: Path) -> list[Path]:
+    below = sorted(source.rglob("*")) if source.is_dir() else [source]
+    return [
+        file
+        for file in below
+        if file.is_file()
+        and not any(
+            part.startswith((".", "__pycache__"))
+            for part in (file.relative_to(source).parts if file != source else ())
+        )
+    ]
+
+
+def _of(file: Path) -> str:
+    length = file.stat().st_size
+    digest = sha256(str(length).encode())
+    with file.open("rb") as content:
+        if length <= _BLOCK * _BLOCKS:
+            digest.update(content.read())
+        else:
+            for number in range(_BLOCKS):
+                content.seek((length - _BLOCK) * number // (_BLOCKS - 1))
+                digest.update(content.read(_BLOCK))
+    return digest.hexdigest()
