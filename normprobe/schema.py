@@ -5,7 +5,7 @@ a group-by over sample rows. Renaming anything here changes files that users kee
 ``SCHEMA_VERSION`` with it.
 """
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # --- token groups -------------------------------------------------------------------------------
 VISUAL = "visual"  # rows that come from pixels
@@ -60,12 +60,14 @@ TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "u
 #: Norm of what was added to a state between two layers: DeepStack, gated cross-attention.
 INJECTION = "injection_norm"
 
-#: Metrics whose distribution is kept as a sparse log-spaced histogram.
-HISTOGRAM_METRICS = ("norm", "angle")
-
 #: One value a sample and layer: of a group, and of the (visual, text) pair.
 POOLED_METRIC = "pooled_cosine"
-PAIR_METRICS = ("cross_modal_cosine", "visual_turn_to_text", "text_turn_to_visual")
+PAIR_METRICS = (
+    "cross_modal_cosine",
+    "visual_turn_to_text",
+    "text_turn_to_visual",
+    "turn_to_turn",
+)
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q95": 0.95}
 

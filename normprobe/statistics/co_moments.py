@@ -1,26 +1,36 @@
-"""How the angle follows the norm over tokens: moments of their logarithms, merged exactly.
+"""How norm, update and angle of tokens go together: moments of their logarithms, merged exactly.
 
 Eq. 13 reads tan(angle) = m sin(phi) / (||x|| + m cos(phi)): under one update size m and one update
-angle phi, a token twice as long turns about half as far. In logarithms that is a slope near -1.
+angle phi, a token twice as long turns about half as far. In logarithms that is a slope near -1; and
+an update that is decoupled from ||x|| has a slope of 0.
 """
 
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.schema import TOKEN_METRICS
 
-_COUNT = "log_tokens"
-_MEANS = ("log_norm_mean", "log_angle_mean")
-_SQUARES = ("log_norm_m2", "log_angle_m2")
-_PRODUCT = "log_norm_log_angle_m11"
-CO_MOMENTS = (_COUNT, *_MEANS, *_SQUARES, _PRODUCT)
+#: ||x||, the norm that enters a layer; ||D||, the size of the update; the angle between x and h.
+LOGARITHMS = ("log_norm", "log_update", "log_angle")
+LOG_TOKENS = "log_tokens"
+
+
+def product_of(first: str, second: str) -> str:
+    """The column with the sum of products of deviations of two of ``LOGARITHMS``."""
+    return "_".join(sorted((first, second), key=LOGARITHMS.index)) + "_m11"
+
+
+PRODUCTS = tuple(
+    product_of(first, second) for first, second in combinations_with_replacement(LOGARITHMS, 2)
+)
+CO_MOMENTS = (LOG_TOKENS, *(f"{name}_mean" for name in LOGARITHMS), *PRODUCTS)
 
 
 def co_moments(metrics: NDArray[np.floating[Any]]) -> dict[str, list[float]]:
-    """Moments of log ||x||, the norm that enters a layer, and log angle, over some tokens.
+    """Moments of the logarithms of some tokens.
 
     Tokens that do not move have no logarithm and are left out, as are non-finite ones.
 
@@ -29,61 +39,19 @@ def co_moments(metrics: NDArray[np.floating[Any]]) -> dict[str, list[float]]:
             ``schema.TOKEN_METRICS``; layer 0, which has no angle, is not among them.
 
     Returns:
-        Columns named by ``CO_MOMENTS``, one entry a layer: how many tokens count, both means, both
-        sums of squared deviations, and the sum of products of deviations. Means are NaN where no
-        token counts.
+        Columns named by ``CO_MOMENTS``, one entry a layer: how many tokens count, the mean of each
+        logarithm, and for each pair of them the sum of products of deviations, a pair of the same
+        being its sum of squares. Means are NaN where no token counts.
     """
     at = {name: metrics[:, place].astype(np.float64) for place, name in enumerate(TOKEN_METRICS)}
     with np.errstate(divide="ignore", invalid="ignore"):
         entered = at["update_norm"] / at["relative_update"]
-        x, y = np.log(entered), np.log(at["angle"])
-        counted = np.isfinite(metrics).all(axis=1) & np.isfinite(x) & np.isfinite(y)
+        logs = np.log([entered, at["update_norm"], at["angle"]])  # [logarithms, layers, tokens]
+        counted = np.isfinite(metrics).all(axis=1) & np.isfinite(logs).all(axis=0)
         tokens = counted.sum(axis=-1)
-        means = [np.where(counted, part, 0.0).sum(axis=-1) / tokens for part in (x, y)]
-        dx, dy = (
-            np.where(counted, part - mean[:, None], 0.0)
-            for part, mean in zip((x, y), means, strict=True)
-        )
-    sums = [(first * second).sum(axis=-1) for first, second in ((dx, dx), (dy, dy), (dx, dy))]
-    return {
-        name: column.tolist()
-        for name, column in zip(CO_MOMENTS, (tokens, *means, *sums), strict=True)
-    }
-
-
-def norm_angle_relation(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Correlation and slope of log angle on log norm, over all tokens of the rows.
-
-    Args:
-        rows: sample rows with the columns of ``CO_MOMENTS``, and ``by``.
-        by: the column that names a row of the result.
-
-    Returns:
-        Index ``by``; ``correlation``, and ``slope`` of the least-squares line. NaN where the norms
-        or the angles do not differ.
-    """
-    held = rows[[by, *CO_MOMENTS]].dropna()
-    weight = held[_COUNT]
-    keys = held[by]
-    totals = weight.groupby(keys).sum()
-    shifts = []
-    for name in _MEANS:
-        center = (weight * held[name]).groupby(keys).sum() / totals
-        shifts.append(held[name] - keys.map(center))
-    first, second = shifts
-    # Within the rows, then between them (Chan et al., 1979).
-    sxx, syy, sxy = (
-        (held[name] + weight * a * b).groupby(keys).sum()
-        for name, a, b in (
-            (_SQUARES[0], first, first),
-            (_SQUARES[1], second, second),
-            (_PRODUCT, first, second),
-        )
-    )
-    varies = (sxx > 0) & (syy > 0)
-    return pd.DataFrame(
-        {
-            "correlation": (sxy / np.sqrt(sxx * syy)).where(varies),
-            "slope": (sxy / sxx).where(sxx > 0),
-        }
-    )
+        means = np.where(counted, logs, 0.0).sum(axis=-1) / tokens
+        deviations = np.where(counted, logs - means[..., None], 0.0)
+    sums = np.einsum("alt,blt->abl", deviations, deviations)
+    pairs = combinations_with_replacement(range(len(LOGARITHMS)), 2)
+    columns = [tokens, *means, *(sums[pair] for pair in pairs)]
+    return {name: column.tolist() for name, column in zip(CO_MOMENTS, columns, strict=True)}

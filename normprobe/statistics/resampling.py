@@ -19,9 +19,23 @@ def image_units(rows: pd.DataFrame) -> "pd.Series[str]":
 
 
 class Resampled:
-    """The sample rows of a table, drawn again and again by unit."""
+    """The sample rows of a table, drawn again and again by unit.
 
-    def __init__(self, table: pd.DataFrame, rows: pd.DataFrame, by: list[str]) -> None:
+    Args:
+        table: its rows are the cells of every result.
+        rows: sample rows with columns ``sample_id``, ``image_hash`` and those of ``by``.
+        by: the columns that name a row of the table.
+        with_estimate: the first draw is the rows as they are, each once.
+    """
+
+    def __init__(
+        self,
+        table: pd.DataFrame,
+        rows: pd.DataFrame,
+        by: list[str],
+        *,
+        with_estimate: bool = False,
+    ) -> None:
         cells = pd.MultiIndex.from_frame(table[by]).get_indexer(pd.MultiIndex.from_frame(rows[by]))
         self._rows, self._cells = rows[cells >= 0], cells[cells >= 0]
         # Factorised in sorted order: the draws do not depend on the order of the rows.
@@ -29,17 +43,52 @@ class Resampled:
         self._codes, self.units = codes[cells >= 0], len(units)
         self._width = len(table)
         self._weights = draw_weights(self.units)
+        if with_estimate:
+            self._weights = np.vstack([np.ones(self.units), self._weights])
 
-    def means(self, column: str, *, by_tokens: bool) -> NDArray[np.float64]:
-        """``[draws, rows of the table]``: means over tokens, or over samples."""
+    def means(self, column: str, *, by_tokens: bool, tokens: str = "tokens") -> NDArray[np.float64]:
+        """``[draws, rows of the table]``: means over tokens, or over samples.
+
+        Args:
+            column: what to average.
+            by_tokens: whether a row counts as often as it has tokens.
+            tokens: the column that counts them.
+        """
         values = self._rows[column].to_numpy(dtype=np.float64)
         held = ~np.isnan(values)
-        weight = self._rows["tokens"].to_numpy(dtype=np.float64) if by_tokens else held * 1.0
+        weight = self._rows[tokens].to_numpy(dtype=np.float64) if by_tokens else held * 1.0
         return ratio_draws(
             self._weights,
             self._sums(np.where(held, values * weight, 0.0)),
             self._sums(np.where(held, weight, 0.0)),
         )
+
+    def covariance(
+        self, first: str, second: str, products: str, *, tokens: str = "tokens"
+    ) -> NDArray[np.float64]:
+        """``[draws, rows of the table]``: population covariance over tokens.
+
+        Args:
+            first: column of the means of the one.
+            second: column of the means of the other; the same column for a variance.
+            products: column of the sums of products of deviations from both.
+            tokens: the column that counts the tokens.
+        """
+        columns = self._rows[[tokens, first, second, products]]
+        columns = columns.where(columns.notna().all(axis=1), 0.0)  # a row without such tokens
+        weight, *means, within = columns.to_numpy(dtype=np.float64).T
+        count = self._sums(weight)
+        with np.errstate(invalid="ignore"):
+            # From the mean of all rows: squares of the means themselves would cancel.
+            centers = [self._sums(weight * mean).sum(axis=0) / count.sum(axis=0) for mean in means]
+        a, b = (mean - center[self._cells] for mean, center in zip(means, centers, strict=True))
+        # Within the rows, then between them (Chan et al., 1979).
+        product, shift_a, shift_b = (
+            ratio_draws(self._weights, self._sums(values), count)
+            for values in (within + weight * a * b, weight * a, weight * b)
+        )
+        covariance: NDArray[np.float64] = product - shift_a * shift_b
+        return covariance
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         places = self._codes * self._width + self._cells

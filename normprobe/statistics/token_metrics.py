@@ -90,6 +90,7 @@ def pooled_metrics(x: Tensor, h: Tensor, perpendicular: Tensor, masks: Tensor) -
     - cross_modal_cosine: mean of cos(h_v, h_t) over all (visual, text) pairs
     - visual_turn_to_text: mean of cos(D_perp_v, x_t) over the pairs, zero in expectation under
       Random Rotational Direction (paper, Section 3.1); text_turn_to_visual: the reverse
+    - turn_to_turn: mean of cos(D_perp_v, D_perp_t) over the pairs, zero likewise
 
     The mean over pairs equals the dot product of the two mean unit vectors, so no pair is formed.
     A group without tokens gives NaN.
@@ -101,7 +102,7 @@ def pooled_metrics(x: Tensor, h: Tensor, perpendicular: Tensor, masks: Tensor) -
         masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
 
     Returns:
-        ``[batch, len(POOLED_GROUPS) + 3]``: pooled_cosine of each group, then
+        ``[batch, len(POOLED_GROUPS) + 4]``: pooled_cosine of each group, then
         ``schema.PAIR_METRICS``.
     """
     x, h = x.float(), h.float()
@@ -123,6 +124,7 @@ def pooled_metrics(x: Tensor, h: Tensor, perpendicular: Tensor, masks: Tensor) -
             torch.linalg.vecdot(unit_h[:, 0], unit_h[:, 1]),
             torch.linalg.vecdot(turn[:, 0], unit_x[:, 1]),
             torch.linalg.vecdot(turn[:, 1], unit_x[:, 0]),
+            torch.linalg.vecdot(turn[:, 0], turn[:, 1]),
         ],
         dim=-1,
     )

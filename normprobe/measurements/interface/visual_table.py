@@ -14,7 +14,7 @@ from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
 from normprobe.schema import DECODER_INPUT, PROJECTOR_INPUT, TEXT, VISUAL
 from normprobe.statistics.embedding_rows import row_norms
-from normprobe.statistics.sample_statistics import GROWTH, histogram_of
+from normprobe.statistics.histograms import GROWTH, histogram_of
 
 #: Sources of histogram.csv of an ``interface`` run.
 VISUAL_ROWS, VISUAL_TOKENS = "visual table rows", "visual tokens"

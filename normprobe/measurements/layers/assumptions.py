@@ -1,7 +1,9 @@
 """Does the paper's theory describe this model? A verdict on each assumption of Section 3.1.
 
-Each assumption has one number a layer in theory.csv, and a range in which the number is called
-compatible with it. The ranges are this tool's choice: the paper's assumptions are exact.
+Each assumption is judged by one or more numbers a layer of theory.csv, each with a range in which
+it is compatible with the assumption. The ranges are this tool's choice: the paper's assumptions are
+exact. In a layer a number holds where its whole 95 % interval lies in the range, fails where all of
+it lies outside, and is open where it holds an end of the range.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,108 +13,147 @@ import numpy as np
 import pandas as pd
 
 from normprobe.report.ratio_words import ALIKE
+from normprobe.schema import TEXT, VISUAL
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
 COSINE = 0.1
-FOLLOWS = -0.5  # a correlation; without spread of update sizes and angles it is near -1
+DIRECTION = COSINE / 2  # two turns that lean this much change a cosine by less than COSINE
+SPREAD = 0.25  # of the mean, as ALIKE
+RELATED = 0.5  # a correlation
+TOO_ALIKE = 0.05  # numbers that spread by less of their size have no relation worth a verdict
 
+HOLDS, FAILS, OPEN, EXEMPT = "holds", "fails", "open", "does not apply"
+STATES = (HOLDS, FAILS, OPEN, EXEMPT)
+_RANGES_OF = {HOLDS: "holds_in", FAILS: "fails_in", OPEN: "open_in", EXEMPT: "exempt_in"}
 
-_COLUMNS = ["assumption", "source", "number", "low", "high", "median", "worst", "worst_layer"]
-_COLUMNS += ["holds_in", "fails_in", "verdict"]
+_COLUMNS = ["assumption", "source", "number", "low", "high", "median"]
+_COLUMNS += ["worst", "worst_ci_low", "worst_ci_high", "worst_layer"]
+_COLUMNS += [*_RANGES_OF.values(), "verdict"]
+
+Applies = Callable[[pd.DataFrame], "pd.Series[bool]"]
 
 
 @dataclass(frozen=True)
-class Assumption:
-    """One assumption or consequence of the theory, and how it is judged.
+class Criterion:
+    """One number by which an assumption, or a consequence of the theory, is judged.
 
     Attributes:
-        name: as in the paper.
+        assumption: as in the paper.
         source: where in the paper.
-        number: what the measure is.
-        measure: theory.csv to one number a layer; NaN where the theory says nothing.
-        low: smallest number that is compatible, given the hidden size.
-        high: largest number that is compatible, given the hidden size.
+        number: what the number is.
+        column: of theory.csv.
+        low: the smallest number that is compatible.
+        high: the largest.
+        applies: theory.csv to the layers in which the number can say anything; None: all.
     """
 
-    name: str
+    assumption: str
     source: str
     number: str
-    measure: Callable[[pd.DataFrame], "pd.Series[float]"]
-    low: Callable[[int], float]
-    high: Callable[[int], float]
+    column: str
+    low: float
+    high: float
+    applies: Applies | None = None
 
 
-def _chance(hidden_size: int) -> float:
-    """Two standard deviations of the cosine between a fixed and a random direction."""
-    return float(2 / np.sqrt(hidden_size))
+def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.Series[float]]":
+    """The ends of the interval of each layer; one image has none, then the number itself."""
+    low, high = (theory[f"{column}_{end}"].fillna(theory[column]) for end in ("ci_low", "ci_high"))
+    return low, high
 
 
-def _larger_turn(theory: pd.DataFrame) -> "pd.Series[float]":
-    first, second = theory["visual_turn_to_text_mean"], theory["text_turn_to_visual_mean"]
-    return first.where(first.abs() >= second.abs(), second)
+def _imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
+    """Not balanced: with equal norms the paper's second case is at hand."""
+    low, high = _interval(theory, "norm_ratio")
+    return ~((low > 1 / ALIKE) & (high < ALIKE))
 
 
-def _always(value: float) -> Callable[[int], float]:
-    return lambda hidden_size: value
+def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
+    return _imbalanced(theory).shift(fill_value=False)
 
 
-#: Every one that is judged; a new one is a row here.
-ASSUMPTIONS = (
-    Assumption(
-        "Modality Norm Imbalance",
-        "Section 3.1",
-        "visual / text norm",
-        lambda theory: theory["norm_ratio_mean"],
-        _always(ALIKE),
-        _always(np.inf),
+def _updates_differ(modality: str) -> Applies:
+    return lambda theory: (
+        (theory[f"log_norm_std_{modality}"] >= TOO_ALIKE)
+        & (theory[f"update_norm_cv_{modality}"] >= TOO_ALIKE)
+    )
+
+
+def _norms_ask_for_angles(modality: str) -> Applies:
+    """By Eq. 13 the norms of the modality's tokens spread their angles enough to be seen."""
+    return lambda theory: (
+        theory[f"log_norm_std_{modality}"] * theory[f"predicted_norm_angle_slope_{modality}"].abs()
+        >= TOO_ALIKE
+    )
+
+
+_IMBALANCE = "Modality Norm Imbalance", "Section 3.1"
+_MAGNITUDE = "Uniform Update Magnitude", "Section 3.1"
+_GEOMETRY = "Consistent Update Geometry", "Section 3.1"
+_DIRECTION = "Random Rotational Direction", "Section 3.1"
+_VELOCITY = "Angle by norm", "Eq. 13"
+_DECAY = "Cross-modal cosine", "Eq. 15"
+_INF = float("inf")
+
+#: Every number that is judged; a new one is a row here.
+CRITERIA = (
+    Criterion(*_IMBALANCE, "visual / text norm", "norm_ratio", ALIKE, _INF, _imbalanced),
+    Criterion(*_MAGNITUDE, "visual / text |D|", "update_norm_ratio", 1 / ALIKE, ALIKE),
+    *(
+        Criterion(*_MAGNITUDE, f"spread of |D|, {name}", f"update_norm_cv_{name}", -_INF, SPREAD)
+        for name in (VISUAL, TEXT)
     ),
-    Assumption(
-        "Uniform Update Magnitude",
-        "Section 3.1",
-        "visual / text update norm",
-        lambda theory: theory["update_norm_ratio_mean"],
-        _always(1 / ALIKE),
-        _always(ALIKE),
+    *(
+        Criterion(
+            *_MAGNITUDE,
+            f"|D| with |x|, {name}",
+            f"update_norm_correlation_{name}",
+            -RELATED,
+            RELATED,
+            _updates_differ(name),
+        )
+        for name in (VISUAL, TEXT)
     ),
-    Assumption(
-        "Consistent Update Geometry",
-        "Section 3.1",
-        "visual - text update angle, radians",
-        lambda theory: theory["update_angle_visual_mean"] - theory["update_angle_text_mean"],
-        _always(-ANGLE),
-        _always(ANGLE),
+    Criterion(*_GEOMETRY, "update angle, difference", "update_angle_difference", -ANGLE, ANGLE),
+    *(
+        Criterion(
+            *_GEOMETRY, f"update angle spread, {name}", f"update_angle_std_{name}", -_INF, ANGLE
+        )
+        for name in (VISUAL, TEXT)
     ),
-    Assumption(
-        "Random Rotational Direction",
-        "Section 3.1",
-        "mean cosine between one modality's turn and the other's states, the larger of both",
-        _larger_turn,
-        lambda hidden_size: -_chance(hidden_size),
-        _chance,
+    *(
+        Criterion(*_DIRECTION, number, column, -DIRECTION, DIRECTION)
+        for number, column in (
+            ("visual turn, text state", "visual_turn_to_text_mean"),
+            ("text turn, visual state", "text_turn_to_visual_mean"),
+            ("visual turn, text turn", "turn_to_turn_mean"),
+        )
     ),
-    Assumption(
-        "angle against norm",
-        "Eq. 13",
-        "correlation of log angle and log norm over visual and text tokens",
-        lambda theory: theory["norm_angle_correlation_both"],
-        _always(-np.inf),
-        _always(FOLLOWS),
+    *(
+        Criterion(
+            *_VELOCITY,
+            f"angle with |x|, {name}",
+            f"norm_angle_correlation_{name}",
+            -_INF,
+            -RELATED,
+            _norms_ask_for_angles(name),
+        )
+        for name in (VISUAL, TEXT)
     ),
-    Assumption(
-        "cross-modal cosine",
-        "Eq. 15",
-        "measured - predicted cross-modal cosine",
-        lambda theory: (
-            theory["cross_modal_cosine_mean"] - theory["predicted_cross_modal_cosine_mean"]
-        ).where(theory["layer"] > 0),
-        _always(-COSINE),
-        _always(COSINE),
+    Criterion(
+        *_VELOCITY,
+        "text / visual angle, miss",
+        "angle_ratio_error",
+        1 / ALIKE,
+        ALIKE,
+        _enter_imbalanced,
     ),
+    Criterion(*_DECAY, "measured - predicted", "cosine_residual_mean", -COSINE, COSINE),
 )
 
 
 def assumptions_table(theory: pd.DataFrame) -> pd.DataFrame:
-    """A verdict on each assumption.
+    """A verdict on each number of ``CRITERIA``.
 
     Args:
         theory: of ``theory_table``.
@@ -120,37 +161,74 @@ def assumptions_table(theory: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The rows of assumptions.csv: assumption, source, number (what it is), low and high (the
         range in which it holds), median over layers, worst (the number farthest out of the range,
-        or closest to its end) and worst_layer, holds_in and fails_in (layers such as ``1-3, 6``,
-        empty for none), verdict (``holds``, ``fails``, or ``holds in some layers``). An assumption
-        without a number in any layer has no row.
+        or closest to its end) with its 95 % interval and worst_layer; holds_in, fails_in, open_in
+        and exempt_in (layers such as ``1-3, 6``, empty for none; exempt are layers in which the
+        number can say nothing), and verdict: ``holds`` or ``fails`` (in every layer that it speaks
+        of), ``fails in some layers``, ``open`` (fails in none) or ``does not apply``.
     """
     if theory.empty:
         return pd.DataFrame(columns=_COLUMNS)
-    hidden_size = int(theory["hidden_size"].iloc[0])
-    rows = []
-    for assumption in ASSUMPTIONS:
-        numbers = assumption.measure(theory).set_axis(theory["layer"]).dropna()
-        if numbers.empty:
-            continue
-        low, high = assumption.low(hidden_size), assumption.high(hidden_size)
-        excess = pd.concat([low - numbers, numbers - high], axis=1).max(axis=1)
-        holds, worst = excess <= 0, int(excess.to_numpy().argmax())
-        rows.append(
-            {
-                "assumption": assumption.name,
-                "source": assumption.source,
-                "number": assumption.number,
-                "low": low,
-                "high": high,
-                "median": numbers.median(),
-                "worst": numbers.iloc[worst],
-                "worst_layer": numbers.index[worst],
-                "holds_in": layer_ranges(numbers.index[holds].tolist()),
-                "fails_in": layer_ranges(numbers.index[~holds].tolist()),
-                "verdict": _verdict(holds),
-            }
-        )
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return pd.DataFrame([_judged(criterion, theory) for criterion in CRITERIA], columns=_COLUMNS)
+
+
+def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
+    states = _states(criterion, theory)
+    row: dict[str, object] = {
+        "assumption": criterion.assumption,
+        "source": criterion.source,
+        "number": criterion.number,
+        "low": criterion.low,
+        "high": criterion.high,
+        "verdict": _verdict(set(states) - {EXEMPT}),
+    }
+    for state, column in _RANGES_OF.items():
+        row[column] = layer_ranges(theory.loc[states.index[states == state], "layer"].tolist())
+    judged = theory.loc[states.index[states != EXEMPT]]
+    if len(judged):
+        numbers = judged[criterion.column]
+        excess = np.maximum(criterion.low - numbers, numbers - criterion.high)
+        worst = judged.loc[excess.idxmax()]
+        row["median"], row["worst"] = numbers.median(), worst[criterion.column]
+        row["worst_layer"] = int(worst["layer"])
+        for end in ("ci_low", "ci_high"):
+            row[f"worst_{end}"] = worst[f"{criterion.column}_{end}"]
+    return row
+
+
+def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
+    """One of ``STATES`` for each layer that has the number."""
+    low, high = _interval(theory, criterion.column)
+    states = pd.Series(OPEN, index=theory.index)
+    states[(low >= criterion.low) & (high <= criterion.high)] = HOLDS
+    states[(high < criterion.low) | (low > criterion.high)] = FAILS
+    if criterion.applies is not None:
+        states[~criterion.applies(theory)] = EXEMPT
+    return states[theory[criterion.column].notna()]
+
+
+def _verdict(states: set[str]) -> str:
+    if not states:
+        return EXEMPT
+    if len(states) == 1:
+        return states.pop()
+    return "fails in some layers" if FAILS in states else OPEN
+
+
+def states_by_layer(judged: pd.DataFrame) -> dict[int, str]:
+    """The state of an assumption in each layer: that of all its numbers together.
+
+    Args:
+        judged: the rows of ``assumptions_table`` of one assumption.
+
+    Returns:
+        By layer, ascending: ``fails`` where a number fails, else ``open`` where one is open, else
+        ``holds`` where one holds, else ``does not apply``.
+    """
+    together: dict[int, str] = {}
+    for state in (EXEMPT, HOLDS, OPEN, FAILS):  # a later one has the say
+        for ranges in judged[_RANGES_OF[state]].dropna():
+            together |= dict.fromkeys(_layers_in(str(ranges)), state)
+    return dict(sorted(together.items()))
 
 
 def layer_ranges(layers: Sequence[int]) -> str:
@@ -164,7 +242,7 @@ def layer_ranges(layers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _verdict(holds: "pd.Series[bool]") -> str:
-    if holds.all():
-        return "holds"
-    return "holds in some layers" if holds.any() else "fails"
+def _layers_in(ranges: str) -> list[int]:
+    """The layers of ``layer_ranges``."""
+    ends = [part.split("-") for part in ranges.split(", ") if part]
+    return [layer for end in ends for layer in range(int(end[0]), int(end[-1]) + 1)]

@@ -233,7 +233,8 @@ def _group_blocks(
             "layer": seen.layers,
             **statistics_by_layer(seen.metrics[:, :, index, mask], (*TOKEN_METRICS, INJECTION)),
             POOLED_METRIC: pooled.tolist(),
-            **co_moments(seen.metrics[:, :, index, mask]),
+            # The theory speaks of visual and text tokens alone.
+            **(co_moments(seen.metrics[:, :, index, mask]) if group in (VISUAL, TEXT) else {}),
         },
     ]
 
@@ -242,7 +243,7 @@ def _pair_block(seen: _MetricsOnCpu, index: int) -> dict[str, Sequence[Any]]:
     """Quantities of a sample's (visual, text) pairs, layer by layer."""
     columns = seen.pooled[:, index, -len(PAIR_METRICS) :].T.tolist()
     # Layer 0 has a cosine but turns nothing.
-    first = [float(seen.cross_modal_cosine[index]), np.nan, np.nan]
+    first = [float(seen.cross_modal_cosine[index])] + [np.nan] * (len(PAIR_METRICS) - 1)
     pairs = {
         name: [at_entry, *column]
         for name, at_entry, column in zip(PAIR_METRICS, first, columns, strict=True)

@@ -12,7 +12,6 @@ from normprobe.schema import (
     NON_VISUAL,
     PAIR,
     POOLED_METRIC,
-    QUANTILES,
     TOKEN_GROUPS,
     TOKEN_METRICS,
 )
@@ -50,16 +49,14 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and
         ``_sample_std`` over per-sample means; ``_q05`` to ``_q95`` are quantiles over tokens,
-        those of the cosine taken from the angle. ``rms_mean`` is norm / sqrt(hidden_size).
+        of norm and angle within 1 %, of the cosine within 0.001. ``rms_mean`` is
+        norm / sqrt(hidden_size).
         ``injection_norm`` is what was added between the layer before and this one.
     """
     rows = rows[rows["group"] != PAIR]
     by = ["layer", "group", "hidden_size", "dtype"]
     table = merge(rows, by, (*TOKEN_METRICS, INJECTION))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
-    for name, probability in QUANTILES.items():
-        mirrored = next(other for other, p in QUANTILES.items() if np.isclose(p, 1 - probability))
-        table[f"cosine_{name}"] = np.cos(table[f"angle_{mirrored}"])
     pooled = rows.groupby(by, sort=False)[POOLED_METRIC]
     table = table.merge(
         pd.DataFrame(

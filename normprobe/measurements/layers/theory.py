@@ -1,73 +1,94 @@
 """The paper's theory beside the measurement, layer by layer (Section 3, Appendix B).
 
-Everything is computed per sample from its sample rows, then averaged over samples.
+What concerns pairs of tokens is computed per sample, then averaged over samples. What concerns
+single tokens is computed over all tokens of a modality. Every number has a 95 % interval by a
+bootstrap over images.
 """
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
-from normprobe.statistics.co_moments import CO_MOMENTS, norm_angle_relation
+from normprobe.statistics.co_moments import CO_MOMENTS, LOG_TOKENS, product_of
+from normprobe.statistics.resampling import Resampled, with_intervals
+
+_MODALITIES = (VISUAL, TEXT)
+
+Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first is the estimate
 
 
 def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Predicted against measured cross-modal cosine, and a number for each assumption.
+    """Predicted against measured cross-modal cosine, and the numbers of each assumption.
 
     Args:
-        rows: sample rows of ``layer_rows``.
+        rows: sample rows of ``sample_rows``, with a column ``image_hash``.
 
     Returns:
-        The rows of theory.csv, one a layer, ``_mean`` and ``_std`` over samples of:
+        The rows of theory.csv, one a layer. ``_mean`` and ``_std`` over samples of:
 
         - cross_modal_cosine: measured mean cosine over all (visual, text) pairs
         - retention: product of both modalities' mean cosines (Eq. 16)
-        - predicted_cross_modal_cosine: running product of retentions times the value at layer 0
-          (Eq. 15), empty from the first layer on whose visual input was changed between layers
-        - lag_angle: arccos of that prediction minus arccos of the balanced one, where both
-          modalities turn by the geometric mean of the tangents (Eq. 17, Lemma 1), in radians;
-          empty where a mean cosine or the cosine at layer 0 is not positive; ``lag_angle_samples``
-          counts the samples that have one
-        - norm_ratio: visual / text norm of what leaves the layer, above 1 under Modality Norm
-          Imbalance
-        - update_norm_ratio: visual / text update norm, 1 under Uniform Update Magnitude
-        - update_angle_visual, update_angle_text: equal under Consistent Update Geometry (radians)
-        - visual_turn_to_text, text_turn_to_visual: 0 under Random Rotational Direction
+        - predicted_cross_modal_cosine: retention times the cosine measured after the layer before
+          (Eq. 15, one step); empty in a layer before which something was added to the states
+        - cosine_residual: measured minus predicted
+        - compounded_cross_modal_cosine: Eq. 15 from layer 0 on, the product of all retentions
+          times the cosine there; empty from the first layer on before which something was added
+        - lag_angle: arccos of the compounded cosine minus arccos of the balanced one, where both
+          modalities turn by the geometric mean of the tangents (Eq. 17, Lemma 1), in radians.
+          By algebra it is never negative. Empty where a mean cosine or the cosine at layer 0 is
+          not positive; ``lag_angle_samples`` counts the samples that have one
+        - visual_turn_to_text, text_turn_to_visual, turn_to_turn: mean cosine over pairs between one
+          token's turn (the part of D orthogonal to x) and the other's x, or its turn; 0 under
+          Random Rotational Direction
 
-        and, over tokens rather than samples, ``norm_angle_correlation`` and ``norm_angle_slope`` of
-        log angle on the log norm that enters the layer, for visual tokens, text tokens and both
-        together (``_visual``, ``_text``, ``_both``): about -1 under Eq. 13.
+        and over tokens:
+
+        - norm_ratio: visual / text mean norm of what leaves the layer, above 1 under Modality Norm
+          Imbalance
+        - update_norm_ratio: visual / text mean of ||D||, 1 under Uniform Update Magnitude; of each
+          modality (``_visual``, ``_text``) update_norm_cv, the deviation of ||D|| over its mean,
+          and update_norm_correlation of log ||D|| with log ||x||: both 0 under that assumption
+        - update_angle_mean and update_angle_std of each modality (radians), and
+          update_angle_difference of the means, visual minus text: equal angles, no deviation under
+          Consistent Update Geometry
+        - norm_angle_correlation and norm_angle_slope of log angle on log ||x|| within each
+          modality, predicted_norm_angle_slope by Eq. 13 at the modality's mean log ||x||, and
+          log_norm_std, the deviation of log ||x||
+        - angle_ratio: text / visual angle, geometric means; predicted_angle_ratio by Eq. 13 from
+          the geometric mean norms, with one ||D|| and one update angle (the mean of both
+          modalities') for all; angle_ratio_error: measured / predicted
 
         Samples without visual or without text tokens have no say; no rows where there are none.
     """
     rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
     if rows.empty:
         return pd.DataFrame(columns=["layer", "samples"])
-    columns = _by_sample(rows)
-    measured = columns["cross_modal_cosine"]
-    merged = pd.DataFrame({"samples": len(measured)}, index=measured.columns)
-    for name, of_samples in columns.items():
-        merged[f"{name}_mean"] = of_samples.mean()
-        merged[f"{name}_std"] = of_samples.std(ddof=0)
-    merged["lag_angle_samples"] = columns["lag_angle"].notna().sum()
-    merged = merged.join(_norm_angle_relations(rows))
-    merged.insert(1, "hidden_size", rows["hidden_size"].iloc[0])
-    return merged.reset_index()
+    by_sample = _by_sample(rows)
+    measured = by_sample["cross_modal_cosine"]
+    table = pd.DataFrame({"layer": measured.columns, "hidden_size": rows["hidden_size"].iloc[0]})
+    table["samples"] = len(measured)
+
+    long = pd.DataFrame({name: wide.stack(future_stack=True) for name, wide in by_sample.items()})
+    hashes = rows.groupby("sample_id")["image_hash"].first()
+    long = long.reset_index().assign(image_hash=lambda made: made["sample_id"].map(hashes))
+    samples = Resampled(table, long, ["layer"], with_estimate=True)
+    draws = {f"{name}_mean": samples.means(name, by_tokens=False) for name in by_sample}
+    draws |= _of_tokens(rows, table["layer"].tolist())
+
+    columns = {name: drawn[0] for name, drawn in draws.items()}
+    for name, of_samples in by_sample.items():
+        columns[f"{name}_std"] = of_samples.std(ddof=0).to_numpy()
+    columns["lag_angle_samples"] = by_sample["lag_angle"].notna().sum().to_numpy()
+    table = pd.concat([table, pd.DataFrame(columns)], axis=1)
+    return with_intervals(table, {name: drawn[1:] for name, drawn in draws.items()}, samples.units)
 
 
-def _norm_angle_relations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Correlation and slope of log angle on log norm, one row a layer."""
-    rows = rows.reindex(columns=["layer", "group", *CO_MOMENTS])
-    relations = [
-        norm_angle_relation(rows[rows["group"].isin(groups)], "layer")
-        .add_prefix("norm_angle_")
-        .add_suffix(f"_{name}")
-        for name, groups in (("visual", [VISUAL]), ("text", [TEXT]), ("both", [VISUAL, TEXT]))
-    ]
-    return pd.concat(relations, axis=1)
+# --- over samples -------------------------------------------------------------------------------
 
 
 def _by_sample(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Each quantity as ``[samples, layers]``."""
+    """Each quantity of pairs as ``[samples, layers]``."""
 
     def wide(group: str, column: str) -> pd.DataFrame:
         of_group = rows[rows["group"] == group]
@@ -77,20 +98,21 @@ def _by_sample(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     initial = measured[0]
     cosines = wide(VISUAL, "cosine_mean"), wide(TEXT, "cosine_mean")
     retention = cosines[0] * cosines[1]
-    # Layer 0 turns nothing; between layers an injection of visual features ends the prediction.
-    followed = ~wide(PAIR, "injected").astype(bool).cummax(axis=1)
-    predicted = retention.fillna(1.0).cumprod(axis=1).mul(initial, axis=0).where(followed)
+    # What is added between two layers changes the cosine that the later one starts from.
+    injected = wide(PAIR, "injected").astype(bool)
+    predicted = (retention * measured.shift(axis=1)).where(~injected)
+    # Layer 0 turns nothing.
+    compounded = retention.fillna(1.0).cumprod(axis=1).mul(initial, axis=0)
+    compounded = compounded.where(~injected.cummax(axis=1))
     balanced = _balanced_retention(*cosines).cumprod(axis=1, skipna=False).mul(initial, axis=0)
-    lag = predicted.apply(np.arccos) - balanced.apply(np.arccos)
+    lag = compounded.apply(np.arccos) - balanced.apply(np.arccos)
     return {
         "cross_modal_cosine": measured,
         "retention": retention,
         "predicted_cross_modal_cosine": predicted,
+        "cosine_residual": measured - predicted,
+        "compounded_cross_modal_cosine": compounded,
         "lag_angle": lag.where(initial > 0, axis=0),
-        "norm_ratio": wide(VISUAL, "norm_mean") / wide(TEXT, "norm_mean"),
-        "update_norm_ratio": wide(VISUAL, "update_norm_mean") / wide(TEXT, "update_norm_mean"),
-        "update_angle_visual": wide(VISUAL, "update_angle_mean"),
-        "update_angle_text": wide(TEXT, "update_angle_mean"),
         **{name: wide(PAIR, name) for name in PAIR_METRICS[1:]},
     }
 
@@ -105,3 +127,81 @@ def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFram
     balanced = 1 / (1 + tangents[0] * tangents[1])
     balanced[0] = 1.0
     return balanced
+
+
+# --- over tokens --------------------------------------------------------------------------------
+
+
+def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
+    """Each quantity of tokens as ``[draws, layers]``, the estimate first."""
+    cells = pd.MultiIndex.from_product([layers, _MODALITIES], names=["layer", "group"])
+    # Rows of layer 0 alone have no moments: nothing moved.
+    rows = rows.reindex(columns=rows.columns.union(CO_MOMENTS))
+    resampled = Resampled(cells.to_frame(index=False), rows, list(cells.names), with_estimate=True)
+
+    def by_modality(drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+        return drawn.reshape(len(drawn), len(layers), len(_MODALITIES))
+
+    def mean(metric: str, tokens: str = "tokens") -> NDArray[np.float64]:
+        return by_modality(resampled.means(f"{metric}_mean", by_tokens=True, tokens=tokens))
+
+    def variance(metric: str) -> NDArray[np.float64]:
+        drawn = resampled.covariance(f"{metric}_mean", f"{metric}_mean", f"{metric}_m2")
+        return by_modality(drawn).clip(min=0.0)
+
+    def log_covariance(first: str, second: str) -> NDArray[np.float64]:
+        names = f"{first}_mean", f"{second}_mean", product_of(first, second)
+        return by_modality(resampled.covariance(*names, tokens=LOG_TOKENS))
+
+    norm, update, update_angle = mean("norm"), mean("update_norm"), mean("update_angle")
+    log_norm, log_update, log_angle = (
+        mean(name, LOG_TOKENS) for name in ("log_norm", "log_update", "log_angle")
+    )
+    norms, updates, angles = (
+        log_covariance(name, name).clip(min=0.0) for name in ("log_norm", "log_update", "log_angle")
+    )
+    norm_angle = log_covariance("log_norm", "log_angle")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        predicted, slope = _eq_13(
+            np.exp(log_norm),
+            np.exp(log_update.mean(axis=-1, keepdims=True)),
+            update_angle.mean(axis=-1, keepdims=True),
+        )
+        measured_ratio = np.exp(log_angle[..., 1] - log_angle[..., 0])
+        predicted_ratio = predicted[..., 1] / predicted[..., 0]
+        each = {
+            "update_norm_cv": np.sqrt(variance("update_norm")) / update,
+            "update_norm_correlation": log_covariance("log_norm", "log_update")
+            / np.sqrt(norms * updates),
+            "update_angle_mean": update_angle,
+            "update_angle_std": np.sqrt(variance("update_angle")),
+            "norm_angle_correlation": norm_angle / np.sqrt(norms * angles),
+            "norm_angle_slope": norm_angle / norms,
+            "predicted_norm_angle_slope": slope,
+            "log_norm_std": np.sqrt(norms),
+        }
+        return {
+            "norm_ratio": norm[..., 0] / norm[..., 1],
+            "update_norm_ratio": update[..., 0] / update[..., 1],
+            "update_angle_difference": update_angle[..., 0] - update_angle[..., 1],
+            "angle_ratio": measured_ratio,
+            "predicted_angle_ratio": predicted_ratio,
+            "angle_ratio_error": measured_ratio / predicted_ratio,
+            **{
+                f"{name}_{modality}": np.where(np.isfinite(drawn), drawn, np.nan)[..., place]
+                for name, drawn in each.items()
+                for place, modality in enumerate(_MODALITIES)
+            },
+        }
+
+
+def _eq_13(
+    norm: NDArray[np.float64], update: NDArray[np.float64], update_angle: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The angle by which Eq. 13 turns a token, and the slope of its logarithm on that of the norm.
+
+    The slope is near -1 for a token much longer than its update, near 0 for one much shorter.
+    """
+    across, along = update * np.sin(update_angle), norm + update * np.cos(update_angle)
+    angle = np.arctan2(across, along)
+    return angle, -norm * across / (along**2 + across**2) / angle

@@ -2,11 +2,35 @@
 
 import pandas as pd
 
-from normprobe.report.significant import significant
+from normprobe.measurements.layers.assumptions import (
+    EXEMPT,
+    FAILS,
+    HOLDS,
+    OPEN,
+    STATES,
+    layer_ranges,
+    states_by_layer,
+)
+from normprobe.report.significant import MISSING, significant
+
+#: What the words of assumptions.csv mean; shown below it.
+LEGEND = (
+    "x enters a layer, D is its update. spread: deviation over tokens, of |D| as a share of",
+    "its mean. with: correlation of logarithms over tokens. update angle: of D to x, radians,",
+    "difference visual - text. turn: the part of D orthogonal to x; mean cosine over pairs.",
+    "text / visual angle, miss: measured / what Eq. 13 predicts from the norms alone.",
+    "measured - predicted: cosine, Eq. 15 one layer on from the measured one.",
+    "worst: the number farthest out, its 95 % interval over images, its layer. It holds",
+    "where the whole interval is in the range, and is open where the interval holds an end.",
+    "The paper's assumptions are exact; the ranges are this tool's choice.",
+)
+
+_PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
+_BALANCED = " (balanced norms, the paper's second case)"
 
 
 def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
-    """How many assumptions hold, and prediction against measurement at the last predicted layer.
+    """Where each assumption holds, what the norms explain, Eq. 15 and the lag angle.
 
     Args:
         theory: ``theory.csv``.
@@ -14,26 +38,101 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
     """
     if assumptions.empty:
         return ""
-    assumed = assumptions[assumptions["source"] == "Section 3.1"]
-    holding = int((assumed["verdict"] == "holds").sum())
-    sentence = f"{holding} of {len(assumed)} assumptions hold in every layer."
-    predicted = theory[theory["predicted_cross_modal_cosine_mean"].notna() & (theory["layer"] > 0)]
-    if len(predicted):
-        last = predicted.iloc[-1]
-        sentence += (
-            f" After layer {int(last['layer'])} Eq. 15 predicts a cross-modal cosine of "
-            f"{significant(float(last['predicted_cross_modal_cosine_mean']), 2)}; measured "
-            f"{significant(float(last['cross_modal_cosine_mean']), 2)}."
-        )
+    sentences = [_judgement(assumptions), _velocity(theory, assumptions), _decay(assumptions)]
+    sentences.append(_lag(theory))
+    if assumptions["worst_ci_low"].isna().all():
+        sentences.append("There is one image: no interval, and all this by the numbers alone.")
+    return " ".join(filter(None, sentences))
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """``1.6 (1.4 to 1.7)``; the value alone where there is no interval."""
+    interval = between(low, high)
+    return significant(value, 2) + f" ({interval})" * bool(interval)
+
+
+def between(low: float, high: float) -> str:
+    """``1.4 to 1.7``; empty where there is no interval."""
+    ends = [significant(end, 2) for end in (low, high)]
+    return "" if MISSING in ends else " to ".join(ends)
+
+
+def _judgement(assumptions: pd.DataFrame) -> str:
+    """How many assumptions hold everywhere, and where each of the others does what."""
+    states = {
+        f"{name}" if source == "Section 3.1" else f"{source}": states_by_layer(judged)
+        for (name, source), judged in assumptions.groupby(["assumption", "source"], sort=False)
+    }
+    assumed = list(assumptions.loc[assumptions["source"] == "Section 3.1", "assumption"].unique())
+    applying = [name for name in assumed if set(states[name].values()) - {EXEMPT}]
+    holding = [name for name in applying if set(states[name].values()) == {HOLDS}]
+    hold = "holds" if len(holding) == 1 else "hold"
+    count = f"{len(holding)} of {len(applying)} assumptions {hold} in every layer"
+    rest = [
+        f"{name} {_where(of_layers)}"
+        + _BALANCED * (name == assumed[0] and EXEMPT in of_layers.values())
+        for name, of_layers in states.items()
+        if name not in holding
+    ]
+    return f"{count}{': ' * bool(holding)}{', '.join(holding)}. {'; '.join(rest)}."
+
+
+def _where(states: dict[int, str]) -> str:
+    """``holds in layers 1-2 and fails in layer 3``."""
+    if not states:
+        return _PREDICATES[EXEMPT]
+    clauses = []
+    for state in STATES:
+        layers = [layer for layer, of_layer in states.items() if of_layer == state]
+        if len(layers) == len(states):
+            every = "" if state == EXEMPT else " in every layer"
+            return _PREDICATES[state] + every
+        if layers:
+            noun = "layer" if len(layers) == 1 else "layers"
+            clauses.append(f"{_PREDICATES[state]} in {noun} {layer_ranges(layers)}")
+    return ", ".join(clauses[:-1]) + f" and {clauses[-1]}"
+
+
+def _velocity(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
+    """How much of the angle ratio the norms explain, in the first layer with a norm gap."""
+    judged = assumptions[assumptions["number"] == "text / visual angle, miss"]
+    states = states_by_layer(judged)
+    layer = next((layer for layer, state in states.items() if state != EXEMPT), None)
+    if layer is None:
+        return ""
+    row = theory[theory["layer"] == layer].iloc[0]
+    predicted, measured = (_number(row, name) for name in ("predicted_angle_ratio", "angle_ratio"))
+    return (
+        f"By the norms alone (Eq. 13) text tokens would turn {predicted} times as far as visual "
+        f"ones in layer {layer}; measured {measured}."
+    )
+
+
+def _decay(assumptions: pd.DataFrame) -> str:
+    """The largest miss of Eq. 15."""
+    row = assumptions[assumptions["source"] == "Eq. 15"].iloc[0]
+    if pd.isna(row["worst"]):
+        return ""
+    miss = with_interval(row["worst"], row["worst_ci_low"], row["worst_ci_high"])
+    return (
+        "One layer on from the measured cross-modal cosine, Eq. 15 misses by at most "
+        f"{miss}, in layer {int(row['worst_layer'])}."
+    )
+
+
+def _lag(theory: pd.DataFrame) -> str:
     lags = theory[theory["lag_angle_mean"].notna() & (theory["layer"] > 0)]
-    if len(lags):
-        last = lags.iloc[-1]
-        sentence += (
-            f" The lag angle (Eq. 17) is {significant(float(last['lag_angle_mean']), 2)} rad after "
-            f"layer {int(last['layer'])}"
-        )
-        having, samples = int(last["lag_angle_samples"]), int(last["samples"])
-        if having < samples:
-            sentence += f", in the {having} of {samples} samples that begin with a cosine above 0"
-        sentence += "."
-    return sentence
+    if lags.empty:
+        return ""
+    last = lags.iloc[-1]
+    having, samples = int(last["lag_angle_samples"]), int(last["samples"])
+    few = f", in the {having} of {samples} samples that begin with a cosine above 0"
+    return (
+        f"The lag angle (Eq. 17) is {_number(last, 'lag_angle_mean')} rad after layer "
+        f"{int(last['layer'])}{few * (having < samples)}; it is never negative by algebra, so "
+        "this is no evidence."
+    )
+
+
+def _number(row: "pd.Series[float]", column: str) -> str:
+    return with_interval(*(float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")))

@@ -64,7 +64,7 @@ def test_every_number(model_type, batch_size, padding):
 @every_type
 @every_batch
 def test_quantiles(model_type, batch_size, padding):
-    """Within 1 % of the inverted distribution function; cosines are cosines of angles."""
+    """Norm and angle within 1 % of the inverted distribution function, the cosine within 0.001."""
     case = case_of(model_type, batch_size, padding)
     table = measured(model_type, batch_size, padding)
     for key, observations in case.observations.items():
@@ -76,9 +76,9 @@ def test_quantiles(model_type, batch_size, padding):
                 continue
             low, high = quantile_bounds(observations, "angle", probability)
             assert 0.99 * low <= found[f"angle_{name}"] <= 1.01 * high
-            low, high = quantile_bounds(observations, "angle", 1.0 - probability)
-            found_cosine = found[f"cosine_{name}"]
-            assert np.cos(1.01 * high) - 1e-9 <= found_cosine <= np.cos(0.99 * low) + 1e-9
+            low, high = quantile_bounds(observations, "cosine", probability)
+            # float32 states: a cosine itself is within 1e-5.
+            assert low - 0.00101 <= found[f"cosine_{name}"] <= high + 0.00101
 
 
 @every_type
