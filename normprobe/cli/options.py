@@ -107,7 +107,7 @@ BatchSize = Annotated[
         "-b",
         parser=_batch_size,
         metavar="N",
-        help="Samples a forward; auto: as many as fit, fewer when memory runs out.",
+        help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in float32.",
     ),
 ]
 Limit = Annotated[

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 import pandas as pd
+import torch
 
 from normprobe.data.bad_rows import BadRows
 from normprobe.data.data_set import DataSet
@@ -25,10 +26,6 @@ from normprobe.statistics.resampling import image_units
 log = logging.getLogger(__name__)
 
 BatchSize = int | Literal["auto"]
-
-#: Where a batch size of ``auto`` begins to halve. A processor gains nothing from larger batches.
-_LARGEST = {"cpu": 8}
-_LARGEST_ELSEWHERE = 64
 
 #: A killed process loses the batch at work and at most the rows of this many seconds before it.
 SECONDS_A_PART = 1.0
@@ -130,8 +127,7 @@ def _measure_share(
     """
     from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-    largest = _LARGEST.get(model.model.device.type, _LARGEST_ELSEWHERE)
-    size = largest if batch_size == "auto" else batch_size
+    size = _largest(model) if batch_size == "auto" else batch_size
     while left:
         batches = prefetched(data, builder, size, wanted=left, share=share)
         measured = _measured(model, batches, sample_rows)
@@ -151,6 +147,19 @@ def _measure_share(
         del batches, measured
         clear_device_cache(garbage_collection=True)
     run.note(batch_size=size)
+
+
+def _largest(model: MeasuredModel) -> int:
+    """Where a batch size of ``auto`` begins to halve.
+
+    The samples of a batch change each other's last bits. In float32 they are measured one by one,
+    so that no digit depends on the memory of the machine.
+    """
+    if model.model.dtype == torch.float32:
+        return 1
+    return (
+        8 if model.model.device.type == "cpu" else 64
+    )  # a processor gains nothing from larger ones
 
 
 def _measured(

@@ -1,11 +1,18 @@
-"""Correlation and slope from merged moments, against NumPy over all tokens at once."""
+"""Moments of logarithms, merged over any split, against NumPy over all tokens at once."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from normprobe.schema import TOKEN_METRICS
-from normprobe.statistics.co_moments import CO_MOMENTS, co_moments, norm_angle_relation
+from normprobe.statistics.co_moments import (
+    CO_MOMENTS,
+    LOG_TOKENS,
+    LOGARITHMS,
+    co_moments,
+    product_of,
+)
+from normprobe.statistics.resampling import Resampled
 
 TOKENS = 400
 
@@ -14,55 +21,66 @@ def metrics(seed: int = 0) -> np.ndarray:
     """``[layers, metrics, tokens]`` where only what enters the moments means anything."""
     random = np.random.default_rng(seed)
     norm = random.lognormal(2, 1, (2, TOKENS))
+    update = norm**0.3 * random.lognormal(0, 0.5, norm.shape)
     made = np.ones((2, len(TOKEN_METRICS), TOKENS))
-    made[:, TOKEN_METRICS.index("update_norm")] = 3.0
-    made[:, TOKEN_METRICS.index("relative_update")] = 3.0 / norm
+    made[:, TOKEN_METRICS.index("update_norm")] = update
+    made[:, TOKEN_METRICS.index("relative_update")] = update / norm
     made[:, TOKEN_METRICS.index("angle")] = norm**-0.8 * random.lognormal(0, 0.3, norm.shape)
     return made
 
 
 def rows_of(parts: list[np.ndarray]) -> pd.DataFrame:
-    return pd.concat([pd.DataFrame({"layer": [1, 2], **co_moments(part)}) for part in parts])
+    rows = [
+        pd.DataFrame({"layer": [1, 2], **co_moments(part)}).assign(sample_id=str(number))
+        for number, part in enumerate(parts)
+    ]
+    return pd.concat(rows, ignore_index=True).assign(image_hash=None)
 
 
-def by_hand(values: np.ndarray) -> tuple[float, float]:
-    norm = (
-        values[TOKEN_METRICS.index("update_norm")] / values[TOKEN_METRICS.index("relative_update")]
-    )
-    x, y = np.log(norm), np.log(values[TOKEN_METRICS.index("angle")])
-    return np.corrcoef(x, y)[0, 1], np.polyfit(x, y, 1)[0]
+def merged(rows: pd.DataFrame, first: str, second: str) -> np.ndarray:
+    """The covariance in both layers."""
+    table = pd.DataFrame({"layer": [1, 2]})
+    resampled = Resampled(table, rows, ["layer"], with_estimate=True)
+    names = f"{first}_mean", f"{second}_mean", product_of(first, second)
+    return resampled.covariance(*names, tokens=LOG_TOKENS)[0]
+
+
+def logarithms(values: np.ndarray) -> np.ndarray:
+    at = dict(zip(TOKEN_METRICS, values, strict=True))
+    return np.log([at["update_norm"] / at["relative_update"], at["update_norm"], at["angle"]])
 
 
 @pytest.mark.parametrize("ends", [[], [1], [100, 101, 399]])
-def test_any_split_gives_the_correlation_of_all_tokens(ends: list[int]) -> None:
+def test_any_split_gives_the_covariances_of_all_tokens(ends: list[int]) -> None:
     values = metrics()
-    table = norm_angle_relation(rows_of(np.split(values, ends, axis=-1)), "layer")
-    for layer in (1, 2):
-        correlation, slope = by_hand(values[layer - 1])
-        assert table.loc[layer, "correlation"] == pytest.approx(correlation, rel=1e-9)
-        assert table.loc[layer, "slope"] == pytest.approx(slope, rel=1e-9)
-        assert -0.99 < correlation < -0.8
+    rows = rows_of(np.split(values, ends, axis=-1))
+    for layer in (0, 1):
+        expected = np.cov(logarithms(values[layer]), ddof=0)
+        for i, first in enumerate(LOGARITHMS):
+            for j, second in enumerate(LOGARITHMS):
+                found = merged(rows, *sorted((first, second), key=LOGARITHMS.index))[layer]
+                assert found == pytest.approx(expected[i, j], rel=1e-9)
 
 
 def test_tokens_that_stand_still_or_overflow_are_left_out() -> None:
     values = metrics()
-    values[:, TOKEN_METRICS.index("angle"), :3] = 0
+    values[:, TOKEN_METRICS.index("angle"), :2] = 0
+    values[:, TOKEN_METRICS.index("update_norm"), 2] = 0
     values[:, TOKEN_METRICS.index("norm"), 3] = np.inf
-    row = rows_of([values])
-    assert row["log_tokens"].tolist() == [TOKENS - 4] * 2
-    table = norm_angle_relation(row, "layer")
-    assert table.loc[1, "correlation"] == pytest.approx(by_hand(values[0, :, 4:])[0], rel=1e-9)
+    rows = rows_of([values])
+    assert rows[LOG_TOKENS].tolist() == [TOKENS - 4] * 2
+    expected = np.cov(logarithms(values[0, :, 4:]), ddof=0)
+    assert merged(rows, "log_norm", "log_angle")[0] == pytest.approx(expected[0, 2], rel=1e-9)
 
 
 def test_a_sample_without_such_tokens_spoils_no_other() -> None:
     values, still = metrics(), metrics()
     still[:, TOKEN_METRICS.index("angle")] = 0
-    assert co_moments(still)["log_tokens"] == [0, 0]
-    together = norm_angle_relation(rows_of([values, still]), "layer")
-    pd.testing.assert_frame_equal(together, norm_angle_relation(rows_of([values]), "layer"))
+    assert co_moments(still)[LOG_TOKENS] == [0, 0]
+    together = merged(rows_of([values, still]), "log_norm", "log_update")
+    alone = merged(rows_of([values]), "log_norm", "log_update")
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
-def test_tokens_that_do_not_differ_have_no_correlation() -> None:
-    one = metrics()[..., :1]
-    assert set(co_moments(one)) == set(CO_MOMENTS)
-    assert norm_angle_relation(rows_of([one]), "layer").isna().all(axis=None)
+def test_the_columns_are_those_that_are_named() -> None:
+    assert tuple(co_moments(metrics()[..., :1])) == CO_MOMENTS

@@ -66,6 +66,40 @@ def test_means_of_every_draw(by_tokens: bool) -> None:
         np.testing.assert_allclose(mean, cells["norm_mean_drawn"], rtol=1e-12)
 
 
+def test_the_first_draw_may_be_the_rows_themselves() -> None:
+    rows = sample_rows()
+    table = table_of(rows, by_tokens=True)
+    drawn = Resampled(table, rows, ["group"]).means("norm_mean", by_tokens=True)
+    both = Resampled(table, rows, ["group"], with_estimate=True).means("norm_mean", by_tokens=True)
+    np.testing.assert_allclose(both[0], table["norm_mean"], rtol=1e-12)
+    np.testing.assert_array_equal(both[1:], drawn)
+
+
+def test_covariances_of_every_draw() -> None:
+    """Far from zero, where sums of squares would cancel."""
+    random = np.random.default_rng(0)
+    tokens = {
+        (sample, group): random.normal(1e6, 1.0, (2, random.integers(1, 9)))
+        for sample, _ in SAMPLES
+        for group in ("visual", "text")
+    }
+    rows = pd.DataFrame(
+        {"sample_id": sample, "image_hash": dict(SAMPLES)[sample], "group": group}
+        | {"tokens": values.shape[1], "a_mean": values[0].mean(), "b_mean": values[1].mean()}
+        | {"products": np.cov(values, ddof=0)[0, 1] * values.shape[1]}
+        for (sample, group), values in tokens.items()
+    )
+    table = pd.DataFrame({"group": ["visual", "text"]})
+    found = Resampled(table, rows, ["group"]).covariance("a_mean", "b_mean", "products")
+    for of_draw, counts in zip(found, draw_weights(len(UNITS), DRAWS).astype(int), strict=True):
+        drawn = repeated(rows, counts)
+        for covariance, group in zip(of_draw, table["group"], strict=True):
+            names = drawn.loc[drawn["group"] == group, "sample_id"]
+            values = np.concatenate([tokens[name, group] for name in names], axis=1)
+            expected = np.cov(values, ddof=0)[0, 1]
+            assert covariance == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
 def test_intervals_stand_behind_the_columns_in_their_order() -> None:
     rows = sample_rows()
     table = table_of(rows, by_tokens=True).assign(other=1.0)

@@ -111,10 +111,11 @@ def test_pooled_metrics_agree_with_all_pairs() -> None:
             (unit(b[v]) @ unit(b[t]).T).mean(),
             (unit(turn[v]) @ unit(a[t]).T).mean(),
             (unit(turn[t]) @ unit(a[v]).T).mean(),
+            (unit(turn[v]) @ unit(turn[t]).T).mean(),
         ]
-        np.testing.assert_allclose(pooled[sample, -3:], pairs, atol=1e-5)
+        np.testing.assert_allclose(pooled[sample, -4:], pairs, atol=1e-5)
     crossed = cross_modal_cosine(h, group_masks(codes)).numpy()
-    np.testing.assert_allclose(crossed, pooled[:, -3], atol=1e-6)
+    np.testing.assert_allclose(crossed, pooled[:, -4], atol=1e-6)
 
 
 def test_padding_and_overflowed_rows_do_not_reach_the_pooled_metrics() -> None:

@@ -93,30 +93,50 @@ def layers(depth=6):
     )
 
 
-def theory(depth=6):
-    """theory.csv of a model whose visual tokens turn to the text in its last layers."""
+def theory(depth=6, **changed):
+    """theory.csv of a model whose visual tokens turn to the text in its last layers.
+
+    Args:
+        depth: how many layers.
+        changed: columns with other numbers, one number or one a layer from 0 on.
+    """
     layer = np.arange(depth + 1)
     moved = np.where(layer > 0, 1.0, np.nan)
-    means = {
-        "cross_modal_cosine": 0.4 * 0.95**layer,
-        "retention": moved * 0.8,
-        "predicted_cross_modal_cosine": 0.4 * 0.8**layer,
-        "lag_angle": 0.02 * layer,
+    numbers = {
+        "cross_modal_cosine_mean": 0.4 * 0.95**layer,
+        "retention_mean": moved * 0.8,
+        "predicted_cross_modal_cosine_mean": moved * 0.4 * 0.95 ** (layer - 1.0) * 0.8,
+        "cosine_residual_mean": moved * 0.4 * 0.95 ** (layer - 1.0) * 0.15,
+        "compounded_cross_modal_cosine_mean": 0.4 * 0.8**layer,
+        "lag_angle_mean": 0.02 * layer,
+        "visual_turn_to_text_mean": moved * 0.02 * layer,
+        "text_turn_to_visual_mean": moved * -0.01,
+        "turn_to_turn_mean": moved * 0.02,
         "norm_ratio": 80.0 / (1 + 5 * layer),
         "update_norm_ratio": moved * 0.7,
-        "update_angle_visual": moved * 1.45,
-        "update_angle_text": moved * 1.2,
-        "visual_turn_to_text": moved * 0.05 * layer,
-        "text_turn_to_visual": moved * -0.01,
+        "update_angle_difference": moved * 0.25,
+        "angle_ratio": moved * 8.0,
+        "predicted_angle_ratio": moved * 5.0,
+        "angle_ratio_error": moved * 1.6,
     }
-    table = pd.DataFrame({"layer": layer, "hidden_size": 128, "samples": 56})
-    for name, values in means.items():
-        table[f"{name}_mean"] = values
-        table[f"{name}_std"] = np.abs(values) / 5
+    for name, visual, text in (
+        ("update_norm_cv", 0.1, 0.4),
+        ("update_norm_correlation", -0.1, 0.5),
+        ("update_angle_mean", 1.45, 1.2),
+        ("update_angle_std", 0.05, 0.2),
+        ("norm_angle_correlation", -0.8, -0.3),
+        ("norm_angle_slope", -0.9, -0.3),
+        ("predicted_norm_angle_slope", -0.95, -0.8),
+        ("log_norm_std", 0.2, 0.2),
+    ):
+        numbers |= {f"{name}_visual": moved * visual, f"{name}_text": moved * text}
+    numbers |= {name: moved * value for name, value in changed.items()}
+    table = pd.DataFrame({"layer": layer, "hidden_size": 128, "samples": 56, **numbers})
     table["lag_angle_samples"] = 56
-    for name, value in (("visual", -0.8), ("text", -0.3), ("both", -0.9)):
-        table[f"norm_angle_correlation_{name}"] = moved * value
-        table[f"norm_angle_slope_{name}"] = moved * value
+    for name in numbers:
+        # A tenth of a percent either side: far from the end of any range.
+        table[f"{name}_ci_low"] = table[name] - 1e-3 * table[name].abs()
+        table[f"{name}_ci_high"] = table[name] + 1e-3 * table[name].abs()
     return table
 
 

@@ -116,6 +116,15 @@ def turn_towards(layer: Layer, turning: NDArray[np.bool_], other: NDArray[np.boo
     return float(turn @ unit(layer.entered[other]).mean(axis=0))
 
 
+def turn_with(layer: Layer, turning: NDArray[np.bool_], other: NDArray[np.bool_]) -> float:
+    """The mean directions in which some tokens and others turn, against each other."""
+    turns = [
+        unit(orthogonal_part(layer.left[chosen], layer.entered[chosen])).mean(axis=0)
+        for chosen in (turning, other)
+    ]
+    return float(turns[0] @ turns[1])
+
+
 def cross_modal_cosine(visual: Array, text: Array) -> float:
     """The mean of the cosines of all pairs, each pair formed."""
     return float(np.mean([[dot(unit(v), unit(t)) for t in text] for v in visual]))
@@ -174,6 +183,7 @@ def observe_pairs(states: States, groups: Groups) -> dict[int, dict[str, list[fl
             if number:
                 metrics["visual_turn_to_text"].append(turn_towards(layer, visual, text))
                 metrics["text_turn_to_visual"].append(turn_towards(layer, text, visual))
+                metrics["turn_to_turn"].append(turn_with(layer, visual, text))
         observations[number] = metrics
     return observations
 

@@ -6,7 +6,8 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS
-from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
+from normprobe.measurements.layers.theory_panels import PANELS
+from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL
 
@@ -19,51 +20,6 @@ METRICS = (
     ("update_norm", "L2 norm of the update", True),
     ("update_angle", "angle between update and layer input (radians)", True),
     ("pooled_cosine", "cosine of the group's mean vectors", False),
-)
-
-
-_BOTH, _OTHER = GroupLook("#262626", "o", "-"), GroupLook("#8c8c8c", "s", "--")
-
-
-_VISUAL, _TEXT = GROUP_LOOKS[VISUAL], GROUP_LOOKS[TEXT]
-
-
-#: What can be drawn of ``theory.csv``: words, then a name, a column and a look.
-_THEORY = (
-    (
-        "cross-modal cosine (Eq. 15)",
-        (
-            ("measured", "cross_modal_cosine_mean", _BOTH),
-            ("predicted", "predicted_cross_modal_cosine_mean", _OTHER),
-        ),
-    ),
-    ("lag angle (radians, Eq. 17)", (("lag angle", "lag_angle_mean", _BOTH),)),
-    (
-        "visual / text",
-        (("norm", "norm_ratio_mean", _BOTH), ("update norm", "update_norm_ratio_mean", _OTHER)),
-    ),
-    (
-        "angle between update and layer input (radians)",
-        (
-            ("visual", "update_angle_visual_mean", _VISUAL),
-            ("text", "update_angle_text_mean", _TEXT),
-        ),
-    ),
-    (
-        "cosine between the turn and the other modality's states",
-        (
-            ("visual", "visual_turn_to_text_mean", _VISUAL),
-            ("text", "text_turn_to_visual_mean", _TEXT),
-        ),
-    ),
-    (
-        "correlation of log angle and log norm over tokens (Eq. 13)",
-        (
-            ("visual", "norm_angle_correlation_visual", _VISUAL),
-            ("text", "norm_angle_correlation_text", _TEXT),
-            ("both", "norm_angle_correlation_both", _BOTH),
-        ),
-    ),
 )
 
 
@@ -94,10 +50,19 @@ def layer_charts(layers: pd.DataFrame) -> list[Chart]:
 def theory_charts(theory: pd.DataFrame) -> list[Chart]:
     """Charts of ``theory.csv``, as ``layer_charts`` gives them."""
     charts = []
-    for label, lines in _THEORY:
-        present = [line for line in lines if line[1] in theory]
-        series = [series_of(name, look, theory, column) for name, column, look in present]
-        charts.append(chart(label, series, zero=True))
+    for panel in PANELS:
+        series = [
+            series_of(
+                line.name,
+                line.look,
+                theory,
+                line.column,
+                [f"{line.column}_ci_low", f"{line.column}_ci_high"],
+            )
+            for line in reversed(panel.lines)
+            if line.column in theory
+        ]
+        charts.append(chart(panel.title, series, zero=True))
     return [drawn for drawn in charts if drawn["series"]]
 
 

@@ -2,7 +2,7 @@
 
 from normprobe.measurements.layers.charts import layer_charts, theory_charts
 from normprobe.measurements.layers.heat_map import heat_map
-from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
 from normprobe.measurements.layers.words import layers_verdict
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.markup import Markup
@@ -10,8 +10,9 @@ from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_store import RunStore
 
 #: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.
-_VERDICT_FIRST = ["assumption", "source", "verdict", "holds_in", "fails_in", "low", "high"]
-_VERDICT_FIRST += ["median", "worst", "worst_layer", "number"]
+_VERDICT_FIRST = ["assumption", "source", "number", "verdict", "low", "high", "worst"]
+_VERDICT_FIRST += ["worst_ci_low", "worst_ci_high", "worst_layer", "median"]
+_VERDICT_FIRST += ["holds_in", "fails_in", "open_in", "exempt_in"]
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -34,11 +35,16 @@ def section(run: RunStore) -> list[Markup]:
     ]
     charts = [] if theory is None else theory_charts(theory)
     if charts:
-        blocks += [heading("The theory beside the measurement"), curves(charts)]
+        blocks += [
+            heading("The theory beside the measurement"),
+            curves(charts),
+            note("Bands: 95 % intervals over images."),
+        ]
     if theory is not None and assumptions is not None:
         blocks += [
             heading("Does the paper's theory hold here?"),
             sentence(theory_verdict(theory, assumptions)),
             shown(assumptions[_VERDICT_FIRST]),
+            note(" ".join(LEGEND)),
         ]
     return blocks

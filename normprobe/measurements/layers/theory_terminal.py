@@ -25,7 +25,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
     if assumptions.empty:
         return
     table = new_table("Does the paper's theory hold here? (Section 3)")
-    for header in ("assumption", "holds if", "worst", "95 % interval", "in", "holds in"):
+    for header in ("assumption", "holds if", "worst", "95 % interval", "layer", "holds in"):
         add_column(table, header, left=header in ("assumption", "holds in"))
     for (name, source), judged in assumptions.groupby(["assumption", "source"], sort=False):
         table.add_row(Text(f"{name}" if source == "Section 3.1" else f"{name} ({source})"))

@@ -15,14 +15,14 @@ from normprobe.report.significant import MISSING, significant
 
 #: What the words of assumptions.csv mean; shown below it.
 LEGEND = (
-    "x enters a layer, D is its update. spread: deviation over tokens, of |D| as a share of",
-    "its mean. with: correlation of logarithms over tokens. update angle: of D to x, radians,",
-    "difference visual - text. turn: the part of D orthogonal to x; mean cosine over pairs.",
-    "text / visual angle, miss: measured / what Eq. 13 predicts from the norms alone.",
-    "measured - predicted: cosine, Eq. 15 one layer on from the measured one.",
-    "worst: the number farthest out, its 95 % interval over images, its layer. It holds",
-    "where the whole interval is in the range, and is open where the interval holds an end.",
-    "The paper's assumptions are exact; the ranges are this tool's choice.",
+    "x enters a layer, D is its update. spread: deviation over tokens, of |D| as a",
+    "share of its mean. with: correlation of logarithms over tokens. update angle: D",
+    "to x, radians; difference: visual - text. turn: the part of D orthogonal to x,",
+    "by mean cosine over pairs. miss: measured / predicted by Eq. 13 from the norms",
+    "alone. measured - predicted: cosine; Eq. 15 goes one layer on from the measured",
+    "one. worst: farthest out, and in which layer. A number holds where its whole",
+    "95 % interval (over images) is in the range, and is open where the interval",
+    "holds an end. The paper's assumptions are exact; the ranges are this tool's.",
 )
 
 _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}

@@ -1,10 +1,14 @@
-"""Eq. 15-17 against a direct computation, one sample at a time."""
+"""Eq. 13 and 15-17 against a direct computation, one sample and one token at a time."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 
 from normprobe.measurements.layers.theory import theory_table
+from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.statistics.co_moments import co_moments
+from normprobe.statistics.sample_statistics import statistics_by_layer
 
 COSINES = {"visual": [0.99, 0.98, 0.97], "text": [0.5, 0.8, 0.9]}
 
@@ -12,46 +16,48 @@ COSINES = {"visual": [0.99, 0.98, 0.97], "text": [0.5, 0.8, 0.9]}
 def rows(
     visual: list[float], text: list[float], initial: float = 0.4, injected: int | None = None
 ) -> pd.DataFrame:
+    """One sample with mean cosines, and a measured cosine that halves in each layer."""
     made = []
     for group, cosines in (("visual", visual), ("text", text)):
         made.append({"layer": 0, "group": group, "norm_mean": 1.0})
         for layer, cosine in enumerate(cosines, start=1):
-            made.append(
-                {
-                    "layer": layer,
-                    "group": group,
-                    "cosine_mean": cosine,
-                    "update_norm_mean": 2.0 if group == "visual" else 4.0,
-                    "update_angle_mean": 1.5,
-                }
-            )
+            made.append({"layer": layer, "group": group, "norm_mean": 1.0, "cosine_mean": cosine})
     for layer in range(len(visual) + 1):
-        made.append(
-            {
-                "layer": layer,
-                "group": "visual_text",
-                "cross_modal_cosine": initial * 0.5**layer,
-                "injected": layer == injected,
-                "visual_turn_to_text": 0.01 if layer else np.nan,
-                "text_turn_to_visual": 0.02 if layer else np.nan,
-            }
-        )
-    return pd.DataFrame(made).assign(sample_id="a", hidden_size=64)
+        turns = dict.fromkeys(PAIR_METRICS, 0.01 if layer else np.nan)
+        cosine = {"cross_modal_cosine": initial * 0.5**layer, "injected": layer == injected}
+        made.append({"layer": layer, "group": "visual_text", **turns, **cosine})
+    update = {f"{name}_{part}": 1.0 for name in TOKEN_METRICS[3:] for part in ("mean", "m2")}
+    return pd.DataFrame(made).assign(
+        sample_id="a", image_hash="x", hidden_size=64, tokens=2, **update
+    )
 
 
-def test_the_prediction_is_the_running_product_of_retentions() -> None:
-    table = theory_table(rows(COSINES["visual"], COSINES["text"])).set_index("layer")
+def table_of(*arguments: object, **options: object) -> pd.DataFrame:
+    return theory_table(rows(*arguments, **options)).set_index("layer")
+
+
+def test_eq_15_goes_one_layer_on_from_the_measured_cosine() -> None:
+    table = table_of(COSINES["visual"], COSINES["text"])
     retention = np.multiply(COSINES["visual"], COSINES["text"])
     np.testing.assert_allclose(table["retention_mean"].iloc[1:], retention)
+    measured = 0.4 * 0.5 ** np.arange(4)
+    np.testing.assert_allclose(table["cross_modal_cosine_mean"], measured)
+    predicted = retention * measured[:-1]
+    np.testing.assert_allclose(table["predicted_cross_modal_cosine_mean"].iloc[1:], predicted)
+    np.testing.assert_allclose(table["cosine_residual_mean"].iloc[1:], measured[1:] - predicted)
+    assert np.isnan(table.loc[0, "predicted_cross_modal_cosine_mean"])
+
+
+def test_the_running_product_of_retentions_stands_beside_it() -> None:
+    table = table_of(COSINES["visual"], COSINES["text"])
+    retention = np.multiply(COSINES["visual"], COSINES["text"])
     np.testing.assert_allclose(
-        table["predicted_cross_modal_cosine_mean"], 0.4 * np.cumprod([1.0, *retention])
+        table["compounded_cross_modal_cosine_mean"], 0.4 * np.cumprod([1.0, *retention])
     )
-    assert table.loc[2, "cross_modal_cosine_mean"] == pytest.approx(0.1)
-    assert table.loc[1, "update_norm_ratio_mean"] == pytest.approx(0.5)
 
 
 def test_the_lag_is_measured_against_equal_turning() -> None:
-    table = theory_table(rows(COSINES["visual"], COSINES["text"])).set_index("layer")
+    table = table_of(COSINES["visual"], COSINES["text"])
     imbalanced = balanced = 0.4
     for layer, (v, t) in enumerate(zip(COSINES["visual"], COSINES["text"], strict=True), start=1):
         both = np.arctan(np.sqrt(np.tan(np.arccos(v)) * np.tan(np.arccos(t))))
@@ -63,13 +69,15 @@ def test_the_lag_is_measured_against_equal_turning() -> None:
 
 
 def test_equal_turning_has_no_lag() -> None:
-    table = theory_table(rows([0.9, 0.8], [0.9, 0.8]))
-    np.testing.assert_allclose(table["lag_angle_mean"], 0.0, atol=1e-7)
+    np.testing.assert_allclose(table_of([0.9, 0.8], [0.9, 0.8])["lag_angle_mean"], 0.0, atol=1e-7)
 
 
-def test_an_injection_of_visual_features_ends_the_prediction() -> None:
-    table = theory_table(rows(COSINES["visual"], COSINES["text"], injected=2)).set_index("layer")
-    assert table["predicted_cross_modal_cosine_mean"].notna().tolist() == [True, True, False, False]
+def test_what_is_added_between_layers_ends_the_product_but_skips_one_step() -> None:
+    table = table_of(COSINES["visual"], COSINES["text"], injected=2)
+    compounded = table["compounded_cross_modal_cosine_mean"]
+    assert compounded.notna().tolist() == [True, True, False, False]
+    for column in ("predicted_cross_modal_cosine_mean", "cosine_residual_mean"):
+        assert table[column].notna().tolist() == [False, True, False, True]
     assert table["cross_modal_cosine_mean"].notna().all()
 
 
@@ -79,10 +87,10 @@ def test_an_injection_of_visual_features_ends_the_prediction() -> None:
 def test_the_lag_is_empty_where_the_theory_does_not_speak(
     visual: list[float], text: list[float], initial: float
 ) -> None:
-    table = theory_table(rows(visual, text, initial))
+    table = table_of(visual, text, initial)
     assert table["lag_angle_mean"].iloc[1:].isna().all()
     assert (table["lag_angle_samples"].iloc[1:] == 0).all()
-    assert table["predicted_cross_modal_cosine_mean"].notna().all()
+    assert table["predicted_cross_modal_cosine_mean"].iloc[1:].notna().all()
 
 
 def test_samples_without_both_modalities_have_no_say() -> None:
@@ -92,3 +100,137 @@ def test_samples_without_both_modalities_have_no_say() -> None:
     together = theory_table(pd.concat([both, lonely], ignore_index=True))
     pd.testing.assert_frame_equal(together, theory_table(both))
     assert theory_table(lonely).empty
+
+
+# --- over tokens, and intervals -----------------------------------------------------------------
+
+
+def tokens_of(seed: int, images: list[tuple[str, str | None]]) -> dict[tuple[str, str], np.ndarray]:
+    """``[layers, metrics, tokens]`` by sample and modality; each token in a plane, exactly."""
+    random = np.random.default_rng(seed)
+    made = {}
+    for sample, _ in images:
+        for group, loudness in ((VISUAL, 20.0), (TEXT, 4.0)):
+            x = random.lognormal(np.log(loudness), 0.3, (2, int(random.integers(4, 9))))
+            update = x**0.2 * random.lognormal(0, 0.3, x.shape)
+            phi = random.normal(1.3, 0.2, x.shape)
+            across, along = update * np.sin(phi), x + update * np.cos(phi)
+            angle = np.arctan2(across, along)
+            metrics = [np.hypot(across, along), np.cos(angle), angle, update, update / x, phi]
+            made[sample, group] = np.stack(metrics, axis=1)
+    return made
+
+
+def rows_of_tokens(tokens: dict[tuple[str, str], np.ndarray]) -> pd.DataFrame:
+    made = []
+    for (sample, group), metrics in tokens.items():
+        common = {"sample_id": sample, "group": group, "hidden_size": 64}
+        entering = statistics_by_layer(metrics[:1, :1] * 2, TOKEN_METRICS[:1])
+        layers = statistics_by_layer(metrics, TOKEN_METRICS) | co_moments(metrics)
+        made += [pd.DataFrame({"layer": [0], **entering}).assign(**common)]
+        made += [pd.DataFrame({"layer": [1, 2], **layers}).assign(**common)]
+    random = np.random.default_rng(1)
+    for sample in {sample: None for sample, _ in tokens}:
+        pair = {name: random.uniform(0.1, 0.9, 3) for name in PAIR_METRICS}
+        made.append(
+            pd.DataFrame({"layer": [0, 1, 2], "injected": False, **pair}).assign(
+                sample_id=sample, group="visual_text", hidden_size=64
+            )
+        )
+    rows = pd.concat(made, ignore_index=True)
+    return rows.assign(image_hash=rows["sample_id"].map(dict(SAMPLES)))
+
+
+def test_what_concerns_tokens_is_taken_over_all_of_them() -> None:
+    tokens = tokens_of(0, SAMPLES)
+    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    for layer in (1, 2):
+        row, by_group = table.loc[layer], {}
+        for group in (VISUAL, TEXT):
+            chosen = [values[layer - 1] for (_, g), values in tokens.items() if g == group]
+            metrics = dict(zip(TOKEN_METRICS, np.concatenate(chosen, axis=1), strict=True))
+            metrics["x"] = metrics["update_norm"] / metrics["relative_update"]
+            by_group[group] = metrics
+            logs = {name: np.log(metrics[name]) for name in ("x", "update_norm", "angle")}
+            expected = {
+                "update_norm_cv": metrics["update_norm"].std() / metrics["update_norm"].mean(),
+                "update_norm_correlation": np.corrcoef(logs["x"], logs["update_norm"])[0, 1],
+                "update_angle_mean": metrics["update_angle"].mean(),
+                "update_angle_std": metrics["update_angle"].std(),
+                "norm_angle_correlation": np.corrcoef(logs["x"], logs["angle"])[0, 1],
+                "norm_angle_slope": np.polyfit(logs["x"], logs["angle"], 1)[0],
+                "log_norm_std": logs["x"].std(),
+            }
+            for name, value in expected.items():
+                assert row[f"{name}_{group}"] == pytest.approx(value, rel=1e-9), name
+        visual, text = by_group[VISUAL], by_group[TEXT]
+        for name in ("norm", "update_norm"):
+            assert row[f"{name}_ratio"] == pytest.approx(visual[name].mean() / text[name].mean())
+        difference = visual["update_angle"].mean() - text["update_angle"].mean()
+        assert row["update_angle_difference"] == pytest.approx(difference)
+        measured = np.exp(np.log(text["angle"]).mean() - np.log(visual["angle"]).mean())
+        assert row["angle_ratio"] == pytest.approx(measured)
+        predicted = predicted_angle(by_group, TEXT) / predicted_angle(by_group, VISUAL)
+        assert row["predicted_angle_ratio"] == pytest.approx(predicted)
+        assert row["angle_ratio_error"] == pytest.approx(measured / predicted)
+
+
+def predicted_angle(by_group: dict, group: str, longer: float = 1.0) -> float:
+    """Eq. 13 for the geometric mean norm, with one size and one angle for both modalities."""
+    sizes = [np.log(by_group[g]["update_norm"]).mean() for g in (VISUAL, TEXT)]
+    size = np.exp(np.mean(sizes))
+    phi = np.mean([by_group[g]["update_angle"].mean() for g in (VISUAL, TEXT)])
+    norm = longer * np.exp(np.log(by_group[group]["x"]).mean())
+    return np.arctan(size * np.sin(phi) / (norm + size * np.cos(phi)))
+
+
+def test_the_slope_that_eq_13_predicts_is_its_derivative() -> None:
+    tokens = tokens_of(0, SAMPLES)
+    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    by_group = {}
+    for group in (VISUAL, TEXT):
+        chosen = [values[0] for (_, g), values in tokens.items() if g == group]
+        metrics = dict(zip(TOKEN_METRICS, np.concatenate(chosen, axis=1), strict=True))
+        by_group[group] = metrics | {"x": metrics["update_norm"] / metrics["relative_update"]}
+    for group in (VISUAL, TEXT):
+        ends = [np.log(predicted_angle(by_group, group, np.exp(step))) for step in (-1e-4, 1e-4)]
+        slope = (ends[1] - ends[0]) / 2e-4
+        found = table.loc[1, f"predicted_norm_angle_slope_{group}"]
+        assert found == pytest.approx(slope, rel=1e-5)
+
+
+def renamed(rows: pd.DataFrame) -> pd.DataFrame:
+    """A sample that is drawn twice is two samples."""
+    copies = rows.groupby(["sample_id", "layer", "group"]).cumcount()
+    return rows.assign(sample_id=rows["sample_id"] + "#" + copies.astype(str))
+
+
+def test_every_number_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_draws(monkeypatch)
+    rows = rows_of_tokens(tokens_of(0, SAMPLES))
+    table = theory_table(rows)
+    numbers = [
+        name
+        for name in table
+        if not name.endswith(("_std", "_ci_low", "_ci_high"))
+        and name not in ("layer", "hidden_size", "samples", "lag_angle_samples")
+    ]
+    assert {f"{name}_ci_low" for name in numbers} <= set(table)
+    slow = slow_draws(rows, lambda drawn: theory_table(renamed(drawn)), ["layer"])
+    assert_intervals(table, slow, ["layer"], numbers)
+
+
+def test_one_image_has_no_interval() -> None:
+    table = theory_table(rows_of_tokens(tokens_of(0, SAMPLES[:2])))
+    ends = [name for name in table if name.endswith(("_ci_low", "_ci_high"))]
+    assert len(ends) > 40
+    assert table[ends].isna().all(axis=None)
+    assert table["norm_ratio"].notna().all()
+
+
+def test_tokens_that_do_not_differ_have_no_correlation() -> None:
+    tokens = {key: values[..., :1] for key, values in tokens_of(0, SAMPLES[:1]).items()}
+    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    columns = [name for name in table if "correlation" in name]
+    assert table[columns].isna().all(axis=None)
+    assert (table.loc[1:, "update_norm_cv_text"] == 0).all()
