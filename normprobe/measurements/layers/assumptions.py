@@ -16,6 +16,7 @@ from normprobe.report.ratio_words import ALIKE
 from normprobe.schema import TEXT, VISUAL
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
+BALANCED = (1 / ALIKE, ALIKE)  # a ratio of norms: the paper's second case
 COSINE = 0.1
 DIRECTION = COSINE / 2  # two turns that lean this much change a cosine by less than COSINE
 SPREAD = 0.25  # of the mean, as ALIKE
@@ -45,6 +46,8 @@ class Criterion:
         low: the smallest number that is compatible.
         high: the largest.
         applies: theory.csv to the layers in which the number can say anything; None: all.
+        neutral: a range outside of the other in which the number says neither: where the whole
+            interval lies in it the assumption does not apply, where it holds an end it is open.
     """
 
     assumption: str
@@ -54,6 +57,7 @@ class Criterion:
     low: float
     high: float
     applies: Applies | None = None
+    neutral: tuple[float, float] | None = None
 
 
 def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.Series[float]]":
@@ -62,14 +66,9 @@ def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.
     return low, high
 
 
-def _imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
-    """Not balanced: with equal norms the paper's second case is at hand."""
-    low, high = _interval(theory, "norm_ratio")
-    return ~((low > 1 / ALIKE) & (high < ALIKE))
-
-
 def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
-    return _imbalanced(theory).shift(fill_value=False)
+    low, high = _interval(theory, "norm_ratio")
+    return ((low <= BALANCED[0]) | (high >= BALANCED[1])).shift(fill_value=False)
 
 
 def _updates_differ(modality: str) -> Applies:
@@ -87,17 +86,19 @@ def _norms_ask_for_angles(modality: str) -> Applies:
     )
 
 
-_IMBALANCE = "Modality Norm Imbalance", "Section 3.1"
-_MAGNITUDE = "Uniform Update Magnitude", "Section 3.1"
-_GEOMETRY = "Consistent Update Geometry", "Section 3.1"
-_DIRECTION = "Random Rotational Direction", "Section 3.1"
+ASSUMED = "Section 3.1"  # what the theory assumes; the equations follow from it
+
+_IMBALANCE = "Modality Norm Imbalance", ASSUMED
+_MAGNITUDE = "Uniform Update Magnitude", ASSUMED
+_GEOMETRY = "Consistent Update Geometry", ASSUMED
+_DIRECTION = "Random Rotational Direction", ASSUMED
 _VELOCITY = "Angle by norm", "Eq. 13"
 _DECAY = "Cross-modal cosine", "Eq. 15"
 _INF = float("inf")
 
 #: Every number that is judged; a new one is a row here.
 CRITERIA = (
-    Criterion(*_IMBALANCE, "visual / text norm", "norm_ratio", ALIKE, _INF, _imbalanced),
+    Criterion(*_IMBALANCE, "visual / text norm", "norm_ratio", ALIKE, _INF, neutral=BALANCED),
     Criterion(*_MAGNITUDE, "visual / text |D|", "update_norm_ratio", 1 / ALIKE, ALIKE),
     *(
         Criterion(*_MAGNITUDE, f"spread of |D|, {name}", f"update_norm_cv_{name}", -_INF, SPREAD)
@@ -201,6 +202,10 @@ def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
     states = pd.Series(OPEN, index=theory.index)
     states[(low >= criterion.low) & (high <= criterion.high)] = HOLDS
     states[(high < criterion.low) | (low > criterion.high)] = FAILS
+    if criterion.neutral is not None:
+        start, end = criterion.neutral
+        states[(states == FAILS) & (low < end) & (high > start)] = OPEN
+        states[(low > start) & (high < end)] = EXEMPT
     if criterion.applies is not None:
         states[~criterion.applies(theory)] = EXEMPT
     return states[theory[criterion.column].notna()]

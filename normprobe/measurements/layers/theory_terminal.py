@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.assumptions import EXEMPT, HOLDS
+from normprobe.measurements.layers.assumptions import ASSUMED, EXEMPT, HOLDS
 from normprobe.measurements.layers.theory_words import LEGEND, between
 from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
@@ -28,7 +28,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
     for header in ("assumption", "holds if", "worst", "95 % interval", "layer", "holds in"):
         add_column(table, header, left=header in ("assumption", "holds in"))
     for (name, source), judged in assumptions.groupby(["assumption", "source"], sort=False):
-        table.add_row(Text(f"{name}" if source == "Section 3.1" else f"{name} ({source})"))
+        table.add_row(Text(f"{name}" if source == ASSUMED else f"{name} ({source})"))
         for _, row in judged.iterrows():
             layer = row["worst_layer"]
             table.add_row(

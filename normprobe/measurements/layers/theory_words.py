@@ -3,6 +3,7 @@
 import pandas as pd
 
 from normprobe.measurements.layers.assumptions import (
+    ASSUMED,
     EXEMPT,
     FAILS,
     HOLDS,
@@ -41,7 +42,7 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
     sentences = [_judgement(assumptions), _velocity(theory, assumptions), _decay(assumptions)]
     sentences.append(_lag(theory))
     if assumptions["worst_ci_low"].isna().all():
-        sentences.append("There is one image: no interval, and all this by the numbers alone.")
+        sentences.append("One image: no intervals; all this is by the numbers alone.")
     return " ".join(filter(None, sentences))
 
 
@@ -58,23 +59,27 @@ def between(low: float, high: float) -> str:
 
 
 def _judgement(assumptions: pd.DataFrame) -> str:
-    """How many assumptions hold everywhere, and where each of the others does what."""
+    """What holds everywhere, and where everything else does what."""
+    by_name = assumptions.groupby(["assumption", "source"], sort=False)
     states = {
-        f"{name}" if source == "Section 3.1" else f"{source}": states_by_layer(judged)
-        for (name, source), judged in assumptions.groupby(["assumption", "source"], sort=False)
+        name if source == ASSUMED else source: states_by_layer(judged)
+        for (name, source), judged in by_name
     }
-    assumed = list(assumptions.loc[assumptions["source"] == "Section 3.1", "assumption"].unique())
+    assumed = list(assumptions.loc[assumptions["source"] == ASSUMED, "assumption"].unique())
     applying = [name for name in assumed if set(states[name].values()) - {EXEMPT}]
-    holding = [name for name in applying if set(states[name].values()) == {HOLDS}]
-    hold = "holds" if len(holding) == 1 else "hold"
-    count = f"{len(holding)} of {len(applying)} assumptions {hold} in every layer"
+    holding = [name for name in states if set(states[name].values()) == {HOLDS}]
+    held = [name for name in holding if name in assumed]
+    sentence = f"{len(held)} of {len(applying)} assumptions hold{'s' * (len(held) == 1)}"
+    sentence += f" in every layer{': ' * bool(held)}{', '.join(held)}"
+    if equations := [name for name in holding if name not in assumed]:
+        sentence += f", and so do{'es' * (len(equations) == 1)} {' and '.join(equations)}"
     rest = [
         f"{name} {_where(of_layers)}"
         + _BALANCED * (name == assumed[0] and EXEMPT in of_layers.values())
         for name, of_layers in states.items()
         if name not in holding
     ]
-    return f"{count}{': ' * bool(holding)}{', '.join(holding)}. {'; '.join(rest)}."
+    return " ".join(f"{part}." for part in (sentence, "; ".join(rest)) if part)
 
 
 def _where(states: dict[int, str]) -> str:
@@ -129,8 +134,8 @@ def _lag(theory: pd.DataFrame) -> str:
     few = f", in the {having} of {samples} samples that begin with a cosine above 0"
     return (
         f"The lag angle (Eq. 17) is {_number(last, 'lag_angle_mean')} rad after layer "
-        f"{int(last['layer'])}{few * (having < samples)}; it is never negative by algebra, so "
-        "this is no evidence."
+        f"{int(last['layer'])}{few * (having < samples)}; by algebra it is never negative, so "
+        "it is no evidence."
     )
 
 

@@ -1,0 +1,159 @@
+"""Verdicts at the borders of their ranges, from made tables."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import made_tables
+
+from normprobe.measurements.layers.assumptions import (
+    CRITERIA,
+    assumptions_table,
+    layer_ranges,
+    states_by_layer,
+)
+
+
+def judged(column: str, theory: pd.DataFrame) -> pd.Series:
+    """The row of assumptions.csv that judges a column."""
+    (number,) = [criterion.number for criterion in CRITERIA if criterion.column == column]
+    table = assumptions_table(theory)
+    return table[table["number"] == number].iloc[0]
+
+
+def with_interval(theory: pd.DataFrame, column: str, layer: int, low: float, high: float):
+    theory.loc[theory["layer"] == layer, [f"{column}_ci_low", f"{column}_ci_high"]] = low, high
+    return theory
+
+
+@pytest.mark.parametrize("criterion", CRITERIA, ids=lambda criterion: criterion.column)
+def test_each_number_holds_inside_its_range_and_fails_outside(criterion) -> None:
+    low, high = criterion.low, criterion.high
+    middle = np.nanmean([end if np.isfinite(end) else np.nan for end in (low, high)])
+    inside = {(True, True): middle, (False, True): high - 0.02, (True, False): low + 0.02}[
+        np.isfinite(low), np.isfinite(high)
+    ]
+    outside = high + 0.02 if np.isfinite(high) else 0.7
+    for value, verdict, column in ((inside, "holds", "holds_in"), (outside, "fails", "fails_in")):
+        row = judged(criterion.column, made_tables.theory(**{criterion.column: value}))
+        assert (row["verdict"], row[column]) == (verdict, "1-6")
+        assert row["worst"] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "state"),
+    [
+        (0.81, 1.24, "holds_in"),
+        (0.8, 1.25, "holds_in"),  # the ends belong to the range
+        (0.79, 1.0, "open_in"),
+        (0.5, 2.0, "open_in"),
+        (1.25, 1.5, "open_in"),
+        (1.26, 1.5, "fails_in"),
+        (0.5, 0.79, "fails_in"),
+    ],
+)
+def test_the_interval_decides_not_the_number(low: float, high: float, state: str) -> None:
+    theory = made_tables.theory(update_norm_ratio=1.0)
+    row = judged("update_norm_ratio", with_interval(theory, "update_norm_ratio", 3, low, high))
+    assert row[state] == ("3" if state != "holds_in" else "1-6")
+    verdict = {"holds_in": "holds", "open_in": "open", "fails_in": "fails in some layers"}
+    assert row["verdict"] == verdict[state]
+
+
+def test_one_image_is_judged_by_the_number_alone() -> None:
+    theory = made_tables.theory(update_norm_ratio=1.2499)
+    theory[[name for name in theory if name.endswith(("ci_low", "ci_high"))]] = np.nan
+    row = judged("update_norm_ratio", theory)
+    assert row["verdict"] == "holds"
+    assert np.isnan(row["worst_ci_low"])
+
+
+def test_the_worst_number_comes_with_its_layer_and_interval() -> None:
+    theory = made_tables.theory(cosine_residual_mean=[0.0, 0.01, -0.15, 0.12, 0.0, 0.0, 0.0])
+    theory = with_interval(theory, "cosine_residual_mean", 2, -0.2, -0.11)
+    row = judged("cosine_residual_mean", theory)
+    assert row[["worst", "worst_ci_low", "worst_ci_high"]].tolist() == [-0.15, -0.2, -0.11]
+    assert row["worst_layer"] == 2
+    assert (row["holds_in"], row["fails_in"]) == ("1, 4-6", "2-3")
+
+
+def test_a_layer_without_the_number_is_in_no_list() -> None:
+    row = judged(
+        "update_norm_ratio", made_tables.theory(update_norm_ratio=[1, 1, np.nan, 1, 1, 1, 1])
+    )
+    assert row["holds_in"] == "1, 3-6"
+    assert row[["fails_in", "open_in", "exempt_in"]].eq("").all()
+
+
+def test_a_number_of_no_layer_does_not_apply() -> None:
+    row = judged("cosine_residual_mean", made_tables.theory(cosine_residual_mean=np.nan))
+    assert row["verdict"] == "does not apply"
+    assert pd.isna(row["worst"])
+    assert pd.isna(row["worst_layer"])
+
+
+# --- what does not apply ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "column"),
+    [(0.9, 1.1, "exempt_in"), (1.1, 1.3, "open_in"), (0.7, 0.9, "open_in"), (0.5, 0.7, "fails_in")],
+)
+def test_balanced_norms_are_the_second_case_and_no_failure(
+    low: float, high: float, column: str
+) -> None:
+    theory = made_tables.theory(norm_ratio=2.0)
+    theory["norm_ratio"] = theory["norm_ratio"].fillna(2.0)
+    row = judged("norm_ratio", with_interval(theory, "norm_ratio", 4, low, high))
+    assert row[column] == "4"
+    exempt = judged("angle_ratio_error", theory)["exempt_in"]
+    assert exempt == ("5" if column == "exempt_in" else "")  # what leaves 4 enters 5
+
+
+def test_a_balanced_model_does_not_fail() -> None:
+    theory = made_tables.theory(norm_ratio=1.0)
+    assert judged("norm_ratio", theory)["verdict"] == "does not apply"
+
+
+@pytest.mark.parametrize(
+    ("column", "changed"),
+    [
+        ("update_norm_correlation_text", {"log_norm_std_text": 0.04}),
+        ("update_norm_correlation_text", {"update_norm_cv_text": 0.04}),
+        ("norm_angle_correlation_text", {"log_norm_std_text": 0.06}),  # times a slope of 0.8
+        ("norm_angle_correlation_text", {"predicted_norm_angle_slope_text": -0.1}),
+    ],
+)
+def test_tokens_that_are_too_alike_have_no_relation_to_judge(column, changed) -> None:
+    assert judged(column, made_tables.theory())["verdict"] != "does not apply"
+    assert judged(column, made_tables.theory(**changed))["verdict"] == "does not apply"
+    other = column.replace("text", "visual")
+    assert judged(other, made_tables.theory(**changed))["verdict"] != "does not apply"
+
+
+# --- several numbers together -------------------------------------------------------------------
+
+
+def test_one_number_that_fails_fails_the_assumption() -> None:
+    theory = made_tables.theory(
+        update_norm_ratio=[1, 1, 2, 1, 1, 1, 1],
+        update_norm_cv_visual=0.1,
+        update_norm_cv_text=[0, 0.1, 0.1, 0.4, 0.1, 0.1, np.nan],
+        update_norm_correlation_text=0.2,
+    )
+    theory = with_interval(theory, "update_norm_correlation_visual", 4, 0.4, 0.6)
+    table = assumptions_table(theory)
+    states = states_by_layer(table[table["assumption"] == "Uniform Update Magnitude"])
+    assert states == {1: "holds", 2: "fails", 3: "fails", 4: "open", 5: "holds", 6: "holds"}
+
+
+@pytest.mark.parametrize("layers", [[], [1], [0, 1, 2], [1, 3], [1, 2, 3, 6, 9, 10, 31]])
+def test_states_are_read_back_from_the_ranges(layers: list[int]) -> None:
+    row = {"holds_in": layer_ranges(layers), "fails_in": "", "open_in": "", "exempt_in": ""}
+    assert list(states_by_layer(pd.DataFrame([row]))) == layers
+
+
+def test_one_layer_and_none() -> None:
+    assert set(assumptions_table(made_tables.theory(1))["holds_in"]) <= {"", "0", "1", "0-1"}
+    empty = assumptions_table(made_tables.theory().iloc[:0])
+    assert list(empty) == list(assumptions_table(made_tables.theory()))
+    assert empty.empty
