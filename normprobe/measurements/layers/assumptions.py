@@ -115,11 +115,9 @@ CRITERIA = (
         )
         for name in (VISUAL, TEXT)
     ),
-    Criterion(*_GEOMETRY, "update angle, difference", "update_angle_difference", -ANGLE, ANGLE),
+    Criterion(*_GEOMETRY, "phi, visual - text", "update_angle_difference", -ANGLE, ANGLE),
     *(
-        Criterion(
-            *_GEOMETRY, f"update angle spread, {name}", f"update_angle_std_{name}", -_INF, ANGLE
-        )
+        Criterion(*_GEOMETRY, f"spread of phi, {name}", f"update_angle_std_{name}", -_INF, ANGLE)
         for name in (VISUAL, TEXT)
     ),
     *(
@@ -143,7 +141,7 @@ CRITERIA = (
     ),
     Criterion(
         *_VELOCITY,
-        "text / visual angle, miss",
+        "angle ratio, miss",
         "angle_ratio_error",
         1 / ALIKE,
         ALIKE,

@@ -45,6 +45,6 @@ def section(run: RunStore) -> list[Markup]:
             heading("Does the paper's theory hold here?"),
             sentence(theory_verdict(theory, assumptions)),
             shown(assumptions[_VERDICT_FIRST]),
-            note(" ".join(LEGEND)),
+            note(LEGEND),
         ]
     return blocks

@@ -56,11 +56,11 @@ def _each(title: str, column: str) -> Panel:
 #: In the order of assumptions.csv; the lag angle, which is not judged, last.
 PANELS = (
     _single("visual / text norm", "norm_ratio", ratio=True),
-    _single("visual / text update norm |D|", "update_norm_ratio", ratio=True),
+    _single("visual / text |D|", "update_norm_ratio", ratio=True),
     _each("spread of |D|", "update_norm_cv"),
     _each("correlation of log |D|, log |x|", "update_norm_correlation"),
-    _single("update angle, difference (rad)", "update_angle_difference"),
-    _each("update angle spread (rad)", "update_angle_std"),
+    _single("phi, visual - text (rad)", "update_angle_difference"),
+    _each("spread of phi (rad)", "update_angle_std"),
     Panel(
         "mean cosine over pairs",
         (
@@ -72,7 +72,7 @@ PANELS = (
         own_legend=True,
     ),
     _each("correlation of log angle, log |x|", "norm_angle_correlation"),
-    _single("text / visual angle, miss", "angle_ratio_error", ratio=True),
+    _single("angle ratio, miss (Eq. 13)", "angle_ratio_error", ratio=True),
     Panel(
         "cross-modal cosine",
         (

@@ -16,14 +16,14 @@ from normprobe.report.significant import MISSING, significant
 
 #: What the words of assumptions.csv mean; shown below it.
 LEGEND = (
-    "x enters a layer, D is its update. spread: deviation over tokens, of |D| as a",
-    "share of its mean. with: correlation of logarithms over tokens. update angle: D",
-    "to x, radians; difference: visual - text. turn: the part of D orthogonal to x,",
-    "by mean cosine over pairs. miss: measured / predicted by Eq. 13 from the norms",
-    "alone. measured - predicted: cosine; Eq. 15 goes one layer on from the measured",
-    "one. worst: farthest out, and in which layer. A number holds where its whole",
-    "95 % interval (over images) is in the range, and is open where the interval",
-    "holds an end. The paper's assumptions are exact; the ranges are this tool's.",
+    "x enters a layer, D is its update, phi the angle between them (radians). spread: deviation "
+    "over tokens, of |D| as a share of its mean. with: correlation of the logarithms over tokens. "
+    "turn: the part of D orthogonal to x, by mean cosine over pairs. angle ratio, miss: text / "
+    "visual angle, measured over predicted by Eq. 13 from the norms alone. measured - predicted: "
+    "cosine; Eq. 15 goes one layer on from the measured one. worst: farthest out, and in which "
+    "layer. A number holds where its whole 95 % interval (over images) is in the range, and is "
+    "open where that holds an end. no say: norms are balanced, or tokens too alike. The paper's "
+    "assumptions are exact; the ranges are this tool's."
 )
 
 _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
@@ -100,7 +100,7 @@ def _where(states: dict[int, str]) -> str:
 
 def _velocity(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
     """How much of the angle ratio the norms explain, in the first layer with a norm gap."""
-    judged = assumptions[assumptions["number"] == "text / visual angle, miss"]
+    judged = assumptions[assumptions["number"] == "angle ratio, miss"]
     states = states_by_layer(judged)
     layer = next((layer for layer, state in states.items() if state != EXEMPT), None)
     if layer is None:
@@ -120,7 +120,7 @@ def _decay(assumptions: pd.DataFrame) -> str:
         return ""
     miss = with_interval(row["worst"], row["worst_ci_low"], row["worst_ci_high"])
     return (
-        "One layer on from the measured cross-modal cosine, Eq. 15 misses by at most "
+        "One layer on from the measured cross-modal cosine, the largest miss of Eq. 15 is "
         f"{miss}, in layer {int(row['worst_layer'])}."
     )
 

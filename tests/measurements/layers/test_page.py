@@ -10,7 +10,7 @@ from support.made_runs import run_folder
 from support.read_page import Reader, charts, page_of_folders
 
 from normprobe.measurements.layers.assumptions import assumptions_table
-from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 
 
@@ -62,15 +62,18 @@ def test_the_theory_is_judged_in_words_and_its_verdicts_come_first(tmp_path: Pat
     )
     text = page_of_folders(path)
     assert theory_verdict(theory, assumptions) in Reader(text).text
-    assert text.count(">Uniform Update Magnitude<") == 1
+    assert text.count(">Uniform Update Magnitude<") == 5  # numbers that judge it
     assert text.index(">verdict</th>") < text.index(">median</th>")
     drawn = {chart["label"]: chart["series"] for chart in charts(text)[1]}
-    measured, predicted = drawn["cross-modal cosine (Eq. 15)"]
+    measured, predicted, _ = drawn["cross-modal cosine"]
     group_colors = {look.color for look in GROUP_LOOKS.values()}
     assert not {measured["color"], predicted["color"]} & group_colors
-    turns = drawn["cosine between the turn and the other modality's states"]
-    for series, column in zip(turns, ("visual_turn_to_text", "text_turn_to_visual"), strict=True):
-        assert series["y"][1:] == pytest.approx(theory[f"{column}_mean"].tolist()[1:], rel=1e-5)
+    turns = {series["name"]: series for series in drawn["mean cosine over pairs"]}
+    visual = turns["visual turn, text state"]
+    column = "visual_turn_to_text_mean"
+    for line, end in (("y", ""), ("low", "_ci_low"), ("high", "_ci_high")):
+        assert visual[line][1:] == pytest.approx(theory[column + end].tolist()[1:], rel=1e-5)
+    assert LEGEND in Reader(text).text
 
 
 def test_no_run_has_the_color_of_a_token_group() -> None:

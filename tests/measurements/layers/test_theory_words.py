@@ -86,8 +86,8 @@ def test_the_largest_miss_of_eq_15() -> None:
     theory.loc[2, ["cosine_residual_mean_ci_low", "cosine_residual_mean_ci_high"]] = -0.3, -0.05
     sentence = said(theory)
     assert "Eq. 15 holds in layers 1, 3-6 and is open in layer 2." in sentence
-    assert "misses by at most -0.20 (-0.30 to -0.050), in layer 2." in sentence
-    assert "Eq. 15 misses" not in said(faithful(cosine_residual_mean=np.nan))
+    assert "the largest miss of Eq. 15 is -0.20 (-0.30 to -0.050), in layer 2." in sentence
+    assert "largest miss" not in said(faithful(cosine_residual_mean=np.nan))
     assert "Eq. 15 does not apply" in said(faithful(cosine_residual_mean=np.nan))
 
 
@@ -111,7 +111,7 @@ def test_one_image_has_no_interval_and_says_so() -> None:
 
 def test_one_layer() -> None:
     theory = faithful().query("layer <= 1")
-    assert "Eq. 15 misses by at most 0.060 (0.060 to 0.060), in layer 1." in said(theory)
+    assert "the largest miss of Eq. 15 is 0.060 (0.060 to 0.060), in layer 1." in said(theory)
 
 
 def test_no_text_or_no_image_says_nothing() -> None:

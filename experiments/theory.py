@@ -1,0 +1,198 @@
+"""How often each test of the paper's theory is right, in worlds that follow it and that do not.
+
+A world is a stack of residual layers that do what Section 3.1 assumes: each update has one size, at
+one angle to its token, in a random direction. Each of the others breaks one assumption in one way.
+All are measured as a model is. ``python -m experiments.theory`` prints how often each test holds.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import pandas as pd
+import torch
+import typer
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from normprobe.measurements.layers.assumptions import (
+    ASSUMED,
+    EXEMPT,
+    FAILS,
+    HOLDS,
+    OPEN,
+    assumptions_table,
+    states_by_layer,
+)
+from normprobe.measurements.layers.measure import sample_rows
+from normprobe.measurements.layers.theory import theory_table
+from normprobe.model.find.parts import Part, Parts
+from normprobe.model.measured_model import MeasuredModel
+
+WIDTH, TOKENS, SAMPLES, LAYERS = 256, 32, 24, 3  # tokens of each modality, visual first
+INITIAL = 0.5  # cross-modal cosine at the decoder input
+IMAGE, WORD = 1, 2  # token ids
+
+
+@dataclass(frozen=True)
+class World:
+    """What the layers do. Pairs are of visual and text tokens.
+
+    Attributes:
+        norm: geometric means at the decoder input.
+        norm_spread: deviation of the logarithm of the norms within a modality.
+        size: means of ||D||.
+        size_spread: deviation of ||D|| within a modality, over its mean.
+        coupling: power of the norm, over its mean, to which ||D|| grows.
+        angle: mean angles between D and the token, radians.
+        angle_spread: deviation of the angle within a modality.
+        lean: how far each token turns towards the states of the other modality.
+        shared: how far all tokens turn in one direction.
+    """
+
+    norm: tuple[float, float] = (20.0, 4.0)
+    norm_spread: float = 0.3
+    size: tuple[float, float] = (3.0, 3.0)
+    size_spread: float = 0.05
+    coupling: float = 0.0
+    angle: tuple[float, float] = (1.4, 1.4)
+    angle_spread: float = 0.03
+    lean: float = 0.0
+    shared: float = 0.0
+
+
+FAITHFUL = World()
+
+#: What is broken, by the test that has to fail; None where none has to.
+WORLDS: dict[str, tuple[World, str | None]] = {
+    "nothing": (FAITHFUL, None),
+    "equal norms": (replace(FAITHFUL, norm=(8.0, 8.0)), None),
+    "larger visual updates": (replace(FAITHFUL, size=(6.0, 3.0)), "Uniform Update Magnitude"),
+    "scattered update sizes": (replace(FAITHFUL, size_spread=0.5), "Uniform Update Magnitude"),
+    "updates as large as norms": (replace(FAITHFUL, coupling=1.0), "Uniform Update Magnitude"),
+    "smaller text angles": (replace(FAITHFUL, angle=(1.4, 1.0)), "Consistent Update Geometry"),
+    "scattered angles": (replace(FAITHFUL, angle_spread=0.3), "Consistent Update Geometry"),
+    "turns to the other modality": (replace(FAITHFUL, lean=0.4), "Random Rotational Direction"),
+    "turns in one direction": (replace(FAITHFUL, shared=0.7), "Random Rotational Direction"),
+}
+
+#: Tests that follow from an assumption, and so may fail with it.
+DEPENDENT = {
+    "Uniform Update Magnitude": {"Eq. 13"},
+    "Consistent Update Geometry": {"Eq. 13"},
+    "Random Rotational Direction": {"Eq. 15"},
+}
+
+
+class Layer(nn.Module):
+    """One residual update of every token."""
+
+    def __init__(self, world: World, random: torch.Generator) -> None:
+        super().__init__()
+        self.world, self.random = world, random
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """``[samples, 2 TOKENS, WIDTH]`` to the same, updated."""
+        world = self.world
+        along = normalize(hidden_states, dim=-1)
+        turn = normalize(self._noise(*hidden_states.shape), dim=-1)
+        # Against the assumption: towards the mean state of the other modality, or all one way.
+        other = along.roll(TOKENS, dims=1).unflatten(1, (2, TOKENS)).mean(2)
+        turn = turn + world.lean * other.repeat_interleave(TOKENS, dim=1)
+        turn = turn + world.shared * normalize(self._noise(hidden_states.shape[-1]), dim=-1)
+        turn = normalize(turn - (turn * along).sum(-1, keepdim=True) * along, dim=-1)
+
+        norms = hidden_states.norm(dim=-1)
+        usual = norms.log().unflatten(1, (2, TOKENS)).mean(dim=(0, 2)).exp()
+        size = by_token(world.size) * (1 + world.size_spread * self._noise(*norms.shape))
+        size = size.abs() * (norms / usual.repeat_interleave(TOKENS)) ** world.coupling
+        angle = by_token(world.angle) + world.angle_spread * self._noise(*norms.shape)
+        direction = angle.cos().unsqueeze(-1) * along + angle.sin().unsqueeze(-1) * turn
+        return hidden_states + size.unsqueeze(-1) * direction
+
+    def _noise(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.random)
+
+
+class Simulation(nn.Module):
+    """A decoder whose layers are given, and which takes states rather than ids."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, input_ids: Tensor, states: Tensor) -> Tensor:
+        """The ids only tell which tokens are visual."""
+        for layer in self.layers:
+            states = layer(states)
+        return states
+
+
+def by_token(pair: tuple[float, float]) -> Tensor:
+    """``[2 TOKENS]``."""
+    return torch.tensor(pair).repeat_interleave(TOKENS)
+
+
+def states_of(world: World, random: torch.Generator) -> Tensor:
+    """The decoder input. A shared direction gives all pairs a cosine of about ``INITIAL``."""
+    shared = torch.randn(WIDTH, generator=random)
+    own = torch.randn(SAMPLES, 2 * TOKENS, WIDTH, generator=random)
+    unit = normalize(INITIAL**0.5 * shared + (1 - INITIAL) ** 0.5 * own, dim=-1)
+    spread = world.norm_spread * torch.randn(SAMPLES, 2 * TOKENS, generator=random)
+    return unit * (by_token(world.norm) * spread.exp()).unsqueeze(-1)
+
+
+def simulated(world: World, seed: int) -> pd.DataFrame:
+    """Sample rows of a world, each sample an image of its own."""
+    random = torch.Generator().manual_seed(seed)
+    model = Simulation([Layer(world, random) for _ in range(LAYERS)])
+    parts = Parts(None, None, None, Part("layers", model.layers), None, image_token_ids=(IMAGE,))
+    ids = torch.tensor([[IMAGE] * TOKENS + [WORD] * TOKENS] * SAMPLES)
+    inputs = {"input_ids": ids, "states": states_of(world, random)}
+    names = [f"{sample:02}" for sample in range(SAMPLES)]
+    return sample_rows(MeasuredModel(model, parts), inputs, names).assign(image_hash=None)
+
+
+def outcomes(rows: pd.DataFrame) -> dict[str, str]:
+    """What each test says of all layers: it holds in all, fails in one, or neither.
+
+    Args:
+        rows: of ``simulated``.
+
+    Returns:
+        ``holds``, ``fails``, ``open`` or ``does not apply`` by assumption or equation.
+    """
+    table = assumptions_table(theory_table(rows))
+    found = {}
+    for (name, source), judged in table.groupby(["assumption", "source"], sort=False):
+        states = set(states_by_layer(judged).values()) - {EXEMPT}
+        worst = next((state for state in (FAILS, OPEN, HOLDS) if state in states), EXEMPT)
+        found[str(name) if source == ASSUMED else str(source)] = worst
+    return found
+
+
+def rates(world: World, seeds: range) -> pd.DataFrame:
+    """Share of seeds with each outcome: index the test, a column each outcome."""
+    found = pd.DataFrame([outcomes(simulated(world, seed)) for seed in seeds])
+    return found.apply(lambda test: test.value_counts(normalize=True)).fillna(0.0).T
+
+
+def main(seeds: Annotated[int, typer.Option(help="Seeds of each world.")] = 200) -> None:
+    """Print a table in Markdown: how often each test holds (or fails) in each world."""
+    torch.set_num_threads(1)
+    lines = []
+    for broken, (world, _) in WORLDS.items():
+        found = rates(world, range(seeds))
+        cells = []
+        for test in found.index:
+            outcome = str(found.loc[test].idxmax())
+            share = f"{found.loc[test, outcome]:.1%}".replace(".0%", "%").replace("%", " %")
+            cells.append(outcome if outcome == EXEMPT else f"{outcome} {share}")
+        if not lines:
+            lines += [" | ".join(["| broken", *map(str, found.index)]) + " |"]
+            lines += ["|---" * (len(found) + 1) + "|"]
+        lines.append(" | ".join([f"| {broken}", *cells]) + " |")
+    typer.echo("\n".join(lines))
+
+
+if __name__ == "__main__":
+    typer.run(main)

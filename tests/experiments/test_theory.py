@@ -1,0 +1,21 @@
+"""In a world of the paper each test holds; where one assumption is broken, its test fails."""
+
+import pytest
+
+from experiments.theory import DEPENDENT, WORLDS, rates
+
+BALANCED = "Modality Norm Imbalance"
+
+
+@pytest.mark.parametrize("broken", WORLDS)
+@pytest.mark.parametrize("seeds", [3, pytest.param(200, marks=pytest.mark.slow)])
+def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str, seeds: int) -> None:
+    world, failing = WORLDS[broken]
+    found = rates(world, range(1000, 1000 + seeds))
+    for test, shares in found.iterrows():
+        if test == failing:
+            assert shares["fails"] >= 0.95, found
+        elif test == BALANCED and broken == "equal norms":
+            assert shares["does not apply"] == 1, found
+        elif test not in DEPENDENT.get(failing, ()):
+            assert shares["holds"] >= 0.95, found
