@@ -20,6 +20,7 @@ from normprobe.measurements.layers.assumptions import (
     FAILS,
     HOLDS,
     OPEN,
+    STATES,
     assumptions_table,
     states_by_layer,
 )
@@ -96,18 +97,19 @@ class Layer(nn.Module):
         along = normalize(hidden_states, dim=-1)
         turn = normalize(self._noise(*hidden_states.shape), dim=-1)
         # Against the assumption: towards the mean state of the other modality, or all one way.
-        other = along.roll(TOKENS, dims=1).unflatten(1, (2, TOKENS)).mean(2)
+        other = along.roll(TOKENS, dims=1).reshape(SAMPLES, 2, TOKENS, WIDTH).mean(2)
         turn = turn + world.lean * other.repeat_interleave(TOKENS, dim=1)
         turn = turn + world.shared * normalize(self._noise(hidden_states.shape[-1]), dim=-1)
         turn = normalize(turn - (turn * along).sum(-1, keepdim=True) * along, dim=-1)
 
         norms = hidden_states.norm(dim=-1)
-        usual = norms.log().unflatten(1, (2, TOKENS)).mean(dim=(0, 2)).exp()
+        usual = norms.log().reshape(SAMPLES, 2, TOKENS).mean(dim=(0, 2)).exp()
         size = by_token(world.size) * (1 + world.size_spread * self._noise(*norms.shape))
         size = size.abs() * (norms / usual.repeat_interleave(TOKENS)) ** world.coupling
         angle = by_token(world.angle) + world.angle_spread * self._noise(*norms.shape)
         direction = angle.cos().unsqueeze(-1) * along + angle.sin().unsqueeze(-1) * turn
-        return hidden_states + size.unsqueeze(-1) * direction
+        updated: Tensor = hidden_states + size.unsqueeze(-1) * direction
+        return updated
 
     def _noise(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.random)
@@ -173,13 +175,14 @@ def outcomes(rows: pd.DataFrame) -> dict[str, str]:
 def rates(world: World, seeds: range) -> pd.DataFrame:
     """Share of seeds with each outcome: index the test, a column each outcome."""
     found = pd.DataFrame([outcomes(simulated(world, seed)) for seed in seeds])
-    return found.apply(lambda test: test.value_counts(normalize=True)).fillna(0.0).T
+    outcomes_of_tests = {test: found[test].value_counts(normalize=True) for test in found}
+    return pd.DataFrame(outcomes_of_tests).reindex(STATES).fillna(0.0).T
 
 
 def main(seeds: Annotated[int, typer.Option(help="Seeds of each world.")] = 200) -> None:
     """Print a table in Markdown: how often each test holds (or fails) in each world."""
     torch.set_num_threads(1)
-    lines = []
+    lines: list[str] = []
     for broken, (world, _) in WORLDS.items():
         found = rates(world, range(seeds))
         cells = []

@@ -51,7 +51,7 @@ def co_moments(metrics: NDArray[np.floating[Any]]) -> dict[str, list[float]]:
         tokens = counted.sum(axis=-1)
         means = np.where(counted, logs, 0.0).sum(axis=-1) / tokens
         deviations = np.where(counted, logs - means[..., None], 0.0)
-    sums = np.einsum("alt,blt->abl", deviations, deviations)
+    sums = np.einsum("ilt,jlt->ijl", deviations, deviations)
     pairs = combinations_with_replacement(range(len(LOGARITHMS)), 2)
     columns = [tokens, *means, *(sums[pair] for pair in pairs)]
     return {name: column.tolist() for name, column in zip(CO_MOMENTS, columns, strict=True)}

@@ -28,11 +28,11 @@ _COSINE_BINS = round(1 / COSINE_WIDTH)  # on either side of 0
 class Scale(NamedTuple):
     """How values become bin numbers, and bin numbers the values that stand for them."""
 
-    bins: Callable[[NDArray[np.float64]], NDArray[np.int64]]
+    bins: Callable[[NDArray[np.floating[Any]]], NDArray[np.int64]]
     values: Callable[[NDArray[np.integer[Any]]], NDArray[np.float64]]
 
 
-def _ratio_bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _ratio_bins(values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     positive = values > 0
     logs = np.log(values, where=positive, out=np.zeros_like(values))
     return np.where(positive, np.ceil(logs / _LOG_GROWTH).astype(np.int64) - 1, ZERO_BIN)
@@ -44,14 +44,14 @@ def _ratio_values(bins: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
     return np.where(bins == ZERO_BIN, 0.0, values)
 
 
-def _cosine_bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _cosine_bins(values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     # Rounding lets a cosine of float32 states exceed 1.
     bins = np.floor(values * _COSINE_BINS).clip(-_COSINE_BINS, _COSINE_BINS - 1)
     return bins.astype(np.int64)
 
 
 def _cosine_values(bins: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    return (bins + 0.5) * COSINE_WIDTH
+    return (bins.astype(np.float64) + 0.5) * COSINE_WIDTH
 
 
 RATIO = Scale(_ratio_bins, _ratio_values)
@@ -61,7 +61,7 @@ SCALES = {"norm": RATIO, "cosine": Scale(_cosine_bins, _cosine_values), "angle":
 
 
 def histogram_of(
-    values: NDArray[np.float64], scale: Scale = RATIO
+    values: NDArray[np.floating[Any]], scale: Scale = RATIO
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Bin numbers that occur, ascending, and how often.
 
@@ -74,7 +74,7 @@ def histogram_of(
 
 
 def histograms(
-    values: NDArray[np.floating[Any]], counted: NDArray[np.bool_], scale: Scale
+    values: NDArray[np.float64], counted: NDArray[np.bool_], scale: Scale
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]]]:
     """``histogram_of`` each row of ``values`` where ``counted``, both ``[rows, tokens]``."""
     rows, _ = np.nonzero(counted)

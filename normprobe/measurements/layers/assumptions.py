@@ -9,7 +9,6 @@ it lies outside, and is open where it holds an end of the range.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from normprobe.report.ratio_words import ALIKE
@@ -185,8 +184,8 @@ def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
     judged = theory.loc[states.index[states != EXEMPT]]
     if len(judged):
         numbers = judged[criterion.column]
-        excess = np.maximum(criterion.low - numbers, numbers - criterion.high)
-        worst = judged.loc[excess.idxmax()]
+        excess = pd.concat([criterion.low - numbers, numbers - criterion.high], axis=1).max(axis=1)
+        worst = judged.iloc[int(excess.to_numpy().argmax())]
         row["median"], row["worst"] = numbers.median(), worst[criterion.column]
         row["worst_layer"] = int(worst["layer"])
         for end in ("ci_low", "ci_high"):

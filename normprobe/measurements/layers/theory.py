@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
-from normprobe.statistics.co_moments import CO_MOMENTS, LOG_TOKENS, product_of
+from normprobe.statistics.co_moments import LOG_TOKENS, product_of
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 _MODALITIES = (VISUAL, TEXT)
@@ -134,10 +134,9 @@ def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFram
 
 def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
     """Each quantity of tokens as ``[draws, layers]``, the estimate first."""
-    cells = pd.MultiIndex.from_product([layers, _MODALITIES], names=["layer", "group"])
-    # Rows of layer 0 alone have no moments: nothing moved.
-    rows = rows.reindex(columns=rows.columns.union(CO_MOMENTS))
-    resampled = Resampled(cells.to_frame(index=False), rows, list(cells.names), with_estimate=True)
+    by = ["layer", "group"]
+    cells = pd.MultiIndex.from_product([layers, _MODALITIES], names=by).to_frame(index=False)
+    resampled = Resampled(cells, rows, by, with_estimate=True)
 
     def by_modality(drawn: NDArray[np.float64]) -> NDArray[np.float64]:
         return drawn.reshape(len(drawn), len(layers), len(_MODALITIES))

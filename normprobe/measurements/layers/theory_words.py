@@ -62,7 +62,7 @@ def _judgement(assumptions: pd.DataFrame) -> str:
     """What holds everywhere, and where everything else does what."""
     by_name = assumptions.groupby(["assumption", "source"], sort=False)
     states = {
-        name if source == ASSUMED else source: states_by_layer(judged)
+        str(name if source == ASSUMED else source): states_by_layer(judged)
         for (name, source), judged in by_name
     }
     assumed = list(assumptions.loc[assumptions["source"] == ASSUMED, "assumption"].unique())

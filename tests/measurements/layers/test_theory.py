@@ -7,7 +7,7 @@ from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_fe
 
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
-from normprobe.statistics.co_moments import co_moments
+from normprobe.statistics.co_moments import CO_MOMENTS, co_moments
 from normprobe.statistics.sample_statistics import statistics_by_layer
 
 COSINES = {"visual": [0.99, 0.98, 0.97], "text": [0.5, 0.8, 0.9]}
@@ -27,8 +27,9 @@ def rows(
         cosine = {"cross_modal_cosine": initial * 0.5**layer, "injected": layer == injected}
         made.append({"layer": layer, "group": "visual_text", **turns, **cosine})
     update = {f"{name}_{part}": 1.0 for name in TOKEN_METRICS[3:] for part in ("mean", "m2")}
+    moments = update | dict.fromkeys(CO_MOMENTS, 1.0)
     return pd.DataFrame(made).assign(
-        sample_id="a", image_hash="x", hidden_size=64, tokens=2, **update
+        sample_id="a", image_hash="x", hidden_size=64, tokens=2, **moments
     )
 
 
