@@ -43,10 +43,12 @@ def co_moments(metrics: NDArray[np.floating[Any]]) -> dict[str, list[float]]:
         logarithm, and for each pair of them the sum of products of deviations, a pair of the same
         being its sum of squares. Means are NaN where no token counts.
     """
-    at = {name: metrics[:, place].astype(np.float64) for place, name in enumerate(TOKEN_METRICS)}
+    update, relative, angle = (
+        metrics[:, TOKEN_METRICS.index(name)].astype(np.float64)
+        for name in ("update_norm", "relative_update", "angle")
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        entered = at["update_norm"] / at["relative_update"]
-        logs = np.log([entered, at["update_norm"], at["angle"]])  # [logarithms, layers, tokens]
+        logs = np.log([update / relative, update, angle])  # [logarithms, layers, tokens]
         counted = np.isfinite(metrics).all(axis=1) & np.isfinite(logs).all(axis=0)
         tokens = counted.sum(axis=-1)
         means = np.where(counted, logs, 0.0).sum(axis=-1) / tokens

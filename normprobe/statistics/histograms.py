@@ -46,8 +46,9 @@ def _ratio_values(bins: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
 
 def _cosine_bins(values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     # Rounding lets a cosine of float32 states exceed 1.
-    bins = np.floor(values * _COSINE_BINS).clip(-_COSINE_BINS, _COSINE_BINS - 1)
-    return bins.astype(np.int64)
+    bins = np.floor(values * _COSINE_BINS).astype(np.int64)
+    clipped: NDArray[np.int64] = bins.clip(-_COSINE_BINS, _COSINE_BINS - 1)
+    return clipped
 
 
 def _cosine_values(bins: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
@@ -74,7 +75,7 @@ def histogram_of(
 
 
 def histograms(
-    values: NDArray[np.float64], counted: NDArray[np.bool_], scale: Scale
+    values: NDArray[np.floating[Any]], counted: NDArray[np.bool_], scale: Scale
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]]]:
     """``histogram_of`` each row of ``values`` where ``counted``, both ``[rows, tokens]``."""
     rows, _ = np.nonzero(counted)

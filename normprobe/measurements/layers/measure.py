@@ -227,14 +227,15 @@ def _group_blocks(
 ) -> list[dict[str, Sequence[Any]]]:
     """Statistics of one group of a sample: layer 0, which has norms alone, and the rest."""
     pooled = seen.pooled[:, index, POOLED_GROUPS.index(group)]
+    metrics = seen.metrics[:, :, index, mask]
     return [
         {"layer": [0], **statistics_by_layer(seen.norms[:, :, index, mask], TOKEN_METRICS[:1])},
         {
             "layer": seen.layers,
-            **statistics_by_layer(seen.metrics[:, :, index, mask], (*TOKEN_METRICS, INJECTION)),
+            **statistics_by_layer(metrics, (*TOKEN_METRICS, INJECTION)),
             POOLED_METRIC: pooled.tolist(),
             # The theory speaks of visual and text tokens alone.
-            **(co_moments(seen.metrics[:, :, index, mask]) if group in (VISUAL, TEXT) else {}),
+            **(co_moments(metrics) if group in (VISUAL, TEXT) else {}),
         },
     ]
 
