@@ -1,5 +1,7 @@
 """In a world of the paper each test holds; where one assumption is broken, its test fails."""
 
+from pathlib import Path
+
 import pytest
 
 from experiments.theory import DEPENDENT, WORLDS, rates
@@ -19,3 +21,10 @@ def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str, seeds
             assert shares["does not apply"] == 1, found
         elif test not in DEPENDENT.get(failing, ()):
             assert shares["holds"] >= 0.95, found
+
+
+def test_the_readme_has_a_row_for_each_world() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = readme.split("<!-- rates -->\n")[1].split("\n<!-- /rates -->")[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
+    assert rows == list(WORLDS)
