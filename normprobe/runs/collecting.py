@@ -157,9 +157,8 @@ def _largest(model: MeasuredModel) -> int:
     """
     if model.model.dtype == torch.float32:
         return 1
-    return (
-        8 if model.model.device.type == "cpu" else 64
-    )  # a processor gains nothing from larger ones
+    # A processor gains nothing from larger batches.
+    return 8 if model.model.device.type == "cpu" else 64
 
 
 def _measured(
