@@ -57,6 +57,9 @@ BASE = "base"
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")
 
+#: Of which metrics layers.csv holds a group's mean over that of the text tokens, and where.
+RATIOS_TO_TEXT = {"norm": "norm_ratio_to_text", "angle": "angle_ratio_to_text"}
+
 #: Norm of what was added to a state between two layers: DeepStack, gated cross-attention.
 INJECTION = "injection_norm"
 

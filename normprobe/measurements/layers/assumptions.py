@@ -4,12 +4,13 @@ Each assumption has one number a layer in theory.csv, and a range in which the n
 compatible with it. The ranges are this tool's choice: the paper's assumptions are exact.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from normprobe.report.layer_words import layer_ranges
 from normprobe.report.ratio_words import ALIKE
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
@@ -151,17 +152,6 @@ def assumptions_table(theory: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=_COLUMNS)
-
-
-def layer_ranges(layers: Sequence[int]) -> str:
-    """Ascending layers in short: ``1-3, 6``."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _verdict(holds: "pd.Series[bool]") -> str:
