@@ -1,8 +1,8 @@
 """Ratios in words, each with its interval: ``82 x [68, 102] louder``, ``about as loud``."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 from normprobe.report.significant import significant
@@ -24,11 +24,11 @@ FAST = Words("more quickly", "more slowly", "about as fast")
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A ratio and its 95 % interval.
+class Estimate:
+    """A number and its 95 % interval.
 
     Attributes:
-        value: the ratio.
+        value: the number.
         low: the lower end; NaN: there is no interval.
         high: the upper end, likewise.
     """
@@ -38,14 +38,23 @@ class Ratio:
     high: float = math.nan
 
     @property
-    def usable(self) -> bool:
-        """Whether it means something: it is finite and positive."""
-        return usable(self.value)
-
-    @property
     def has_interval(self) -> bool:
         """Whether both ends are known."""
         return not (math.isnan(self.low) or math.isnan(self.high))
+
+    def lies_beyond(self, other: "Estimate") -> bool:
+        """Whether it is larger, and the intervals do not overlap; without intervals: larger."""
+        low = self.low if self.has_interval else self.value
+        return low > (other.high if other.has_interval else other.value)
+
+
+class Ratio(Estimate):
+    """A ratio and its 95 % interval."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it means something: it is finite and positive."""
+        return usable(self.value)
 
     @property
     def direction(self) -> int:
@@ -108,16 +117,27 @@ def digits(ratio: float) -> str:
     return significant(ratio, digits=2 if ratio < 99.5 else 3)
 
 
-def brackets(ratios: Sequence[Ratio], samples: int) -> str:
+def brackets(ratios: Sequence[Estimate], samples: int | None = None) -> str:
     """What the brackets are, or why there are none, as a sentence.
 
     Args:
         ratios: all that were told.
-        samples: how many were measured.
+        samples: how many were measured; None: not known.
     """
     if any(ratio.has_interval for ratio in ratios):
         return "In brackets: 95 % intervals over images."
+    if samples is None:
+        return "No intervals."
     return f"One {'sample' if samples <= 1 else 'image'}, no intervals."
+
+
+def with_ends(numbers: Mapping[str, Estimate]) -> dict[str, float]:
+    """Each number behind its name, then its ends: ``<name>_ci_low`` and ``<name>_ci_high``."""
+    return {
+        f"{name}{end}": value
+        for name, number in numbers.items()
+        for end, value in zip(("", "_ci_low", "_ci_high"), astuple(number), strict=True)
+    }
 
 
 def times(ratio: float) -> str:

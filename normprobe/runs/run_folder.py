@@ -13,7 +13,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -191,9 +191,13 @@ class RunFolder(RunStore):
             .to_pylist()
         }
 
-    def rows(self) -> pd.DataFrame:
-        """All per-sample rows in the order they were appended; empty where there are none."""
-        table = self._arrow_rows()
+    def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All per-sample rows in the order they were appended; empty where there are none.
+
+        Args:
+            columns: of these those that are there, and nothing else is read; None: all.
+        """
+        table = self._arrow_rows(columns)
         rows: pd.DataFrame = pd.DataFrame() if table is None else table.to_pandas()
         return rows
 
@@ -255,13 +259,13 @@ class RunFolder(RunStore):
         merged = self.path / _MERGED
         return [merged] if merged.exists() else self._parts()
 
-    def _arrow_rows(self) -> pyarrow.Table | None:
+    def _arrow_rows(self, columns: Sequence[str] | None = None) -> pyarrow.Table | None:
         files = self._row_files()
         if not files:
             return None
         # Permissive: a column that is empty in one part takes its type from the others.
         return pyarrow.concat_tables(
-            [pyarrow.parquet.read_table(file) for file in files], promote_options="permissive"
+            [_read_rows(file, columns) for file in files], promote_options="permissive"
         )
 
     def _unmerge(self) -> None:
@@ -287,6 +291,13 @@ class RunFolder(RunStore):
         if name not in self.record["files"]:
             self.note(files=[*self.record["files"], name])
         write_by_rename(self.path / name, data)
+
+
+def _read_rows(file: Path, columns: Sequence[str] | None) -> pyarrow.Table:
+    if columns is None:
+        return pyarrow.parquet.read_table(file)
+    held = pyarrow.parquet.read_schema(file).names
+    return pyarrow.parquet.read_table(file, columns=[name for name in columns if name in held])
 
 
 def default_run_path(

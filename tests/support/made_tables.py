@@ -91,7 +91,7 @@ def layers(depth=6):
 
 
 def with_ratios(*groups):
-    """The rows of some groups below each other, against those of the text."""
+    """The rows of some groups below each other, with their ratios to the text."""
     table = pd.concat(groups, ignore_index=True)
     text = table[table["group"] == "text"].set_index("layer")
     for metric in ("norm", "angle"):
