@@ -23,7 +23,11 @@ def test_files_and_words(run: Run, tmp_path: Path) -> None:
     result = run("attention", *QUESTION, "--word", "spoon", "--box", "90,150,330,290", "-o", "out")
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
-    for word in ("Attention to the image from spoon", "Text gives", "A token inside the box"):
+    for word in (
+        "Attention to the image from spoon",
+        "Text gives",
+        "outside the box, one inside draws",
+    ):
         assert word in " ".join(result.stdout.split())
     assert "Run folder: out" in result.stderr
     files = {str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.*")}

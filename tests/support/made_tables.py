@@ -254,6 +254,7 @@ def attention(layers=7, queries=("all text", "red cup"), target=True):
                 "entropy_mean": 0.8 - 0.01 * layer,
                 "entropy_std": 0.1,
                 "signal_to_noise": 1.5 + layer / 3 if target else np.nan,
+                "score_gap": 0.25 * layer if target else np.nan,
             }
             if layer == 2:
                 row |= {name: np.nan for name in list(row)[4:]} | {"heads": 0}
