@@ -32,6 +32,7 @@ from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.paper.numbers import tokens_of
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
@@ -315,7 +316,7 @@ class Probe:
             started = time.perf_counter()
             self._note(run, model)
             table = text_table(model, self._source.tokenizer)
-            tables = measure_embeddings(model, table, top, older)
+            tables = measure_embeddings(model, table, top, older, tokens_of(self.name))
         return finished(run, tables, started)
 
     def attention(
