@@ -237,11 +237,6 @@ def test_a_model_that_fails_to_load_costs_no_rows(
     assert not pd.read_parquet(finished / "samples").empty
 
 
-def test_resuming_needs_a_folder_and_no_overwrite(run: Run) -> None:
-    assert_two_lines(run("layers", "--resume"), "--output")
-    assert_two_lines(run("layers", "--resume", "--overwrite", "-o", "out"), "pass one of them")
-
-
 def test_resuming_nothing_begins(run: Run, tmp_path: Path) -> None:
     assert run("interface", "-n", "1", "-o", "out", "--resume").exit_code == 0
     assert (tmp_path / "out/interface.csv").is_file()

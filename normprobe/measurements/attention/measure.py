@@ -64,6 +64,40 @@ class MeasuredAttention(NamedTuple):
     places: float | str
 
 
+def check_request(
+    builder: InputBuilder,
+    sample: Sample,
+    words: Sequence[str],
+    layers: Sequence[int],
+    box: Box | None,
+    *,
+    decoder_layers: int | None,
+) -> None:
+    """Refuse what can be refused before a weight is read.
+
+    Args:
+        builder: of the model's inputs.
+        sample: with an image.
+        words: as in ``measure_attention``, like the two that follow.
+        layers: likewise.
+        box: likewise.
+        decoder_layers: how many the model has; None: not known yet.
+
+    Raises:
+        NormprobeError: a layer, word or box that is not there.
+    """
+    assert sample.image is not None
+    _check_box(box, sample.image.size)
+    if decoder_layers is not None:
+        _check_layers(layers, decoder_layers)
+    if not words or builder.inputs_file.build is not None:  # that may ask the model
+        return
+    ids = builder.build([sample])["input_ids"][0].tolist()
+    for word in words:
+        if not _spans(word, builder.tokenizer.decode(ids)):
+            raise _absent(word, sample.prompt)
+
+
 def attention_of(
     model: MeasuredModel,
     builder: InputBuilder,
@@ -307,21 +341,29 @@ def _positions_of_word(
     written = [decode(ids[:end]) for end in range(1, len(ids) + 1)]
     ends = list(accumulate(map(len, written), max))
     spoken = written[-1] if written else ""
-    spans = [
-        match.span()
-        for match in re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", spoken, re.IGNORECASE)
-    ]
+    spans = _spans(word, spoken)
     chosen = [
         any(start < last and first < end for first, last in spans)
         for start, end in zip([0, *ends], ends, strict=False)
     ]
-    if not word.strip() or not any(chosen):
-        raise NormprobeError(
-            f"--word: {word!r} is not in the text after the image: "
-            f"{' '.join(spoken.split())[:200]}",
-            "pass a whole word or phrase of the prompt",
-        )
+    if not any(chosen):
+        raise _absent(word, spoken)
     return text[torch.tensor(chosen)]
+
+
+def _spans(word: str, text: str) -> list[tuple[int, int]]:
+    """Where a word stands alone in a text."""
+    if not word.strip():
+        return []
+    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+
+
+def _absent(word: str, text: str) -> NormprobeError:
+    return NormprobeError(
+        f"--word: {word!r} is not in the text after the image: {' '.join(text.split())[:200]}",
+        "pass a whole word or phrase of the prompt",
+    )
 
 
 def _places(
