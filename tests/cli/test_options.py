@@ -95,7 +95,7 @@ def refused(*words: str) -> str:
         ("paper --data sample", "--data: changes nothing without --run"),
         ("paper --model a=b", "--model: changes nothing without --run"),
         ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
-        ("attention --image a --prompt b --layer 0", "0 is not in the range x>=1"),
+        ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),
         ("attention --image a --prompt b --box 1,2", "--box: expected four numbers"),
     ],
 )

@@ -39,7 +39,7 @@ _THEORY = (
     ),
     ("lag angle (radians, Eq. 17)", (("lag angle", "lag_angle_mean", _BOTH),)),
     (
-        "visual / text",
+        "visual / text (means over samples of their ratios)",
         (("norm", "norm_ratio_mean", _BOTH), ("update norm", "update_norm_ratio_mean", _OTHER)),
     ),
     (
