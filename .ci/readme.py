@@ -20,7 +20,8 @@ def main() -> None:
         command = [sys.executable, "-m", "normprobe", "layers", "--output", str(run)]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         shutil.copy(run / "plots/layers.png", ROOT / ".github/layers.png")
-    lines = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+    table_and_sentence = "\n\n".join(printed.strip().split("\n\n")[:2])  # the theory follows
+    lines = "\n".join(line.rstrip() for line in table_and_sentence.splitlines())
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     readme.write_text(BLOCK.sub(lambda _: f"```\n{lines}\n```\n", text), encoding="utf-8")

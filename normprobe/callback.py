@@ -132,12 +132,13 @@ def disparity(layers: "pd.DataFrame") -> dict[str, float]:
         layers: the table of ``layers.csv``.
 
     Returns:
-        Those that ``compare`` ranks runs by, and ``angle_visual`` and
+        Those that ``compare`` ranks runs by, without intervals, and ``angle_visual`` and
         ``angle_text``: mean over all layers of the mean angular velocity (Eq. 8), radians per
         layer. NaN where the inputs hold no such tokens.
     """
     angles = layers.groupby("group")["angle_mean"].mean().reindex([VISUAL, TEXT])
-    return measures(layers) | {f"angle_{g}": float(a) for g, a in angles.items()}
+    ranked = {name: number for name, number in measures(layers).items() if "_ci_" not in name}
+    return ranked | {f"angle_{g}": float(a) for g, a in angles.items()}
 
 
 @contextmanager

@@ -30,8 +30,10 @@ from normprobe.measurements import (
 from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER, open_checkpoint
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.find.parts import Parts
+from normprobe.model.load.device import check_dtype
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.paper.numbers import tokens_of
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
@@ -93,6 +95,7 @@ class Probe:
         inputs: str | Path | None = None,
     ) -> None:
         inputs_file = NO_INPUTS_FILE if inputs is None else read_inputs_file(inputs)
+        check_dtype(dtype)
         common: dict[str, Any] = {
             "inputs_file": inputs_file,
             "named": named,
@@ -315,7 +318,7 @@ class Probe:
             started = time.perf_counter()
             self._note(run, model)
             table = text_table(model, self._source.tokenizer)
-            tables = measure_embeddings(model, table, top, older)
+            tables = measure_embeddings(model, table, top, older, tokens_of(self.name))
         return finished(run, tables, started)
 
     def attention(
@@ -344,11 +347,13 @@ class Probe:
             NormprobeError: the model is no vision-language model, or as ``measure_attention``.
         """
         from normprobe.data.own_picture import as_sample
-        from normprobe.measurements.attention.measure import attention_of
+        from normprobe.measurements.attention.measure import attention_of, check_request
 
         measured_by = measurement("attention")
         sample = as_sample(image, prompt)
         self._require_kind(measured_by)
+        count = self._source.decoder_layer_count() if layers else None
+        check_request(self._source.builder, sample, words, layers, box, decoder_layers=count)
         options = {
             **self._options,
             "image": sample.id,

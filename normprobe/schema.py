@@ -27,6 +27,7 @@ MASKS = (VISUAL_MASK, STRUCTURAL_MASK)
 # --- interface stages ---------------------------------------------------------------------------
 VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)
 PROJECTOR_INPUT = "projector_input"  # what the projector receives
+MERGED_INPUT = "projector_input_merged"  # the patches side by side that the projector merges
 PROJECTOR_OUTPUT = "projector_output"  # what the projector returns
 DECODER_INPUT = "decoder_input"  # what enters decoder layer 1
 VISUAL_EMBEDDING_TABLE = "visual_embedding_table"  # rows that visual tokens are mixed from
@@ -36,6 +37,7 @@ EFFECTIVE_EMBEDDING = "effective_embedding"  # rows as they enter decoder layer 
 STAGES = (
     VISION_ENCODER,
     PROJECTOR_INPUT,
+    MERGED_INPUT,
     PROJECTOR_OUTPUT,
     DECODER_INPUT,
     VISUAL_EMBEDDING_TABLE,
@@ -56,6 +58,9 @@ BASE = "base"
 # --- per-token metrics of a decoder layer -------------------------------------------------------
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")
+
+#: Of which metrics layers.csv holds a group's mean over that of the text tokens, and where.
+RATIOS_TO_TEXT = {"norm": "norm_ratio_to_text", "angle": "angle_ratio_to_text"}
 
 #: Norm of what was added to a state between two layers: DeepStack, gated cross-attention.
 INJECTION = "injection_norm"

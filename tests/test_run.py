@@ -209,7 +209,7 @@ def test_runs_side_by_side_in_memory_and_in_folders(run: Run, other: Run, tmp_pa
 
 def test_labels_name_the_runs_and_their_steps(run: Run, other: Run) -> None:
     named = compare([run, other], ["mine", "yours"])
-    assert named.table["run"].unique().tolist() == ["mine", "yours"]
+    assert named.tables["compare"]["run"].unique().tolist() == ["mine", "yours"]
     steps = compare([run, other], ["200", "100"])
     assert steps.tables["compare"]["step"].unique().tolist() == [100, 200]
     with pytest.raises(NormprobeError, match="2 runs but 1 labels"):

@@ -8,6 +8,7 @@ from normprobe.cli import console
 from normprobe.cli.options import (
     AlignTarget,
     Display,
+    GoesWith,
     Loading,
     Model,
     NamedParts,
@@ -28,6 +29,7 @@ def align(
             "--stats",
             help="Of an adapter or a trained checkpoint: size of gain and bias (Table 5).",
         ),
+        GoesWith("model", "revision", "trust_remote_code", "json", "verbose"),
     ] = False,
     *,
     sampling: Annotated[Sampling, Without("batch_size", "skip_bad")],

@@ -17,7 +17,6 @@ from normprobe.cli.options import (
     grouped,
     only,
 )
-from normprobe.errors import NormprobeError
 
 
 @grouped
@@ -32,7 +31,9 @@ def attention(
     ] = None,
     layer: Annotated[
         list[int] | None,
-        typer.Option(help="Layer to draw over the image; repeatable. Default: four.", metavar="N"),
+        typer.Option(
+            help="Layer to draw over the image; repeatable. Default: four.", metavar="N", min=1
+        ),
     ] = None,
     box: Annotated[
         str | None,
@@ -71,8 +72,8 @@ def _parsed_box(text: str | None) -> tuple[float, float, float, float] | None:
     try:
         left, top, right, bottom = map(float, text.split(","))
     except ValueError:
-        raise NormprobeError(
-            f"--box: expected four numbers left,top,right,bottom, received {text!r}",
-            "give pixels of the image, e.g. --box 40,60,200,180",
+        raise typer.BadParameter(
+            f"expected four numbers left,top,right,bottom, received {text!r}; e.g. 40,60,200,180",
+            param_hint="--box",
         ) from None
     return left, top, right, bottom

@@ -57,11 +57,15 @@ def show(run: "Run", display: Display) -> None:
 
 
 @contextmanager
-def reported(display: Display) -> Iterator[None]:
+def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     """Turn what ends a command into a message and an exit code.
 
     A known failure ends with two lines and code 1, Ctrl-C with code 130. ``NORMPROBE_DEBUG=1``
     lets the traceback through.
+
+    Args:
+        display: how much is said.
+        resumes: whether ``--resume`` goes on with what the command leaves behind.
     """
     if not display.verbose:
         _quiet_libraries()
@@ -69,10 +73,11 @@ def reported(display: Display) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            message("interrupted: what was measured is kept; --resume goes on")
+            kept = ": what was measured is kept; --resume goes on"
+            message(f"interrupted{kept if resumes else ''}")
             raise typer.Exit(INTERRUPTED) from None
         except (NormprobeError, MemoryError, RuntimeError) as error:
-            known = _known(error)
+            known = _known(error, resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
             typer.secho(f"error: {known.problem}", err=True, fg="red")
@@ -102,7 +107,7 @@ def _messages_of_the_package(level: int) -> Iterator[None]:
         log.propagate = propagated
 
 
-def _known(error: BaseException) -> NormprobeError | None:
+def _known(error: BaseException, resumes: bool) -> NormprobeError | None:
     if isinstance(error, NormprobeError):
         return error
     text = str(error)
@@ -114,7 +119,7 @@ def _known(error: BaseException) -> NormprobeError | None:
     if "DataLoader worker" in text:
         return NormprobeError(
             f"a process that reads images was ended from outside: {first_line(error)}",
-            "free some memory; --resume goes on from what is measured",
+            "free some memory" + "; --resume goes on from what is measured" * resumes,
         )
     return None
 

@@ -8,7 +8,7 @@ A command takes groups as arguments. ``grouped`` shows typer their fields as opt
 ``Annotated[Loading, Without("device_map")]`` leaves options out: these keep their defaults.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
@@ -16,6 +16,58 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+
+
+class Needs:
+    """Of an option: without one of these others it would change nothing.
+
+    Args:
+        *names: of options, any of which is enough.
+        **values: likewise, where the option's value begins with this.
+    """
+
+    def __init__(self, *names: str, **values: str) -> None:
+        self.names, self.values = names, values
+
+    def problem(self, given: Mapping[str, Any]) -> str:
+        """What is wrong with these options; empty: nothing."""
+        for name in self.names:
+            if name in given:
+                return ""
+        for name, value in self.values.items():
+            if str(given.get(name, "")).startswith(value):
+                return ""
+        ways = [*map(_flag, self.names), *(f"{_flag(n)} {v}" for n, v in self.values.items())]
+        return f"changes nothing without {' or '.join(ways)}"
+
+
+class Excludes:
+    """Of an option: it cannot go with any of these others."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def problem(self, given: Mapping[str, Any]) -> str:
+        """What is wrong with these options; empty: nothing."""
+        clash = next((name for name in self.names if name in given), None)
+        return f"cannot go with {_flag(clash)}" if clash else ""
+
+
+class GoesWith:
+    """Of an option: it can go with these others alone."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def problem(self, given: Mapping[str, Any]) -> str:
+        """What is wrong with these options; empty: nothing."""
+        clash = next((name for name in given if name not in self.names), None)
+        return f"cannot go with {_flag(clash)}" if clash else ""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
 
 _PARTS = "Parts, where they are not found"
 _NORM = "Norm alignment"
@@ -35,9 +87,13 @@ Revision = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of a hub model.", metavar="REV")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(help="auto (as saved), float32, bfloat16 or float16.")]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="auto: as saved.")
+]
 DeviceMap = Annotated[
-    str | None, typer.Option(help="auto: spread over devices with accelerate.", metavar="MAP")
+    str | None,
+    typer.Option(help="auto: spread over devices with accelerate.", metavar="MAP"),
+    Excludes("device"),
 ]
 RangeReads = Annotated[
     bool,
@@ -116,7 +172,11 @@ Limit = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad rows out and list them in skipped.csv.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the draw.")]
+Seed = Annotated[
+    int,
+    typer.Option(help="Seed of the draw of --limit or of --data paper."),
+    Needs("limit", data="paper"),
+]
 System = Annotated[
     str | None,
     typer.Option(help="System prompt; `none` for none. Default: the template's.", metavar="TEXT"),
@@ -127,9 +187,13 @@ Output = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run folder that exists.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in --output, or the last unfinished.")
+    bool,
+    typer.Option("--resume", help="Go on with the run in --output, or the last unfinished."),
+    Excludes("overwrite"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON on stdout.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the table as JSON on stdout."), Excludes("quiet")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show the libraries' messages and warnings.")
@@ -187,7 +251,7 @@ class NormAlignment:
     """Whether to measure with an alignment norm."""
 
     align: Align = False
-    align_target: AlignTarget = "table"
+    align_target: Annotated[AlignTarget, Needs("align")] = "table"
 
     @property
     def target(self) -> str | None:
@@ -225,6 +289,9 @@ def only(group: type, *names: str) -> Without:
     return Without(*(field.name for field in fields(group) if field.name not in names))
 
 
+_CONTEXT = "_context"
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Show typer the fields of option groups as options of their own.
 
@@ -244,9 +311,17 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         shown = [option for option in _options_of(group) if option.name not in without]
         groups[argument.name] = group, [option.name for option in shown]
         options += shown
+    takes_context = any(option.annotation is typer.Context for option in options)
+    if not takes_context:
+        context = Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        options.insert(0, context)
+    name_of_context = next(o.name for o in options if o.annotation is typer.Context)
 
     @wraps(command)
     def with_groups(**given: Any) -> None:
+        _refuse_silent(given[name_of_context], options)
+        if not takes_context:
+            del given[name_of_context]
         for name, (group, names) in groups.items():
             given[name] = group(**{option: given.pop(option) for option in names})
         command(**given)
@@ -255,6 +330,27 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     described.__signature__ = signature(command).replace(parameters=options)
     described.__annotations__ = {option.name: option.annotation for option in options}
     return with_groups
+
+
+def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None:
+    """End with a usage error where an option would change nothing, or contradict another.
+
+    Raises:
+        typer.BadParameter: naming it.
+    """
+    sources = {option.name: context.get_parameter_source(option.name) for option in options}
+    given = {
+        option.name: context.params.get(option.name)
+        for option in options
+        if (source := sources[option.name]) is not None and source.name == "COMMANDLINE"
+    }
+    for option in options:
+        if option.name not in given:
+            continue
+        others = {name: value for name, value in given.items() if name != option.name}
+        for rule in get_args(option.annotation):
+            if isinstance(rule, Needs | Excludes | GoesWith) and (text := rule.problem(others)):
+                raise typer.BadParameter(text, ctx=context, param_hint=_flag(option.name))
 
 
 def _group_of(annotation: Any) -> tuple[type | None, frozenset[str]]:

@@ -37,7 +37,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         folder: RunFolderOptions,
         display: Display,
     ) -> None:
-        with console.reported(display):
+        with console.reported(display, resumes=True):
             from normprobe.probe import Probe
             from normprobe.runs.begin import AUTO
 

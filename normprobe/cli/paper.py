@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import Display, Limit, Overwrite, TrustRemoteCode, grouped, only
+from normprobe.cli.options import Display, Limit, Needs, Overwrite, TrustRemoteCode, grouped, only
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -26,14 +26,17 @@ def paper(
             help="Take VALUE where the commands say NAME, e.g. a local copy of a hub id.",
             metavar="NAME=VALUE",
         ),
+        Needs("run"),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Instead of the paper's samples.")] = None,
-    limit: Limit = None,
-    trust_remote_code: TrustRemoteCode = False,
+    data: Annotated[
+        str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
+    ] = None,
+    limit: Annotated[Limit, Needs("run")] = None,
+    trust_remote_code: Annotated[TrustRemoteCode, Needs("run")] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the runs.", metavar="DIR")
     ] = Path("runs/paper"),
-    overwrite: Overwrite = False,
+    overwrite: Annotated[Overwrite, Needs("run")] = False,
     *,
     display: Annotated[Display, only(Display, "verbose")],
 ) -> None:

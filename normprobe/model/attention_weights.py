@@ -21,16 +21,18 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached
 from normprobe.model.find.parts import Part
-from normprobe.statistics.attention_rows import attention_rows
+from normprobe.statistics.attention_rows import attention_scores
 
-#: Rows at once: [heads, rows, keys] in float32 is 512 MB with 32 heads and 64 k keys.
+#: Rows at once: [heads, rows, keys] in float32 is 512 MB with 32 heads and 64 k keys, for scores
+#: and for weights.
 ROWS_AT_ONCE = 64
 
 #: Largest error of rows times values against the output, relative to it, by dtype.
 _AGREEMENT = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
-#: (layer from 1, name of the attention module inside it, place of the first row, weights)
-SeeRows = Callable[[int, str, int, Tensor], None]
+#: (layer from 1, name of the attention module inside it, place of the first row, weights, scores
+#: before the softmax: None where the model returns its weights itself)
+SeeRows = Callable[[int, str, int, Tensor, Tensor | None], None]
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
     Args:
         layers: the decoder layers. Attention outside of them, in a vision encoder, is left alone.
         rows: ``[rows]`` query positions, ascending.
-        see: called with ``[heads, some rows, keys]``, which it should reduce at once.
+        see: called with weights and scores ``[heads, some rows, keys]``, to be reduced at once.
 
     Raises:
         NormprobeError: when rows computed beside a kernel do not explain the kernel's output.
@@ -72,7 +74,7 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
                 bias = options.get("position_bias")
                 for start, chunk in chunks:
                     chosen = chunk.to(query.device)
-                    weights = attention_rows(
+                    scores = attention_scores(
                         query[0],
                         key[0],
                         chosen,
@@ -81,8 +83,9 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
                         bias=None if bias is None else bias[0],
                         causal=bool(causal) and mask is None and query.shape[2] > 1,
                     )
+                    weights = scores.softmax(dim=-1)
                     _check(weights, value[0], result[0][0, chosen], f"layer {number} ({name})")
-                    see(number, name, start, weights)
+                    see(number, name, start, weights, scores)
             return result
 
         return attend
@@ -98,7 +101,7 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
         read_last = weakref.ref(weights)
         number, name = where[id(module)]
         for start, chunk in chunks:
-            see(number, name, start, weights[0][:, chunk.to(weights.device)].float())
+            see(number, name, start, weights[0][:, chunk.to(weights.device)].float(), None)
 
     functions = {name: ALL_ATTENTION_FUNCTIONS[name] for name in ALL_ATTENTION_FUNCTIONS}
     try:

@@ -1,15 +1,17 @@
 """Norms on the way from pixels to the decoder, reduced as the modules return."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.hooks import on_call
 from normprobe.model.find.parts import Parts
 from normprobe.schema import (
+    MERGED_INPUT,
     PADDING,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
@@ -83,12 +85,29 @@ class VisionStages:
                 self._counted &= of_rows.bool().to(state.device)
         self._keep(VISION_ENCODER, state)
 
-    def _projected(self, entered: Tensor, left: Tensor, arguments: Any) -> None:
-        del arguments
+    def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         # Without a vision encoder the projector receives pixels.
         if self._parts.vision_encoder is not None:
             self._keep(PROJECTOR_INPUT, self._as_rows(entered))
+            if merged := self._merged(entered, left, arguments):
+                self._keep(MERGED_INPUT, entered.reshape(-1, merged * entered.shape[-1]))
         self._keep(PROJECTOR_OUTPUT, left)
+
+    def _merged(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> int:
+        """How many patches, handed over in groups, leave as one row (Kimi-VL: 2 x 2); else 0.
+
+        A projector that forms the groups itself does not tell which patches they hold.
+        """
+        assert self._parts.projector is not None
+        patches, rest = divmod(entered[..., 0].numel(), max(left[..., 0].numel(), 1))
+        given = chain.from_iterable(v if isinstance(v, list) else [v] for v in arguments.values())
+        groups = (item for item in given if isinstance(item, Tensor) and item.dim() == 3)
+        if patches < 2 or rest or not any(group.shape[1] == patches for group in groups):
+            return 0
+        modules = self._parts.projector.module.modules()
+        width = patches * entered.shape[-1]
+        joins = any(isinstance(m, nn.Linear) and m.in_features == width for m in modules)
+        return patches if joins else 0
 
     def _as_rows(self, state: Tensor) -> Tensor:
         """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``."""

@@ -94,7 +94,7 @@ class Changes:
                 changed[changed.index("--data") + 1] = self.data
             if self.limit is not None:
                 changed += ["--limit", str(self.limit)]
-        return changed + (["--overwrite"] if self.overwrite else [])
+        return changed + (["--overwrite"] if self.overwrite and "-o" in changed else [])
 
 
 def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str, str]:

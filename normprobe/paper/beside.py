@@ -12,11 +12,14 @@ from rich.text import Text
 
 from normprobe.paper.numbers import (
     Published,
+    is_description,
     names_of,
+    note_on,
     published_numbers,
 )
+from normprobe.paper.quantities import ALSO
 from normprobe.report.readable_token import readable_token
-from normprobe.report.significant import significant
+from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.runs.run_store import RunStore
 from normprobe.schema import (
@@ -25,7 +28,8 @@ from normprobe.schema import (
 )
 
 _NUMBERS = ("measured", "published", "difference")
-_PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "published"]
+_PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "measured_rank"]
+_PUBLISHED_COLUMNS += ["published", "difference", "note"]
 _COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
 
 
@@ -49,12 +53,17 @@ def published_table(
     """
     if run.record.get("alignment") or not rows_of:
         return None
-    tables = {name: run.table(name) for name in (run.command, "tokens") if run.has_table(name)}
-    if run.command not in tables:
+    if not run.has_table(run.command):
         return None
-    table = beside_paper(model, tables[run.command], rows_of, tables.get("tokens"))
+    measured, tokens = run.table(run.command), None
+    if run.has_table("shift"):
+        tokens = _ranked(run.table("shift"), "norm", "rank")
+    elif run.has_table("tokens"):
+        named = run.table("tokens")
+        tokens = named[named["end"] != "bottom"]  # there a rank counts from below
+    table = beside_paper(model, measured, rows_of, tokens)
     if run.record.get("base"):  # `embeddings --base` keeps the statistics of both tables
-        older, tokens = _of_base(tables[run.command], run.table("shift"))
+        older, tokens = _of_base(measured, run.table("shift"))
         name = base or str(run.record["base"])
         beside_base = beside_paper(name, older, rows_of, tokens)
         table = pd.concat([table, beside_base], ignore_index=True)
@@ -73,61 +82,77 @@ def beside_paper(
         model: see ``names_of``.
         table: the main table of the run.
         rows_of: quantity of the paper -> the row of ``table`` that measures it.
-        tokens: the tokens that stand out, where the run names some.
+        tokens: token, norm and rank by falling norm among all tokens, of those that are known.
 
     Returns:
-        One row a published number: source, model (as the paper calls it), quantity, statistic,
-        measured, published, difference (measured - published). A token that is not in the table
-        of tokens has no measured norm. No rows where the paper has no number that is measured.
+        One row a published number and quantity that it may be: source, model (as the paper calls
+        it), quantity, statistic, measured, measured_rank (of a token), published, difference
+        (measured - published), note. A token that is not known has no measured norm. No rows where
+        the paper has no number that is measured.
     """
     names = names_of(model)
     rows = []
     for number in published_numbers() if names else ():
-        if number.name in names:
-            measured = _measured(number, table, rows_of, tokens)
+        if number.name not in names:
+            continue
+        for quantity in (number.quantity, *ALSO.get(number.quantity, ())):
+            measured = _measured(number, quantity, table, rows_of, tokens)
             if measured is not None:
+                norm, rank = measured
                 rows.append(
                     {
                         "source": number.source,
                         "model": number.name,
-                        "quantity": _shown(number),
+                        "quantity": _shown(number, quantity),
                         "statistic": number.statistic,
-                        "measured": measured,
+                        "measured": norm,
+                        "measured_rank": rank,
                         "published": number.value,
+                        "difference": norm - number.value,
+                        "note": note_on(number),
                     }
                 )
-    beside = pd.DataFrame(rows, columns=_PUBLISHED_COLUMNS)
-    beside["difference"] = beside["measured"] - beside["published"]
-    return beside
+    return pd.DataFrame(rows, columns=_PUBLISHED_COLUMNS).astype({"measured_rank": "Int64"})
 
 
 def _of_base(embeddings: pd.DataFrame, shift: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Statistics and tokens of a run of ``embeddings`` as the base model alone would have them."""
-    tokens = pd.DataFrame({"end": "top", "token": shift["token"], "norm": shift["base_norm"]})
     older = embeddings[embeddings["table"] == BASE].assign(table=TEXT)
-    return older, tokens.dropna(subset="norm")
+    return older, _ranked(shift, "base_norm", "base_rank")
+
+
+def _ranked(shift: pd.DataFrame, norm: str, rank: str) -> pd.DataFrame:
+    """Every token of one side of ``shift.csv``, with its norm and rank."""
+    columns = {"token": shift["token"], "norm": shift[norm], "rank": shift[rank]}
+    return pd.DataFrame(columns).dropna(subset="norm")
 
 
 def _measured(
     number: Published,
+    quantity: str,
     table: pd.DataFrame,
     rows_of: Mapping[str, Mapping[str, object]],
     tokens: pd.DataFrame | None,
-) -> float | None:
-    """NaN where the run could have measured it and did not; None where its command never does."""
+) -> tuple[float, int | None] | None:
+    """A norm, and of a token its rank.
+
+    NaN where the run could have measured it and did not; None where its command never does.
+    """
     if number.statistic not in _COLUMNS:
-        return None if tokens is None else _token_norm(number.quantity, tokens)
-    place = rows_of.get(number.quantity)
+        return None if tokens is None else _of_token(number, tokens)
+    place = rows_of.get(quantity)
     if place is None:
         return None
     for column, value in place.items():
         table = table[table[column] == value]
-    return float(table[_COLUMNS[number.statistic]].iloc[0]) if len(table) else None
+    return (float(table[_COLUMNS[number.statistic]].iloc[0]), None) if len(table) else None
 
 
-def _token_norm(token: str, tokens: pd.DataFrame) -> float:
-    found = tokens.loc[(tokens["end"] == "top") & (tokens["token"] == token), "norm"]
-    return float(found.iloc[0]) if len(found) else float("nan")
+def _of_token(number: Published, tokens: pd.DataFrame) -> tuple[float, int | None]:
+    found = tokens[tokens["token"] == number.quantity].sort_values("rank")
+    if is_description(number) or found.empty:
+        return float("nan"), None
+    return float(found["norm"].iloc[0]), int(found["rank"].iloc[0])
 
 
 def print_published(published: pd.DataFrame, console: Console) -> None:
@@ -138,14 +163,20 @@ def print_published(published: pd.DataFrame, console: Console) -> None:
         console: where to print.
     """
     table = new_table("Beside the paper")
-    for header in ("quantity", "statistic", "measured", "published", "difference"):
+    ranked = published["measured_rank"].notna().any()
+    headers = ["quantity", "statistic", *(["rank here"] if ranked else []), *_NUMBERS]
+    for header in headers:
         add_column(table, header, left=header in ("quantity", "statistic"))
+    notes = list(dict.fromkeys(published["note"].dropna().loc[lambda note: note != ""]))
     for (source, model), rows in published.groupby(["source", "model"], sort=False):
         table.add_row(Text(f"{source}, {model}", style="bold"))
         for _, row in rows.iterrows():
+            mark = f" [{notes.index(row['note']) + 1}]" if row["note"] in notes else ""
+            rank = row["measured_rank"]
             table.add_row(
-                Text(f"  {row['quantity']}"),
+                Text(f"  {row['quantity']}{mark}"),
                 Text(str(row["statistic"])),
+                *([Text(MISSING if pd.isna(rank) else f"{int(rank):,}")] if ranked else []),
                 *(Text(significant(float(row[column]))) for column in _NUMBERS),
             )
     print_table(table, console)
@@ -153,9 +184,11 @@ def print_published(published: pd.DataFrame, console: Console) -> None:
         console,
         "Published: arXiv 2512.08374. Visual tokens there are of 1000 samples of MMBench,",
         "POPE and MM-Star; --data paper draws such samples.",
+        *(f"[{place}] {note}" for place, note in enumerate(notes, start=1)),
     )
 
 
-def _shown(number: Published) -> str:
-    """A token with every character visible, other quantities by name."""
-    return number.quantity if number.statistic in _COLUMNS else readable_token(number.quantity)
+def _shown(number: Published, quantity: str) -> str:
+    """A token with every character visible; other quantities, and descriptions, as they are."""
+    plain = number.statistic in _COLUMNS or is_description(number)
+    return quantity if plain else readable_token(quantity)

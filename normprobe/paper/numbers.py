@@ -2,6 +2,8 @@
 
 - ``published_numbers``: all of them
 - ``names_of``: what the paper calls a model
+- ``note_on``: what a reader of a number should know
+- ``tokens_of``: the tokens that the paper ranks of a model
 - ``needs_remote_code``: whether it is known to bring code of its own
 """
 
@@ -35,6 +37,33 @@ def names_of(model: str) -> set[str]:
     ids = known["hub_id"].str.casefold()
     same = ids.eq(model.casefold()) | ids.str.split("/").str[-1].eq(model.casefold())
     return set(known.loc[same, "name"])
+
+
+def note_on(number: Published) -> str:
+    """What a reader of a number should know, such as that the paper has another one; or nothing."""
+    if is_description(number):
+        return "A description, not a token: it is not looked up."
+    place = (number.source, number.name, number.quantity)
+    rows = _rows("notes") if number.statistic == "mean" else []
+    notes = (row["note"] for row in rows if (row["source"], row["model"], row["quantity"]) == place)
+    return next(notes, "")
+
+
+def is_description(number: Published) -> bool:
+    """Whether a token table describes the token in place of naming it."""
+    return number.quantity == "(Chinese Char)"
+
+
+def tokens_of(model: str) -> frozenset[str]:
+    """The tokens that the paper ranks of a model, as they read; none of most models."""
+    names = names_of(model)
+    numbers = published_numbers() if names else ()
+    ranked = (number for number in numbers if number.name in names)
+    return frozenset(
+        number.quantity
+        for number in ranked
+        if number.statistic.startswith("rank") and not is_description(number)
+    )
 
 
 def needs_remote_code(hub_id: str) -> bool:

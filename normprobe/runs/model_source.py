@@ -23,6 +23,8 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import LANGUAGE_MODEL, SPECIMEN, VISION_ENCODER, Checkpoint
 from normprobe.model.find.parts import Parts
+from normprobe.model.find.structure import find_parts
+from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.reading import reading_record, reading_sentence
@@ -109,6 +111,10 @@ class MemorySource:
     def tokenizer(self) -> Any:
         """The tokenizer; None where no processor was given, or it has none."""
         return None if self._processor is None else self.builder.tokenizer
+
+    def decoder_layer_count(self) -> int | None:
+        """How many decoder layers there are; None: nobody has looked yet."""
+        return None if self._measured is None else len(self._measured.decoder_layers)
 
     def measured(
         self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
@@ -244,6 +250,15 @@ class CheckpointSource:
     def tokenizer(self) -> Any:
         """The tokenizer of the checkpoint; None where it has none."""
         return self.builder.tokenizer
+
+    def decoder_layer_count(self) -> int | None:
+        """How many decoder layers there are, without a weight; None: only a trace tells."""
+        try:
+            parts = find_parts(build_on_meta(self.checkpoint), named=self._named)
+        except NormprobeError:
+            return None
+        layers = parts.decoder_layers
+        return None if layers is None else len(list(layers.module.children()))
 
     def measured(
         self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""

@@ -13,7 +13,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -208,9 +208,13 @@ class RunFolder(RunStore):
         """
         return self._parts.sample_ids()
 
-    def rows(self) -> pd.DataFrame:
-        """All per-sample rows in the order they were appended; empty where there are none."""
-        return self._parts.rows()
+    def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All per-sample rows in the order they were appended; empty where there are none.
+
+        Args:
+            columns: of these those that are there, and nothing else is read; None: all.
+        """
+        return self._parts.rows(columns)
 
     def write_table(self, name: str, table: pd.DataFrame) -> None:
         """Write ``<name>.csv``: floats in full precision, NaN as an empty field, no index.

@@ -4,7 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +105,14 @@ class RunStore:
         """The samples whose rows are there."""
         return {sample_id for rows in self._rows for sample_id in rows["sample_id"].unique()}
 
-    def rows(self) -> pd.DataFrame:
-        """All sample rows in the order they were appended; empty where there are none."""
-        return pd.concat(self._rows, ignore_index=True) if self._rows else pd.DataFrame()
+    def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All sample rows in the order they were appended; empty where there are none.
+
+        Args:
+            columns: of these those that are there; None: all.
+        """
+        rows = pd.concat(self._rows, ignore_index=True) if self._rows else pd.DataFrame()
+        return rows if columns is None else rows[[name for name in rows if name in columns]]
 
     def append(self, rows: pd.DataFrame) -> None:
         """Add sample rows; an empty frame adds nothing."""

@@ -6,7 +6,7 @@ disk that lied, a file from elsewhere) is set aside and named; its samples are m
 
 import io
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +28,7 @@ _DAMAGED = "damaged-"
 _KEYS = ("sample_id", "layer", "stage", "group")
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
-_UNREADABLE = (OSError, ValueError, KeyError, pyarrow.ArrowException)
+_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
 
 
 class SampleParts:
@@ -63,13 +63,16 @@ class SampleParts:
         columns = (table.column("sample_id") for _, table in self._read(["sample_id"]))
         return {sample_id for column in columns for sample_id in column.unique().to_pylist()}
 
-    def rows(self) -> pd.DataFrame:
+    def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """All rows in the order they were appended; empty where there are none.
+
+        Args:
+            columns: of these those that are there, and nothing else is read; None: all.
 
         Raises:
             NormprobeError: two processes wrote the same rows.
         """
-        table = self._all()
+        table = self._all(columns)
         return pd.DataFrame() if table is None else table.to_pandas()
 
     def merge(self) -> None:
@@ -115,13 +118,14 @@ class SampleParts:
             pass
         return damaged
 
-    def _all(self) -> pyarrow.Table | None:
-        tables = [table for _, table in self._read(None)]
+    def _all(self, columns: Sequence[str] | None = None) -> pyarrow.Table | None:
+        tables = [table for _, table in self._read(columns)]
         if not tables:
             return None
         # Permissive: a column that is empty in one part takes its type from the others.
         table = pyarrow.concat_tables(tables, promote_options="permissive")
-        _refuse_doubles(table, self._folder)
+        if columns is None:
+            _refuse_doubles(table, self._folder)
         return table
 
     def _parts(self) -> list[Path]:
@@ -134,15 +138,18 @@ class SampleParts:
 
     def _read(
         self,
-        columns: list[str] | None,
+        columns: Sequence[str] | None,
         when_damaged: Callable[[Path, Exception], None] | None = None,
     ) -> Iterator[tuple[Path, pyarrow.Table]]:
         for file in self._files():
             try:
                 if not file.is_file():  # reading a pipe would wait forever
                     raise OSError("no regular file")
-                table = pyarrow.parquet.read_table(file, columns=columns)
-                table.column("sample_id")
+                held = pyarrow.parquet.read_schema(file).names
+                if "sample_id" not in held:
+                    raise ValueError("it holds no sample_id")
+                wanted = held if columns is None else [name for name in columns if name in held]
+                table = pyarrow.parquet.read_table(file, columns=wanted)
             except _UNREADABLE as error:
                 if when_damaged is None:
                     raise NormprobeError(

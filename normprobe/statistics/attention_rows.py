@@ -3,6 +3,7 @@
 Only the asked query rows are formed, in float32, never the matrix ``[heads, queries, keys]``.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ class VisualAttention(NamedTuple):
     by_key: Tensor
 
 
-def attention_rows(
+def attention_scores(
     query: Tensor,
     key: Tensor,
     rows: Tensor,
@@ -36,7 +37,7 @@ def attention_rows(
     bias: Tensor | None,
     causal: bool,
 ) -> Tensor:
-    """Rows of softmax(q k^T scaling + bias + mask) of one sample, as SDPA defines them.
+    """Rows of q k^T scaling + bias + mask of one sample: what SDPA gives to the softmax.
 
     Args:
         query: ``[heads, queries, width]``.
@@ -48,7 +49,7 @@ def attention_rows(
         causal: a query sees no later key.
 
     Returns:
-        ``[heads, rows, keys]`` float32. A row that may attend to nothing is NaN.
+        ``[heads, rows, keys]`` float32; -inf where a row may not attend.
     """
     key = key.repeat_interleave(len(query) // len(key), dim=0)
     scores = query[:, rows].float() @ key.float().transpose(1, 2)
@@ -64,14 +65,15 @@ def attention_rows(
     if causal:
         later = torch.arange(scores.shape[-1], device=rows.device) > rows.unsqueeze(-1)
         scores = scores.masked_fill(later, -torch.inf)
-    return scores.softmax(dim=-1)
+    return scores
 
 
 def visual_attention(weights: Tensor, visual: Tensor) -> VisualAttention:
     """Reduce attention rows to what they give to visual keys.
 
     Args:
-        weights: ``[heads, rows, keys]``, of ``attention_rows`` or of a model that returns them.
+        weights: ``[heads, rows, keys]``, the softmax of ``attention_scores``, or what a model
+            returns.
         visual: ``[keys]`` bool.
 
     Returns:
@@ -93,8 +95,9 @@ def visual_attention(weights: Tensor, visual: Tensor) -> VisualAttention:
 def signal_to_noise(by_key: Tensor, inside: Tensor) -> float:
     """Attention that a visual token draws inside a region, over what one outside draws.
 
-    Eq. 21 of the paper sets the attention of relevant visual tokens (signal) against that of
-    irrelevant ones (noise). Here, relevance is to lie in the region.
+    In the spirit of Eq. 21 of the paper, which sets the scores of relevant visual tokens (signal)
+    against those of irrelevant ones (noise): here after the softmax, as a ratio, and relevance is
+    to lie in the region. ``score_gap`` is before the softmax.
 
     Args:
         by_key: ``[visual keys]`` attention weights.
@@ -104,8 +107,28 @@ def signal_to_noise(by_key: Tensor, inside: Tensor) -> float:
         Weighted mean inside / weighted mean outside: 1 for even attention. NaN where the region
         holds no token, or every one.
     """
+    signal, noise = _inside_and_outside(by_key, inside)
+    return signal / noise if noise else math.nan
+
+
+def score_gap(by_key: Tensor, inside: Tensor) -> float:
+    """How much higher attention scores are inside a region than outside (Eq. 21).
+
+    Args:
+        by_key: ``[visual keys]`` mean scores before the softmax.
+        inside: as in ``signal_to_noise``.
+
+    Returns:
+        Weighted mean inside - weighted mean outside: 0 for even attention; the logarithm of a ratio
+        of weights. NaN where the region holds no token or every one, or a token cannot be seen.
+    """
+    signal, noise = _inside_and_outside(by_key, inside)
+    gap = signal - noise
+    return gap if math.isfinite(gap) else math.nan
+
+
+def _inside_and_outside(by_key: Tensor, inside: Tensor) -> tuple[float, float]:
+    """Means weighted by the share of each token's place."""
     by_key, inside = by_key.double(), inside.double()
-    outside = 1.0 - inside
-    signal = (by_key * inside).sum() / inside.sum()
-    noise = (by_key * outside).sum() / outside.sum()
-    return float(signal / noise)
+    signal, noise = ((by_key * part).sum() / part.sum() for part in (inside, 1.0 - inside))
+    return float(signal), float(noise)

@@ -66,3 +66,56 @@ def test_every_command_is_listed_in_its_order() -> None:
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_options_of_a_command(command: str) -> None:
     assert options_of(command) == OPTIONS[command].split()
+
+
+def refused(*words: str) -> str:
+    """A usage error, before anything is opened: what it says, in one line."""
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "reads " not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("layers --align-target prompt", "--align-target: changes nothing without --align"),
+        ("interface --align-target 2", "--align-target: changes nothing without --align"),
+        ("layers --resume", "--resume: changes nothing without --output"),
+        ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
+        ("embeddings --json --quiet", "--json: cannot go with --quiet"),
+        ("compare a b --json -q", "--json: cannot go with --quiet"),
+        ("layers --seed 7", "--seed: changes nothing without --limit or --data paper"),
+        ("layers --seed 7 --data mmbench", "--seed: changes nothing without --limit"),
+        ("layers --device-map auto --device cpu", "--device-map: cannot go with --device"),
+        ("align --stats --target 2", "--stats: cannot go with --target"),
+        ("align x --stats -n 2", "--stats: cannot go with --limit"),
+        ("align x --stats -o out", "--stats: cannot go with --output"),
+        ("paper --limit 3", "--limit: changes nothing without --run"),
+        ("paper --data sample", "--data: changes nothing without --run"),
+        ("paper --model a=b", "--model: changes nothing without --run"),
+        ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
+        ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),
+        ("attention --image a --prompt b --box 1,2", "--box: expected four numbers"),
+    ],
+)
+def test_options_that_make_no_sense_together_are_usage_errors(words: str, problem: str) -> None:
+    assert problem in refused(*words.split())
+
+
+@pytest.mark.parametrize("command", set(OPTIONS) - {"layers", "interface"})
+def test_resuming_is_offered_where_something_is_resumed(command: str) -> None:
+    assert "No such option: --resume" in refused(command, "--resume")
+
+
+@pytest.mark.parametrize(
+    "words", ["layers nowhere --seed 7 -n 2", "layers nowhere --seed 7 --data paper:x"]
+)
+def test_a_seed_that_draws_is_taken(words: str) -> None:
+    assert CliRunner().invoke(app, words.split()).exit_code == 1  # there is no such model
+
+
+def test_what_a_default_says_is_not_given() -> None:
+    """``--data sample`` and the like, typed or not."""
+    assert CliRunner().invoke(app, ["layers", "nowhere", "--data", "sample"]).exit_code == 1

@@ -33,6 +33,9 @@ Run = Callable[..., Result]
 Repository = Callable[[str], Path]
 TRUST = "--trust-remote-code"
 
+#: Families whose projector receives patches in groups, and how many it merges into one token.
+MERGED = {"kimi_vl": 4}
+
 every_family = pytest.mark.parametrize("family", PARTS)
 
 
@@ -80,7 +83,7 @@ def test_interface(family: str, repository: Repository, run: Run, tmp_path: Path
     result = run("interface", folder, TRUST, "-n", "2", "-o", "out")
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "out/interface.csv").set_index(["stage", "group"])
-    expected = interface_rows(observed(family, folder, one_by_one=True))
+    expected = interface_rows(family, observed(family, folder, one_by_one=True))
     stages = (
         schema.VISUAL_EMBEDDING_TABLE,
         schema.TEXT_EMBEDDING_TABLE,
@@ -92,12 +95,15 @@ def test_interface(family: str, repository: Repository, run: Run, tmp_path: Path
         assert_agrees(table.loc[key], row, where=(family, key))
 
 
-def interface_rows(samples: list[Observed]) -> dict[tuple[str, str], Any]:
+def interface_rows(family: str, samples: list[Observed]) -> dict[tuple[str, str], Any]:
     """Norms of the rows of each stage and group, of all samples together."""
     rows: dict[tuple[str, str], list[Any]] = {}
     for seen in samples:
         for stage, calls in seen.vision.items():
             rows.setdefault((stage, schema.VISUAL), []).extend(map(norm, calls))
+            if stage == schema.PROJECTOR_INPUT and family in MERGED:
+                merged = [call.reshape(-1, MERGED[family] * call.shape[-1]) for call in calls]
+                rows.setdefault((schema.MERGED_INPUT, schema.VISUAL), []).extend(map(norm, merged))
         entered = seen.states.layers[0].entered
         for group, chosen in members(seen.groups).items():
             rows.setdefault((schema.DECODER_INPUT, group), []).append(norm(entered[chosen]))

@@ -292,10 +292,6 @@ def test_a_damaged_part_is_measured_again(
     assert_same_bytes(tmp_path / "out", measured(*layers))
 
 
-def test_resuming_and_replacing_exclude_each_other(run: Run) -> None:
-    assert_two_lines(run("layers", "--resume", "--overwrite", "-o", "out"), "pass one of them")
-
-
 def test_resuming_nothing_begins(run: Run, tmp_path: Path) -> None:
     assert run("interface", "-n", "1", "-o", "out", "--resume").exit_code == 0
     assert (tmp_path / "out/interface.csv").is_file()

@@ -1,5 +1,6 @@
 """Where visual tokens lie: told by a bright square, on real processors of many layouts."""
 
+import copy
 from functools import cache
 
 import numpy as np
@@ -234,16 +235,20 @@ def test_numbers_come_without_places():
     assert measured.table["signal_to_noise"].isna().all()
 
 
-def test_signal_to_noise_of_a_box_is_that_of_the_heat_map():
-    case = setting("llava")
-    measured = measure_attention(
+def in_the_box(case, **options):
+    """One and a half of four columns."""
+    return measure_attention(
         case.measured,
         case.build,
         photograph(),
         decode=case.processor.tokenizer.decode,
-        layers=[2],
-        box=(0, 0, 36, 64),  # one and a half of four columns
+        box=(0, 0, 36, 64),
+        **options,
     )
+
+
+def test_signal_to_noise_of_a_box_is_that_of_the_heat_map():
+    measured = in_the_box(setting("llava"), layers=[2])
     assert measured.heatmaps["layer"].unique().tolist() == [2]
     columns = measured.heatmaps["attention"].to_numpy().reshape(4, 4).sum(0)
     expected = (columns[0] + columns[1] / 2) / 1.5 / ((columns[1] / 2 + columns[2:].sum()) / 2.5)
@@ -252,3 +257,31 @@ def test_signal_to_noise_of_a_box_is_that_of_the_heat_map():
     assert measured.heatmaps["attention"].sum() == pytest.approx(
         measured.table.set_index("layer")["share_mean"][2]
     )
+
+
+def test_the_score_gap_is_that_of_the_logarithms_of_the_weights():
+    """Within a row they differ from the scores by a constant."""
+    model = copy.deepcopy(tiny_model("llava"))
+    case = Setting(model, make_processor("llava"))
+    found = in_the_box(case).table["score_gap"]
+    inputs = inputs_for(model, case.build(photograph()))
+    ids = inputs["input_ids"][0]
+    visual = ids == model.config.image_token_id
+    text = torch.arange(len(ids)) > visual.nonzero().max()
+    text &= ~torch.isin(ids, torch.tensor([*case.measured.special_token_ids]))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        layers = model(**inputs, output_attentions=True).attentions
+    weight = np.array([1, 0.5, 0, 0] * 4)
+    for layer, weights in enumerate(layers):
+        logs = np.log(weights[0].double().numpy()[:, text.numpy()][..., visual.numpy()])
+        expected = logs @ (weight / weight.sum()) - logs @ ((1 - weight) / (1 - weight).sum())
+        assert found[layer] == pytest.approx(expected.mean(), rel=0.01)
+
+
+def test_weights_that_a_model_returns_itself_have_no_scores():
+    model = copy.deepcopy(tiny_model("llava"))
+    model.set_attn_implementation("eager")
+    table = in_the_box(Setting(model, make_processor("llava"))).table
+    assert table["signal_to_noise"].notna().all()
+    assert table["score_gap"].isna().all()

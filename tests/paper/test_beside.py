@@ -75,6 +75,7 @@ def test_tokens_are_found_by_their_text_not_by_their_rank() -> None:
     found = table[table["source"] == "Table 7"].set_index("quantity")
     assert len(found) == 10
     assert found["measured"].notna().sum() == 2
+    assert found.loc['"<|vision_start|>"', "measured_rank"] == tokens.loc[3, "rank"]
     assert found.loc['"<|vision_start|>"', "measured"] == tokens.loc[3, "norm"]
     assert found.loc['"<|vision_start|>"', "statistic"] == "rank 1"
     assert found.loc['">();\\n\\n"', "measured"] == tokens.loc[5, "norm"]
@@ -103,10 +104,69 @@ def test_a_base_model_has_its_own_numbers(tmp_path: Path) -> None:
     assert table["source"].value_counts()["Table 7"] == 10 + 10
     loudest = table[(table["model"] == "Qwen2-7B base") & (table["statistic"] == "rank 1")]
     assert loudest[["measured", "published"]].to_numpy().tolist() == [[1.03, 1.0273]]
+    assert loudest["measured_rank"].tolist() == [shift["base_rank"][30]]
+    loudest = table[(table["model"] == "Qwen2-7B vl") & (table["statistic"] == "rank 1")]
+    assert loudest["measured"].tolist() == [2.459]  # of the whole vocabulary, not of the top
+    assert loudest["measured_rank"].tolist() == [shift["rank"].iloc[-2]]
 
     write_published(RunFolder.open(path), "org/model", "Qwen/Qwen2.5-7B-Instruct")
     table = read_table(path, "published")
     assert "Qwen2.5-7B base" in set(table["model"])
+
+
+def test_a_described_character_is_not_looked_up() -> None:
+    tokens = made_tables.tokens("text")
+    tokens.loc[3, "token"] = "(Chinese Char)"
+    table = beside("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct", made_tables.embeddings(), tokens)
+    described = table[table["quantity"] == "(Chinese Char)"]
+    assert described["statistic"].tolist() == ["rank 9", "rank 10"]
+    assert described["measured"].isna().all()
+    assert described["measured_rank"].isna().all()
+    assert set(described["note"]) == {"A description, not a token: it is not looked up."}
+
+
+def test_the_papers_two_means_of_one_table_stand_beside_each_other() -> None:
+    qwen = "Qwen/Qwen2.5-VL-7B-Instruct"
+    for command, table in (
+        ("interface", made_tables.interface()),
+        ("embeddings", made_tables.embeddings()),
+    ):
+        found = beside(command, qwen, table).query("quantity == 'text embedding'")
+        noted = found[found["note"] != ""]
+        assert set(noted["published"]) == {0.86, 0.8965}
+        assert all("0.86 in T" in note and "0.8965 in T" in note for note in noted["note"])
+        assert set(noted["statistic"]) == {"mean"}
+
+
+def test_where_patches_may_have_been_merged_both_stand_beside_the_number() -> None:
+    kimi = "moonshotai/Kimi-VL-A3B-Instruct"
+    table = made_tables.interface()
+    apart = beside("interface", kimi, table)
+    assert "before it, patches merged" not in set(apart["quantity"])
+    merged = table[table["stage"] == "projector_input"].assign(
+        stage="projector_input_merged", norm_mean=144.3
+    )
+    both = beside("interface", kimi, pd.concat([table, merged])).query("statistic == 'mean'")
+    before = both[both["published"] == 137.93]
+    assert before[["quantity", "measured"]].to_numpy().tolist() == [
+        ["before the projector", 28.21],
+        ["before it, patches merged", 144.3],
+    ]
+    assert before["note"].str.contains("near twice the 72.17 of MoonViT").all()
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        ("openai/clip-vit-large-patch14", "before post_layernorm"),
+        ("google/siglip-so400m-patch14-384", "after post_layernorm"),
+        ("google/siglip2-so400m-patch14-384", "after post_layernorm"),
+    ],
+)
+def test_table_1_names_no_layer(model: str, place: str) -> None:
+    table = beside("interface", model, made_tables.interface())
+    notes = table.loc[table["note"] != "", ["statistic", "note"]].to_numpy().tolist()
+    assert notes == [["mean", f"Table 1 names no layer. Here: the last hidden state, {place}."]]
 
 
 def test_an_aligned_model_is_not_the_papers(tmp_path: Path) -> None:
@@ -158,3 +218,19 @@ def test_the_terminal_table_fits() -> None:
     lines = printed.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert any("<|vision_start|>" in line and "1.400" in line for line in lines)
+    assert any("(Chinese Char) [" in line for line in lines)
+    assert any("[1] 0.86 in Table 2, 0.8965 in Table 6" in line for line in lines)
+    assert "rank here" not in printed.getvalue()
+
+
+def test_the_measured_rank_stands_beside_the_published() -> None:
+    tokens = made_tables.tokens("text")
+    tokens.loc[3, ["token", "rank"]] = [" unb", 12_345]
+    table = beside("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct", made_tables.embeddings(), tokens)
+    printed = io.StringIO()
+    print_published(table, Console(file=printed, width=80))
+    lines = printed.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "rank here" in printed.getvalue()
+    (line,) = (line for line in lines if "unb" in line)
+    assert "12,345" in line

@@ -1,8 +1,17 @@
 """The paper's numbers as data, against numbers copied by hand from the paper's text."""
 
+from importlib.resources import files
+
 import pytest
 
-from normprobe.paper.numbers import names_of, needs_remote_code, published_numbers
+from normprobe.paper.numbers import (
+    is_description,
+    names_of,
+    needs_remote_code,
+    note_on,
+    published_numbers,
+    tokens_of,
+)
 
 BY_HAND = [
     ("Table 1", "SigLIP2-SO-400m-patch14-384", "vision encoder output", "mean", 59.37),
@@ -80,3 +89,18 @@ def test_every_number_belongs_to_a_model_with_an_id() -> None:
         "AIDC-AI/Ovis2.5-9B",
         "moonshotai/Kimi-VL-A3B-Instruct",
     ]
+
+
+def test_every_note_is_on_a_number() -> None:
+    notes = [note for number in published_numbers() if (note := note_on(number))]
+    written = (files("normprobe.paper") / "notes.csv").read_text().splitlines()[1:]
+    described = sum(map(is_description, published_numbers()))
+    assert described == 3
+    assert len(notes) == len(written) + described
+
+
+def test_the_tokens_that_are_ranked_of_a_model() -> None:
+    tokens = tokens_of("Qwen/Qwen2.5-7B-Instruct")
+    assert {"áveis", " out", "s"} <= tokens
+    assert len(tokens) == 10 - 1  # one is a description
+    assert tokens_of("specimen") == tokens_of("llava-hf/llava-1.5-7b-hf") == frozenset()

@@ -2,34 +2,88 @@ import math
 
 import pytest
 
-from normprobe.report.ratio_words import direction, loudness, times, usable
+from normprobe.report.ratio_words import FAST, LOUD, Ratio, brackets, ratio_in_words, times, usable
 
 
 @pytest.mark.parametrize(
-    ("ratio", "words"),
+    ("ratios", "words"),
     [
-        (57.2, "57 x louder than"),
-        (1 / 2, "2.0 x quieter than"),
-        (1.2, "about as loud as"),
-        (1 / 1.2, "about as loud as"),
+        ([Ratio(57.2)], "57 x louder than text"),
+        ([Ratio(57.2, 49.1, 66)], "57 x [49, 66] louder than text"),
+        ([Ratio(0.5, 0.4, 0.625)], "2.0 x [1.60, 2.5] quieter than text"),
+        ([Ratio(1.2, 1.1, 1.3)], "about as loud as text (1.20 x [1.10, 1.30])"),
+        # Far from 1, and yet not told from it.
+        ([Ratio(1.3, 0.3, 3)], "about as loud as text (1.30 x [0.30, 3.0])"),
+        ([Ratio(0.02, 0.01, 1)], "about as loud as text (0.020 x [0.010, 1.00])"),
+        # Several layers: from the smallest to the largest, from the lowest end to the highest.
+        ([Ratio(8, 7, 9), Ratio(2, 1.5, 3)], "2.0 to 8.0 x [1.50, 9.0] louder than text"),
+        ([Ratio(0.2, 0.1, 0.25), Ratio(0.5)], "2.0 to 5.0 x [4.0, 10] quieter than text"),
+        ([Ratio(2.04), Ratio(2.01)], "2.0 x louder than text"),
     ],
 )
-def test_loudness(ratio, words):
-    assert loudness(ratio) == words
-    assert loudness(ratio, short=True) == words.rpartition(" ")[0]
+def test_a_ratio_is_told_with_its_interval(ratios, words):
+    assert ratio_in_words(ratios, LOUD, "text") == words
 
 
-@pytest.mark.parametrize(("ratio", "way"), [(1.25, 1), (1.24, 0), (0.81, 0), (0.8, -1)])
-def test_a_quarter_more_is_a_difference(ratio, way):
-    assert direction(ratio) == way
+def test_nothing_follows_where_it_is_known_what_is_compared():
+    assert ratio_in_words([Ratio(1.0)], FAST) == "about as fast (1.00 x)"
+    assert ratio_in_words([Ratio(0.25)], FAST) == "4.0 x more slowly"
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(2, "2.0 x"), (99.4, "99 x"), (4052, "4050 x")])
-def test_two_digits_three_from_a_hundred_on(ratio, text):
+@pytest.mark.parametrize(
+    ("ratio", "way"),
+    [
+        (Ratio(1.25), 1),
+        (Ratio(1.24), 0),
+        (Ratio(0.81), 0),
+        (Ratio(0.8), -1),
+        (Ratio(1.24, 1.2, 1.3), 0),
+        (Ratio(1.25, 1.001, 2), 1),
+        (Ratio(1.25, 1, 2), 0),
+        (Ratio(0.8, 0.5, 1), 0),
+        (Ratio(0.8, 0.5, 0.999), -1),
+    ],
+)
+def test_a_quarter_more_is_a_difference_where_the_interval_does_not_hold_1(ratio, way):
+    assert ratio.direction == way
+    assert ratio.inverse.direction == -way
+
+
+@pytest.mark.parametrize(
+    ("ratio", "size"),
+    [
+        (Ratio(2, 1.5, 3), (2, 1.5, 3)),
+        (Ratio(0.25, 0.2, 0.5), (4, 2, 5)),
+        (Ratio(1.1, 0.5, 1.5), (1.1, 1, 2)),
+        (Ratio(0.8, 0.5, 4), (1.25, 1, 4)),
+        (Ratio(0.5), (2, math.nan, math.nan)),
+    ],
+)
+def test_the_size_of_a_disparity_is_the_same_both_ways(ratio, size):
+    found = ratio.size
+    assert (found.value, found.low, found.high) == pytest.approx(size, nan_ok=True)
+
+
+def test_an_end_at_zero_has_no_end_the_other_way_round():
+    assert ratio_in_words([Ratio(0.1, 0, 0.5)], LOUD) == "10 x [2.0, inf] quieter"
+
+
+def test_brackets_are_explained_and_their_absence_too():
+    assert brackets([Ratio(2), Ratio(3, 2, 4)], 9) == "In brackets: 95 % intervals over images."
+    assert brackets([Ratio(2)], 1) == "One sample, no intervals."
+    assert brackets([Ratio(2)], 5) == "One image, no intervals."
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(1.987, "1.99 x"), (1.999, "2.0 x"), (2, "2.0 x"), (99.4, "99 x"), (4052, "4050 x")],
+)
+def test_two_decimals_below_2_then_two_digits_then_three(ratio, text):
     assert times(ratio) == text
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_what_has_no_ratio(value):
     assert not usable(value)
+    assert not Ratio(value).usable
     assert usable(1e-9)

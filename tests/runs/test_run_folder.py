@@ -66,6 +66,16 @@ def test_parts_are_merged_at_the_end(tmp_path):
     assert again.record["model"] == "a/b"
 
 
+def test_of_the_rows_some_columns(tmp_path):
+    run = new_run(tmp_path / "run")
+    for sample in "ab":
+        run.append(part(sample))
+    assert list(run.rows(["mean", "absent"])) == ["mean"]
+    run.finish()
+    assert run.rows(["sample_id"])["sample_id"].tolist() == ["a", "b"]
+    assert run.rows([]).empty
+
+
 def test_a_run_without_samples_finishes(tmp_path):
     run = new_run(tmp_path)
     run.finish()

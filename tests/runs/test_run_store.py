@@ -87,6 +87,11 @@ def test_tables_by_name(run):
     assert not run.has_table("theory")
 
 
+def test_of_the_rows_some_columns(run):
+    run.append(pd.DataFrame({"sample_id": ["a"], "mean": [1.0]}))
+    assert list(run.rows(["mean", "absent"])) == ["mean"]
+
+
 def test_rows_of_a_table_that_has_some(run):
     run.write_table("layers", pd.DataFrame({"layer": [0]}))
     run.write_table("theory", pd.DataFrame({"layer": []}))

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.statistics.attention_rows import attention_rows, signal_to_noise, visual_attention
+from normprobe.statistics.attention_rows import (
+    attention_scores,
+    score_gap,
+    signal_to_noise,
+    visual_attention,
+)
 
 HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 4, 2, 6, 6, 8
 ROWS = [1, 4, 5]
@@ -53,10 +58,10 @@ def test_rows(dtype, scaling, kind):
         added = later + bias
     else:
         added = torch.zeros_like(later)
-    found = attention_rows(query, key, torch.tensor(ROWS), scaling=scaling, **arguments)
+    found = attention_scores(query, key, torch.tensor(ROWS), scaling=scaling, **arguments)
     expected = reference(query, key, WIDTH**-0.5 if scaling is None else scaling, added)
     assert found.dtype == torch.float32
-    np.testing.assert_allclose(found, expected[:, ROWS], atol=1e-6)
+    np.testing.assert_allclose(found.softmax(-1), expected[:, ROWS], atol=1e-6)
 
 
 def test_a_mask_may_be_longer_than_the_keys():
@@ -65,8 +70,8 @@ def test_a_mask_may_be_longer_than_the_keys():
     longer = torch.nn.functional.pad(allowed, (0, 3))
     rows = torch.tensor(ROWS)
     arguments = {"scaling": None, "bias": None, "causal": False}
-    found = attention_rows(query, key, rows, mask=longer, **arguments)
-    assert torch.equal(found, attention_rows(query, key, rows, mask=allowed, **arguments))
+    found = attention_scores(query, key, rows, mask=longer, **arguments)
+    assert torch.equal(found, attention_scores(query, key, rows, mask=allowed, **arguments))
 
 
 def test_reduction():
@@ -111,3 +116,24 @@ def test_signal_to_noise(inside, expected):
 @pytest.mark.parametrize("inside", [[0.0, 0.0], [1.0, 1.0]])
 def test_a_region_of_no_or_every_token_has_no_signal_to_noise(inside):
     assert np.isnan(signal_to_noise(torch.tensor([0.4, 0.2]), torch.tensor(inside)))
+
+
+def test_the_score_gap_is_before_the_softmax():
+    """Scores of one row; weights are their exponentials up to a factor."""
+    scores = torch.tensor([3.0, 1.0, -2.0, 0.5], dtype=torch.float64)
+    inside = torch.tensor([1.0, 0.5, 0.0, 0.0])
+    expected = (3.0 + 0.5) / 1.5 - (0.5 - 2.0 + 0.5) / 2.5
+    assert score_gap(scores, inside) == pytest.approx(expected)
+    one = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    pair = torch.tensor([3.0, 1.0], dtype=torch.float64)
+    assert score_gap(pair, one[:2]) == pytest.approx(
+        np.log(signal_to_noise(pair.softmax(0), one[:2]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "inside"),
+    [([1.0, 2.0], [0.0, 0.0]), ([1.0, 2.0], [1.0, 1.0]), ([1.0, -np.inf], [1.0, 0.0])],
+)
+def test_tokens_that_are_not_there_or_not_seen_have_no_score_gap(scores, inside):
+    assert np.isnan(score_gap(torch.tensor(scores), torch.tensor(inside)))

@@ -81,16 +81,23 @@ def layers(depth=6):
     def angle(values):
         return np.concatenate([[np.nan], stretch([values[1], *values[1:]])[1:]])
 
-    return pd.concat(
-        [
-            layer_rows("visual", stretch(VISUAL_NORM), angle(VISUAL_ANGLE)),
-            layer_rows("structural", stretch(TEXT_NORM) * 1.7, angle(TEXT_ANGLE) * 0.8, tokens=56),
-            layer_rows("special", stretch(TEXT_NORM) * 3, angle(TEXT_ANGLE) * 0.5, tokens=112),
-            layer_rows("text", stretch(TEXT_NORM), angle(TEXT_ANGLE), tokens=1630),
-            layer_rows("non_visual", stretch(TEXT_NORM) * 1.1, angle(TEXT_ANGLE), tokens=1742),
-        ],
-        ignore_index=True,
+    return with_ratios(
+        layer_rows("visual", stretch(VISUAL_NORM), angle(VISUAL_ANGLE)),
+        layer_rows("structural", stretch(TEXT_NORM) * 1.7, angle(TEXT_ANGLE) * 0.8, tokens=56),
+        layer_rows("special", stretch(TEXT_NORM) * 3, angle(TEXT_ANGLE) * 0.5, tokens=112),
+        layer_rows("text", stretch(TEXT_NORM), angle(TEXT_ANGLE), tokens=1630),
+        layer_rows("non_visual", stretch(TEXT_NORM) * 1.1, angle(TEXT_ANGLE), tokens=1742),
     )
+
+
+def with_ratios(*groups):
+    """The rows of some groups below each other, with their ratios to the text."""
+    table = pd.concat(groups, ignore_index=True)
+    text = table[table["group"] == "text"].set_index("layer")
+    for metric in ("norm", "angle"):
+        beside = table["layer"].map(text[f"{metric}_mean"])
+        table[f"{metric}_ratio_to_text"] = table[f"{metric}_mean"] / beside
+    return table
 
 
 def theory(depth=6, **changed):
@@ -171,6 +178,7 @@ def interface():
     frame["rms_mean"] = frame["norm_mean"] / np.sqrt(frame["hidden_size"])
     frame["ratio_to_table"] = frame["norm_mean"] / table
     frame["ratio_to_prompt"] = frame["norm_mean"] / prompt
+    frame["ratio_to_before_projector"] = frame["norm_mean"] / frame["norm_mean"].iloc[0]
     return frame
 
 
@@ -266,6 +274,7 @@ def attention(layers=7, queries=("all text", "red cup"), target=True):
                 "entropy_mean": 0.8 - 0.01 * layer,
                 "entropy_std": 0.1,
                 "signal_to_noise": 1.5 + layer / 3 if target else np.nan,
+                "score_gap": 0.25 * layer if target else np.nan,
             }
             if layer == 2:
                 row |= {name: np.nan for name in list(row)[4:]} | {"heads": 0}

@@ -11,6 +11,7 @@ _ATTENTION = {
     "share_mean": "share of the attention on visual tokens",
     "entropy_mean": "entropy of the attention over them (1: even)",
     "signal_to_noise": "attention inside the box / outside",
+    "score_gap": "score before the softmax, inside the box - outside",
 }
 
 

@@ -29,7 +29,7 @@ from normprobe.model.find.structure import IMAGE_TOKEN_FIELDS
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
-from normprobe.statistics.attention_rows import signal_to_noise, visual_attention
+from normprobe.statistics.attention_rows import score_gap, signal_to_noise, visual_attention
 
 #: The query of all text tokens after the image; the others are words of the prompt.
 ALL_TEXT = "all text"
@@ -62,6 +62,40 @@ class MeasuredAttention(NamedTuple):
     table: pd.DataFrame
     heatmaps: pd.DataFrame | None
     places: float | str
+
+
+def check_request(
+    builder: InputBuilder,
+    sample: Sample,
+    words: Sequence[str],
+    layers: Sequence[int],
+    box: Box | None,
+    *,
+    decoder_layers: int | None,
+) -> None:
+    """Refuse what can be refused before a weight is read.
+
+    Args:
+        builder: of the model's inputs.
+        sample: with an image.
+        words: as in ``measure_attention``, like the two that follow.
+        layers: likewise.
+        box: likewise.
+        decoder_layers: how many the model has; None: not known yet.
+
+    Raises:
+        NormprobeError: a layer, word or box that is not there.
+    """
+    assert sample.image is not None
+    _check_box(box, sample.image.size)
+    if decoder_layers is not None:
+        _check_layers(layers, decoder_layers)
+    if not words or builder.inputs_file.build is not None:  # that may ask the model
+        return
+    ids = builder.build([sample])["input_ids"][0].tolist()
+    for word in words:
+        if not _spans(word, builder.tokenizer.decode(ids)):
+            raise _absent(word, sample.prompt)
 
 
 def attention_of(
@@ -124,7 +158,9 @@ def measure_attention(
         visual tokens, ``even_share`` what it would be if each row spread evenly over the tokens it
         may see, ``entropy`` that of the weights on visual tokens, renormalised, over the logarithm
         of their number. Means and population deviations are over heads and the query's tokens.
-        ``signal_to_noise`` is a visual token's mean attention inside the box over that outside.
+        ``signal_to_noise`` is a visual token's mean attention inside the box over that outside,
+        ``score_gap`` its mean score before the softmax inside minus outside (Eq. 21); empty where
+        the model returns its weights itself.
 
     Raises:
         NormprobeError: a layer, word or box that is not there, a box with no visual token inside
@@ -160,11 +196,12 @@ def measure_attention(
     inside = None if box is None or boxes is None else _share_inside(boxes, box, image.size)
     table, heatmaps = [], []
     for number in range(1, len(decoder_layers) + 1):
-        for name, numbers, by_token in reader.results(number, list(queries)):
-            ratio = np.nan
-            if by_token is not None and inside is not None:
-                ratio = signal_to_noise(by_token, inside)
-            row = {"layer": number, "query": name, **numbers, "signal_to_noise": ratio}
+        for name, numbers, by_token, scores in reader.results(number, list(queries)):
+            row = {"layer": number, "query": name, **numbers}
+            row |= {"signal_to_noise": np.nan, "score_gap": np.nan}
+            if by_token is not None and scores is not None and inside is not None:
+                row["signal_to_noise"] = signal_to_noise(by_token, inside)
+                row["score_gap"] = score_gap(scores, inside)
             table.append(row)
             if by_token is not None and boxes is not None and number in (layers or (number,)):
                 heatmaps.append(_heatmap(number, name, boxes, by_token))
@@ -176,7 +213,7 @@ def measure_attention(
 
 
 class _Reader:
-    """Keeps a few numbers a head and row, and a map a query, of each layer's attention.
+    """Keeps a few numbers a head and row, and two maps a query, of each layer's attention.
 
     Attributes:
         maps: by layer, ``[queries, visual tokens]``: weights summed over heads and tokens.
@@ -184,12 +221,15 @@ class _Reader:
 
     def __init__(self, visual: Tensor | None, members: Tensor) -> None:
         self.maps: dict[int, Tensor] = {}
+        self._scores: dict[int, Tensor] = {}  # like the maps, before the softmax; NaN: not known
         self._visual = visual  # [keys] bool; None: every key of cross-attention is visual
         self._members = members  # [queries, rows] bool: which rows are a query's
         # By layer and attention module: [numbers, heads, rows], in chunks of rows.
         self._numbers: dict[int, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
 
-    def see(self, layer: int, name: str, start: int, weights: Tensor) -> None:
+    def see(
+        self, layer: int, name: str, start: int, weights: Tensor, scores: Tensor | None
+    ) -> None:
         """Take rows ``[heads, rows, keys]``, the first of which has the number ``start``."""
         heads, rows, keys = weights.shape
         if self._visual is None:
@@ -209,20 +249,30 @@ class _Reader:
         self._numbers[layer][name].append(numbers.cpu())
         members = self._members[:, start : start + rows].to(seen.by_key)
         added = (heads * members @ seen.by_key).cpu()
-        self.maps[layer] = self.maps[layer] + added if layer in self.maps else added
+        of_scores = torch.full_like(added, torch.nan)
+        if scores is not None:
+            by_key = scores[..., visual].sum(dim=0)
+            # No product with zeros: a key that a row of another query cannot see is -inf.
+            of_queries = [by_key[member.bool()].sum(dim=0) for member in members]
+            of_scores = torch.stack(of_queries).cpu()
+        for kept, more in ((self.maps, added), (self._scores, of_scores)):
+            kept[layer] = kept[layer] + more if layer in kept else more
 
     def results(
         self, layer: int, queries: Iterable[str]
-    ) -> "Iterable[tuple[str, dict[str, float], Tensor | None]]":
-        """Of each query its name, its numbers by column and its map, a mean weight a token."""
+    ) -> "Iterable[tuple[str, dict[str, float], Tensor | None, Tensor | None]]":
+        """Of each query its name, its numbers by column, and its mean weight and score a token."""
         for place, query in enumerate(queries):
             members = self._members[place]
             if layer not in self.maps:  # a layer without softmax attention, or without visual keys
-                yield query, {"heads": 0, "tokens": int(members.sum())}, None
+                yield query, {"heads": 0, "tokens": int(members.sum())}, None, None
                 continue
             numbers = torch.cat([torch.cat(m, -1) for m in self._numbers[layer].values()], dim=1)
             heads = numbers.shape[1]
-            by_token = self.maps[layer][place].double() / (heads * members.sum())
+            by_token, scores = (
+                kept[layer][place].double() / (heads * members.sum())
+                for kept in (self.maps, self._scores)
+            )
             # Of empty tiles, which a mask hides from all text, none is counted.
             visible = len(by_token) if self._visual is not None else int((by_token > 0).sum())
             columns: dict[str, float] = {
@@ -237,7 +287,7 @@ class _Reader:
                 columns[f"{name}_mean"] = known.mean() if known.size else np.nan
                 if name != "even_share":
                     columns[f"{name}_std"] = known.std() if known.size else np.nan
-            yield query, columns, by_token
+            yield query, columns, by_token, scores
 
 
 def _of_all_depths(layers: int) -> list[int]:
@@ -291,21 +341,29 @@ def _positions_of_word(
     written = [decode(ids[:end]) for end in range(1, len(ids) + 1)]
     ends = list(accumulate(map(len, written), max))
     spoken = written[-1] if written else ""
-    spans = [
-        match.span()
-        for match in re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", spoken, re.IGNORECASE)
-    ]
+    spans = _spans(word, spoken)
     chosen = [
         any(start < last and first < end for first, last in spans)
         for start, end in zip([0, *ends], ends, strict=False)
     ]
-    if not word.strip() or not any(chosen):
-        raise NormprobeError(
-            f"--word: {word!r} is not in the text after the image: "
-            f"{' '.join(spoken.split())[:200]}",
-            "pass a whole word or phrase of the prompt",
-        )
+    if not any(chosen):
+        raise _absent(word, spoken)
     return text[torch.tensor(chosen)]
+
+
+def _spans(word: str, text: str) -> list[tuple[int, int]]:
+    """Where a word stands alone in a text."""
+    if not word.strip():
+        return []
+    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+
+
+def _absent(word: str, text: str) -> NormprobeError:
+    return NormprobeError(
+        f"--word: {word!r} is not in the text after the image: {' '.join(text.split())[:200]}",
+        "pass a whole word or phrase of the prompt",
+    )
 
 
 def _places(

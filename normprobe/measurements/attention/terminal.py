@@ -31,8 +31,9 @@ def print_attention(attention: pd.DataFrame, console: Console) -> None:
         attention: the table.
         console: where to print.
     """
-    columns = ("share_mean", "share_std", "even_share_mean", "entropy_mean", "signal_to_noise")
-    headers = ("share", "std", "even", "entropy", "signal/noise")
+    columns = ["share_mean", "share_std", "even_share_mean", "entropy_mean"]
+    columns += ["signal_to_noise", "score_gap"]
+    headers = ("share", "std", "even", "entropy", "signal/noise", "score gap")
     for query, rows in attention.groupby("query", sort=False):
         tokens = int(rows["tokens"].iloc[0])
         table = new_table(f"Attention to the image from {query} ({tokens} tokens)")
@@ -50,5 +51,6 @@ def print_attention(attention: pd.DataFrame, console: Console) -> None:
         "heads and tokens. even: the share if spread evenly over all visible tokens.",
         "entropy: over the visual tokens, 1: even, 0: on one token.",
         "signal/noise: attention to a visual token inside the box / outside." if target else "",
+        "score gap: its score before the softmax, inside - outside (Eq. 21)." if target else "",
         "" if attention["heads"].gt(0).all() else "- a layer without softmax attention to them.",
     )

@@ -95,10 +95,16 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
     tables = [runs[place].table(offered.main_table) for place in order]
     ordered = [given[place] for place in order]
     table = joined(tables, ordered)
-    if _is_training(steps):
-        by_run = dict(zip(ordered, (steps[place] for place in order), strict=True))
-        table.insert(1, "step", table["run"].map(by_run))
-    ranked = ranking(offered.module("compared").measures, tables, ordered)
+    in_steps = [step for place in order if (step := steps[place]) is not None]
+    training = _is_training(steps)
+    if training:
+        table.insert(1, "step", table["run"].map(dict(zip(ordered, in_steps, strict=True))))
+    compared = offered.module("compared")
+    measures = [
+        compared.measures(main, runs[place].rows(compared.ROW_COLUMNS))
+        for main, place in zip(tables, order, strict=True)
+    ]
+    ranked = ranking(measures, ordered, in_steps if training else None)
     facts = {
         "model": f"{len(runs)} runs of {offered.name}",
         "data": _shared([run.record.get("data") for run in runs]),

@@ -1,8 +1,14 @@
 """The tables of a comparison: runs below each other, and their ranking."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pandas as pd
+
+from normprobe.report.ratio_words import Estimate, Ratio
+
+AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 
 
 def joined(tables: Sequence[pd.DataFrame], labels: Sequence[str]) -> pd.DataFrame:
@@ -21,28 +27,57 @@ def joined(tables: Sequence[pd.DataFrame], labels: Sequence[str]) -> pd.DataFram
 
 
 def ranking(
-    measures_of: Callable[[pd.DataFrame], dict[str, float]],
-    tables: Sequence[pd.DataFrame],
+    measures: Sequence[Mapping[str, float]],
     labels: Sequence[str],
+    steps: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """Runs by falling disparity.
+    """Runs by falling disparity, those of a training by step.
+
+    The first measure is a ratio and ranks by how far it is from 1, whichever way. Runs share a rank
+    where they are not told apart: a rank is 1 and the number of runs whose interval lies wholly
+    beyond. Without intervals the numbers themselves decide.
 
     Args:
-        measures_of: the numbers of one run, from its main table; the first number ranks.
-        tables: the main table of each run.
-        labels: one a table.
+        measures: the numbers of each run by column, with ``<column>_ci_low`` and ``_ci_high`` where
+            they have intervals.
+        labels: one a run.
+        steps: of a training, one a run.
 
     Returns:
-        The rows of ranking.csv: rank, run and the measures. Runs without the first
-        measure come last, without a rank.
+        The rows of ranking.csv: rank, inertia_rank (by ``inertia_gap``, where there is one), run,
+        step (of a training) and the measures. Runs without the first measure have no rank and, but
+        for a training, come last.
     """
-    measures = pd.DataFrame([measures_of(table) for table in tables])
-    measures.insert(0, "run", list(labels))
-    first = measures.columns[1]
-    measures = measures.sort_values(first, ascending=False, kind="stable", na_position="last")
-    place = measures[first].rank(ascending=False, method="min").astype("Int64")
-    measures.insert(0, "rank", place)
-    if "inertia_gap" in measures:
-        inertia = measures["inertia_gap"].rank(ascending=False, method="min").astype("Int64")
-        measures.insert(1, "inertia_rank", inertia)
-    return measures.reset_index(drop=True)
+    table = pd.DataFrame(measures)
+    first = str(table.columns[0])
+    table.insert(0, "run", list(labels))
+    disparity = {run: ratio.size for run, ratio in numbers_of(table, first, Ratio).items()}
+    order = pd.Series([disparity[run].value for run in labels])
+    if steps is not None:
+        table.insert(1, "step", list(steps))
+        order = pd.Series([-float(step) for step in steps])
+    if "inertia_gap" in table:
+        gaps = numbers_of(table, "inertia_gap", Estimate)
+        table.insert(0, "inertia_rank", _ranks(gaps))
+    table.insert(0, "rank", _ranks(disparity))
+    places = order.sort_values(ascending=False, kind="stable", na_position="last").index
+    return table.loc[places].reset_index(drop=True)
+
+
+def numbers_of(
+    ranking: pd.DataFrame, column: str, kind: type[AnyEstimate]
+) -> dict[str, AnyEstimate]:
+    """A measure by run, with its interval, as far as it has one."""
+    columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
+    numbers = ranking.reindex(columns=columns).astype(float).itertuples(index=False)
+    return {str(run): kind(*row) for run, row in zip(ranking["run"], numbers, strict=True)}
+
+
+def _ranks(numbers: Mapping[str, Estimate]) -> "pd.Series[int]":
+    ranks = [
+        pd.NA
+        if math.isnan(number.value)
+        else 1 + sum(other.lies_beyond(number) for other in numbers.values())
+        for number in numbers.values()
+    ]
+    return pd.Series(ranks, dtype="Int64")

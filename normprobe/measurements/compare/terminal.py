@@ -43,4 +43,9 @@ def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None
             *(Text(significant(float(row[column]))) for column in columns.values()),
         )
     print_table(table, console)
-    print_notes(console, *notes)
+    print_notes(
+        console,
+        *notes,
+        "A rank is 1 + the number of runs whose 95 % interval lies wholly beyond;",
+        "ranking.csv has the intervals.",
+    )

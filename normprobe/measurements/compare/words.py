@@ -1,22 +1,110 @@
 """What the ranking of compared runs says, in sentences."""
 
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from normprobe.measurements.compare.table import numbers_of
+from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
+
+_NAMED = 4  # runs in a list
+_DISPARITY = "norm disparity at the decoder input"
 
 
 def verdict(run: RunStore) -> str:
     """Who has the largest and the smallest disparity, and whether inertia goes with it."""
-    ranking = run.table("ranking")
-    ranked = ranking.dropna(subset="rank")
-    if "disparity_input" not in ranking or len(ranked) < 2:
+    return ranking_verdict(run.table("ranking"))
+
+
+def ranking_verdict(ranking: pd.DataFrame) -> str:
+    """Who has the largest and the smallest disparity, and whether inertia goes with it.
+
+    Runs whose intervals overlap are named together: the numbers do not tell them apart.
+
+    Args:
+        ranking: ``ranking.csv``; of a training it has a column ``step``.
+    """
+    if "disparity_input" not in ranking:
         return ""
-    first, last = ranked.iloc[0], ranked.iloc[-1]
-    sentence = (
-        f"The norm disparity at the decoder input is largest in {first['run']} "
-        f"({significant(float(first['disparity_input']), 3)} x) and smallest in {last['run']} "
-        f"({significant(float(last['disparity_input']), 3)} x)"
+    ratios = numbers_of(ranking, "disparity_input", Ratio)
+    ratios = {run: ratio for run, ratio in ratios.items() if ratio.usable}
+    if len(ratios) < 2:
+        return ""
+    sentences = [_extremes(ratios)]
+    if "step" in ranking:
+        steps = dict(zip(ranking["run"], ranking["step"], strict=True))
+        sentences.insert(0, _first_and_last(ratios, steps))
+    if "inertia_gap" in ranking:
+        sentences += _inertia(numbers_of(ranking, "inertia_gap", Estimate))
+    return f"{'. '.join(sentences)}. {brackets(list(ratios.values()))}"
+
+
+def _first_and_last(ratios: Mapping[str, Ratio], steps: Mapping[str, int]) -> str:
+    """From the first to the last step of a training."""
+    first, last = (of(ratios, key=steps.__getitem__) for of in (min, max))
+    apart = ratios[first].lies_beyond(ratios[last]) or ratios[last].lies_beyond(ratios[first])
+    return (
+        f"At the decoder input visual tokens go from {_loudness(ratios[first])} at step "
+        f"{steps[first]} to {_loudness(ratios[last])} at step {steps[last]}"
+        f"{'' if apart else ', not told apart'}"
     )
-    if "inertia_gap" in ranked and ranked["inertia_gap"].notna().all():
-        widest = ranked.sort_values("inertia_gap")["run"].iloc[-1]
-        sentence += f". Text tokens turn ahead of visual ones by most in {widest}"
-    return f"{sentence}."
+
+
+def _extremes(ratios: Mapping[str, Ratio]) -> str:
+    sizes = {run: ratio.size for run, ratio in ratios.items()}
+    largest = _foremost(sizes)
+    smallest = _foremost({run: size.inverse for run, size in sizes.items()})
+    told = {run: _loudness(ratio) for run, ratio in ratios.items()}
+    if len(largest) == len(smallest) == len(ratios):
+        return f"The {_DISPARITY} does not tell the runs apart: {_listed(largest, told)}"
+    return (
+        f"The {_DISPARITY} is largest in {_listed(largest, told)} and smallest in "
+        f"{_listed(smallest, told)}"
+    )
+
+
+def _inertia(gaps: Mapping[str, Estimate]) -> list[str]:
+    """Where text tokens turn ahead of visual ones by most, and where they fall behind."""
+    gaps = {run: gap for run, gap in gaps.items() if gap.value == gap.value}
+    none = Estimate(0.0)
+    told = {run: _radians(gap) for run, gap in gaps.items()}
+    ahead = {run: gap for run, gap in gaps.items() if gap.lies_beyond(none)}
+    behind = [run for run, gap in gaps.items() if none.lies_beyond(gap)]
+    sentences = []
+    if ahead:
+        most = _listed(_foremost(ahead), told)
+        sentences.append(f"Text tokens turn ahead of visual ones by most in {most}")
+    if behind:
+        sentences.append(f"Visual tokens turn ahead of text in {_listed(behind, told)}")
+    if gaps and not sentences:
+        sentences.append("In no run is the angle of text and of visual tokens told apart")
+    return sentences
+
+
+def _foremost(numbers: Mapping[str, Estimate]) -> list[str]:
+    """The runs that no other lies beyond, by falling number."""
+    runs = sorted(numbers, key=lambda run: -numbers[run].value)
+    others = list(numbers.values())
+    return [run for run in runs if not any(other.lies_beyond(numbers[run]) for other in others)]
+
+
+def _listed(runs: Sequence[str], told: Mapping[str, str]) -> str:
+    names = [f"{run} ({told[run]})" for run in runs[:_NAMED]]
+    if len(runs) > _NAMED:
+        names.append(f"{len(runs) - _NAMED} more")
+    return f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
+
+
+def _loudness(ratio: Ratio) -> str:
+    """``82 x [68, 102] louder``; ``about as loud, 1.10 x [0.90, 1.20]``."""
+    way = ratio.direction
+    if way == 0:
+        return f"{LOUD.alike}, {factor([ratio])}"
+    return f"{factor([ratio.size])} {LOUD.above if way > 0 else LOUD.below}"
+
+
+def _radians(gap: Estimate) -> str:
+    ends = f" [{significant(gap.low, 2)}, {significant(gap.high, 2)}]" if gap.has_interval else ""
+    return f"{significant(gap.value, 2)}{ends} radians a layer"

@@ -19,6 +19,9 @@ NOTES = (
     "norm of the visual table / that of the text table. Ranked by loudest.",
 )
 
+#: What the intervals need of the sample rows: there are neither.
+ROW_COLUMNS = ()
+
 
 def figures(compare: pd.DataFrame) -> tuple[str, ...]:
     """The modules that draw ``compare.csv``."""
@@ -26,22 +29,24 @@ def figures(compare: pd.DataFrame) -> tuple[str, ...]:
     return ("compare_embeddings",)
 
 
-def measures(embeddings: pd.DataFrame) -> dict[str, float]:
+def measures(embeddings: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
     """How far the rows of one run's tables spread, non-zero rows alone.
 
     Args:
         embeddings: ``embeddings.csv``.
+        rows: not asked: weights are no sample, and their statistics have no interval.
 
     Returns:
         ``loudest_ratio``: largest / mean norm of the text table; ``visual_ratio``: mean norm of
         the visual table / that of the text table; ``text_norm``, ``text_std``; ``base_norm``.
     """
-    rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
-    text = float(rows["norm_mean"].get(TEXT, nan))
+    del rows
+    nonzero = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
+    text = float(nonzero["norm_mean"].get(TEXT, nan))
     return {
-        "loudest_ratio": float(rows["norm_max"].get(TEXT, nan)) / text,
-        "visual_ratio": float(rows["norm_mean"].get(VISUAL, nan)) / text,
+        "loudest_ratio": float(nonzero["norm_max"].get(TEXT, nan)) / text,
+        "visual_ratio": float(nonzero["norm_mean"].get(VISUAL, nan)) / text,
         "text_norm": text,
-        "text_std": float(rows["norm_std"].get(TEXT, nan)),
-        "base_norm": float(rows["norm_mean"].get(BASE, nan)),
+        "text_std": float(nonzero["norm_std"].get(TEXT, nan)),
+        "base_norm": float(nonzero["norm_mean"].get(BASE, nan)),
     }

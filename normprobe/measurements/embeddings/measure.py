@@ -16,7 +16,11 @@ from normprobe.statistics.embedding_rows import row_norms, scope_table
 
 
 def measure_embeddings(
-    model: MeasuredModel, table: TextTable, top: int, base: TextTable | None = None
+    model: MeasuredModel,
+    table: TextTable,
+    top: int,
+    base: TextTable | None = None,
+    named: Collection[str] = (),
 ) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``embeddings`` contains.
 
@@ -29,6 +33,8 @@ def measure_embeddings(
         table: of ``text_table(model, tokenizer)``.
         top: how many of the tokens with the largest and smallest norms.
         base: the text table of the model that it was trained from.
+        named: how tokens read that are ranked wherever they stand; not asked beside a base, which
+            ranks all.
 
     Returns:
         ``embeddings``, ``tokens`` (of the text table) and ``histogram``, with ``base`` also
@@ -53,6 +59,8 @@ def measure_embeddings(
     known = range(len(norms)) if ids is None else ids
     tokens = token_ranking(norms, known, table.special, top).assign(table=TEXT)
     tokens["token"] = [table.text(id_) for id_ in tokens["token_id"]]
+    if named and base is None:
+        tokens = pd.concat([tokens, named_tokens(table, known, named)], ignore_index=True)
     measured = {"tokens": tokens, "histogram": pd.concat(histograms, ignore_index=True)}
     if base is not None:
         shift = measure_shift(table, base, top)
@@ -91,6 +99,23 @@ def token_ranking(
         for end, order in (("top", falling), ("bottom", rising))
         for rank, id_ in enumerate(order[:top], start=1)
     )
+
+
+def named_tokens(table: TextTable, ids: Sequence[int], named: Collection[str]) -> pd.DataFrame:
+    """Some tokens by how they read, wherever they rank: their rows of tokens.csv.
+
+    Args:
+        table: whose tokenizer reads ids.
+        ids: the rows that are ranked, those the tokenizer can emit.
+        named: how the tokens read. Of several that read the same, each has a row.
+
+    Returns:
+        As ``token_ranking``, the end being ``named``, with ``table`` and ``token``.
+    """
+    every = token_ranking(table.norms, ids, table.special, len(ids))
+    every = every[every["end"] == "top"].assign(end="named", table=TEXT)
+    every["token"] = [table.text(id_) for id_ in every["token_id"]]
+    return every[every["token"].isin(named)]
 
 
 def norm_histogram(

@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from normprobe.report.ratio_words import usable
 from normprobe.report.readable_token import readable_token
 from normprobe.report.significant import significant
 from normprobe.schema import BASE, NONZERO_ROWS, TEXT
@@ -20,9 +21,10 @@ def shift_verdict(embeddings: pd.DataFrame, shift: pd.DataFrame) -> str:
     """
     rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")["norm_mean"]
     mean, base = float(rows[TEXT]), float(rows[BASE])
+    change = f" ({100 * (mean / base - 1):+.1f} %)" if usable(base) and usable(mean) else ""
     sentences = [
-        f"The mean norm of the non-zero text rows is {significant(mean)}, "
-        f"{significant(base)} in the base ({100 * (mean / base - 1):+.1f} %)"
+        f"The mean norm of the non-zero text rows is {significant(mean)}, {significant(base)} in "
+        f"the base{change}"
     ]
     shared = shift[shift["token_id"].notna() & shift["base_id"].notna()]
     relative = (shared["distance"] / shared["base_norm"])[shared["base_norm"] > 0].dropna()

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from normprobe.measurements.embeddings.shift_words import shift_verdict
-from normprobe.report.ratio_words import loudness, times, usable
+from normprobe.report.ratio_words import LOUD, Ratio, ratio_in_words, times, usable
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
 from normprobe.schema import (
@@ -33,10 +33,12 @@ def embeddings_verdict(embeddings: pd.DataFrame) -> str:
     if not usable(means[TEXT]):
         return ""
     if usable(means[VISUAL]):
+        louder = ratio_in_words(
+            [Ratio(means[VISUAL] / means[TEXT])], LOUD, "rows of the text table"
+        )
         return (
-            f"Rows of the visual table are {loudness(means[VISUAL] / means[TEXT])} rows of the "
-            f"text table (mean L2 norm {significant(means[VISUAL])} against "
-            f"{significant(means[TEXT])})."
+            f"Rows of the visual table are {louder} (mean L2 norm {significant(means[VISUAL])} "
+            f"against {significant(means[TEXT])})."
         )
     sentence = f"Non-zero text embedding rows have a mean L2 norm of {significant(means[TEXT])}"
     loudest = float(rows["norm_max"].get(TEXT, math.nan))

@@ -2,8 +2,9 @@
 
 from normprobe.measurements import Measurement
 from normprobe.model.load.required_tensors import before_the_decoder
-from normprobe.paper.quantities import AFTER, BEFORE, ENCODER, TEXT_TABLE
+from normprobe.paper.quantities import AFTER, BEFORE, ENCODER, MERGED, TEXT_TABLE
 from normprobe.schema import (
+    MERGED_INPUT,
     NONZERO_ROWS,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
@@ -29,6 +30,7 @@ MEASUREMENT = Measurement(
     published={
         ENCODER: {"stage": VISION_ENCODER, "group": VISUAL},
         BEFORE: {"stage": PROJECTOR_INPUT, "group": VISUAL},
+        MERGED: {"stage": MERGED_INPUT, "group": VISUAL},
         AFTER: {"stage": PROJECTOR_OUTPUT, "group": VISUAL},
         TEXT_TABLE: {"stage": TEXT_EMBEDDING_TABLE, "group": NONZERO_ROWS},
     },

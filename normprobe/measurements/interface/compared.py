@@ -1,9 +1,8 @@
 """Runs of ``interface`` side by side: what ranks them, and how they are shown."""
 
-from math import nan
-
 import pandas as pd
 
+from normprobe.report.ratio_words import Ratio, with_ends
 from normprobe.schema import DECODER_INPUT, TEXT, VISUAL
 
 #: Header and column of each number of the ranking.
@@ -14,9 +13,11 @@ COLUMNS = {
     "text": "text_norm",
 }
 NOTES = (
-    "Mean norms at the decoder input, visual / text: of the prompts' text tokens",
-    "and of the non-zero effective text embeddings. Ranked by x prompt.",
+    "Ratios of mean norms at the decoder input, visual / text: of the prompts' text",
+    "tokens and of the non-zero effective text embeddings. Ranked by |log x prompt|.",
 )
+#: What the intervals need of the sample rows: they are in the table.
+ROW_COLUMNS = ()
 
 
 def figures(compare: pd.DataFrame) -> tuple[str, ...]:
@@ -25,20 +26,30 @@ def figures(compare: pd.DataFrame) -> tuple[str, ...]:
     return ("compare_interface",)
 
 
-def measures(interface: pd.DataFrame) -> dict[str, float]:
-    """Disparity of one run at the decoder input.
+def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
+    """Disparity of one run at the decoder input, each number with its 95 % interval.
 
     Args:
         interface: ``interface.csv``.
+        rows: not asked: the intervals are in the table.
 
     Returns:
-        ``disparity_input``: visual / text mean norm of the prompts' tokens; ``ratio_to_table``:
-        visual mean norm / that of the non-zero effective text embeddings; and both mean norms.
+        ``disparity_input``: ratio of the visual and the text mean norm of the prompts' tokens;
+        ``ratio_to_table``: visual mean norm / that of the non-zero effective text embeddings; and
+        both mean norms. Behind each its ends, ``<name>_ci_low`` and ``<name>_ci_high``.
     """
-    rows = interface[interface["stage"] == DECODER_INPUT].set_index("group")
-    return {
-        "disparity_input": float(rows["ratio_to_prompt"].get(VISUAL, nan)),
-        "ratio_to_table": float(rows["ratio_to_table"].get(VISUAL, nan)),
-        "visual_norm": float(rows["norm_mean"].get(VISUAL, nan)),
-        "text_norm": float(rows["norm_mean"].get(TEXT, nan)),
-    }
+    del rows
+    at_input = interface[interface["stage"] == DECODER_INPUT].set_index("group")
+
+    def measured(column: str, group: str) -> Ratio:
+        columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
+        return Ratio(*at_input.reindex(index=[group], columns=columns).iloc[0].astype(float))
+
+    return with_ends(
+        {
+            "disparity_input": measured("ratio_to_prompt", VISUAL),
+            "ratio_to_table": measured("ratio_to_table", VISUAL),
+            "visual_norm": measured("norm_mean", VISUAL),
+            "text_norm": measured("norm_mean", TEXT),
+        }
+    )

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.measurements.interface.references import REFERENCES, reference_rows
+from normprobe.measurements.interface.references import REFERENCES, place_of_reference
 from normprobe.schema import DECODER_INPUT, PROMPT_ROWS, TEXT
 from normprobe.statistics.resampling import Resampled, with_intervals
 
@@ -35,9 +35,10 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
     sampled: NDArray[np.bool_] = np.atleast_2d(np.isfinite(norms).any(axis=0))
     known = np.where(sampled, norms, table["norm_mean"].to_numpy())
-    for column, (stage, groups) in REFERENCES.items():
-        reference = np.flatnonzero(reference_rows(table, stage, groups))[:1]
-        if reference.size:
-            ratios = known / known[:, reference]
-            draws[column] = np.where(sampled | sampled[:, reference], ratios, np.nan)
+    for column in REFERENCES:
+        reference = place_of_reference(table, column)
+        if reference is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios = known / known[:, [reference]]
+            draws[column] = np.where(sampled | sampled[:, [reference]], ratios, np.nan)
     return with_intervals(table, draws, resampled.units)

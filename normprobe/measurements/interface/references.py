@@ -2,15 +2,29 @@
 
 import pandas as pd
 
-from normprobe.schema import DECODER_INPUT, EFFECTIVE_EMBEDDING, NONZERO_ROWS, PROMPT_ROWS, TEXT
+from normprobe.schema import (
+    DECODER_INPUT,
+    EFFECTIVE_EMBEDDING,
+    NONZERO_ROWS,
+    PROJECTOR_INPUT,
+    PROMPT_ROWS,
+    TEXT,
+    VISION_ENCODER,
+    VISUAL,
+)
 
-#: Column -> stage and groups: the norm of the first of these groups that the stage has.
+#: Column -> stage and group whose mean norm it divides by: of these the first that is there.
 REFERENCES = {
-    "ratio_to_table": (EFFECTIVE_EMBEDDING, (NONZERO_ROWS, PROMPT_ROWS)),
-    "ratio_to_prompt": (DECODER_INPUT, (TEXT,)),
+    "ratio_to_table": ((EFFECTIVE_EMBEDDING, NONZERO_ROWS), (EFFECTIVE_EMBEDDING, PROMPT_ROWS)),
+    "ratio_to_prompt": ((DECODER_INPUT, TEXT),),
+    "ratio_to_before_projector": ((PROJECTOR_INPUT, VISUAL), (VISION_ENCODER, VISUAL)),
 }
 
 
-def reference_rows(table: pd.DataFrame, stage: str, groups: tuple[str, ...]) -> "pd.Series[bool]":
-    """Which rows of interface.csv a ratio may divide by; the first of them is taken."""
-    return (table["stage"] == stage) & table["group"].isin(groups)
+def place_of_reference(table: pd.DataFrame, column: str) -> int | None:
+    """The row number in interface.csv that a ratio divides by; None where it is not there."""
+    for stage, group in REFERENCES[column]:
+        found = ((table["stage"] == stage) & (table["group"] == group)).to_numpy().nonzero()[0]
+        if found.size:
+            return int(found[0])
+    return None

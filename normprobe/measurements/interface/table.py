@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.measurements.interface.intervals import interface_intervals
-from normprobe.measurements.interface.references import REFERENCES, reference_rows
+from normprobe.measurements.interface.references import REFERENCES, place_of_reference
 from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
@@ -72,7 +72,9 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row a stage and group. ``ratio_to_table`` divides ``norm_mean`` by that of the
         effective embedding's non-zero rows, ``ratio_to_prompt`` by that of the text tokens at the
-        decoder input. ``rms_mean`` is norm / sqrt(hidden_size), which compares widths.
+        decoder input, ``ratio_to_before_projector`` by that of the visual tokens that enter the
+        projector (where they are not seen: leave the vision encoder). ``rms_mean`` is
+        norm / sqrt(hidden_size), which compares widths.
     """
     merged = merge(rows, ["stage", "group", "hidden_size"], ["norm"])
     if len(table):
@@ -81,9 +83,10 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         )
         merged = pd.concat([merged, _effective_rows(rows, merged)], ignore_index=True)
     merged["rms_mean"] = merged["norm_mean"] / np.sqrt(merged["hidden_size"])
-    for column, (stage, groups) in REFERENCES.items():
-        reference = merged.loc[reference_rows(merged, stage, groups), "norm_mean"]
-        merged[column] = merged["norm_mean"] / (reference.iloc[0] if len(reference) else np.nan)
+    for column in REFERENCES:
+        place = place_of_reference(merged, column)
+        reference = np.nan if place is None else merged["norm_mean"].iloc[place]
+        merged[column] = merged["norm_mean"] / reference
     order = {stage: place for place, stage in enumerate(STAGES)}
     return merged.sort_values("stage", key=lambda c: c.map(order), kind="stable").reset_index(
         drop=True

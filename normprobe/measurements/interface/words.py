@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from normprobe.report.ratio_words import direction, loudness, usable
+from normprobe.report.ratio_words import LOUD, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
 from normprobe.schema import (
@@ -12,10 +12,14 @@ from normprobe.schema import (
     NONZERO_ROWS,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
+    TEXT,
     VISION_ENCODER,
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
 )
+
+_PROMPTS = "the text tokens of the prompts"
+_TABLE = "the effective text embedding table"
 
 
 def verdict(run: RunStore) -> str:
@@ -29,29 +33,38 @@ def interface_verdict(interface: pd.DataFrame) -> str:
     Args:
         interface: ``interface.csv``.
     """
-    ratio = _value(interface, DECODER_INPUT, VISUAL, "ratio_to_prompt")
-    if not usable(ratio):
+    stage = DECODER_INPUT
+    subject = "At the decoder input visual tokens are"
+    if _states_are_attended(interface):
+        stage = PROJECTOR_OUTPUT if _has(interface, PROJECTOR_OUTPUT, VISUAL) else VISION_ENCODER
+        subject = "The visual states that text attends to are"
+    to_prompt = _ratio(interface, stage, "ratio_to_prompt")
+    to_table = _ratio(interface, stage, "ratio_to_table")
+    if not to_prompt.usable:
         return ""
-    sentences = [
-        f"At the decoder input visual tokens are {loudness(ratio)} the text tokens of the prompts"
-    ]
-    table_ratio = _value(interface, DECODER_INPUT, VISUAL, "ratio_to_table")
-    if usable(table_ratio):
-        sentences[0] += f", and {loudness(table_ratio)} the effective text embedding table"
+    sentence = f"{subject} {ratio_in_words([to_prompt], LOUD, _PROMPTS)}"
+    if to_table.usable:
+        sentence += f", and {ratio_in_words([to_table], LOUD, _TABLE)}"
+    sentences = [sentence, *_projector(interface), *_mixtures(interface)]
+    samples = int(interface["samples"].max())
+    return f"{'. '.join(sentences)}. {brackets([to_prompt, to_table], samples)}"
+
+
+def _projector(interface: pd.DataFrame) -> list[str]:
+    """What the projector does to the mean norm."""
     before = _value(interface, PROJECTOR_INPUT, VISUAL, "norm_mean")
     if not usable(before):
         before = _value(interface, VISION_ENCODER, VISUAL, "norm_mean")
     after = _value(interface, PROJECTOR_OUTPUT, VISUAL, "norm_mean")
+    change = _ratio(interface, PROJECTOR_OUTPUT, "ratio_to_before_projector")
     # A visual table is fed probabilities, whose norm is at most 1: nothing to compare.
-    if usable(before) and usable(after) and before > 1.0:
-        change = direction(after / before)
-        verb = {1: "raises", -1: "lowers", 0: "about keeps"}[change]
-        sentences.append(
-            f"The projector {verb} their mean L2 norm: "
-            f"{significant(before)} before, {significant(after)} after"
-        )
-    sentences += _mixtures(interface)
-    return ". ".join(sentences) + "."
+    if not (change.usable and usable(before) and before > 1.0):
+        return []
+    words = Words("larger", "smaller", "about the same")
+    return [
+        f"Behind the projector their mean L2 norm is {ratio_in_words([change], words)}: "
+        f"{significant(before)} before, {significant(after)} after"
+    ]
 
 
 def _mixtures(interface: pd.DataFrame) -> list[str]:
@@ -68,6 +81,21 @@ def _mixtures(interface: pd.DataFrame) -> list[str]:
     if usable(weight):
         sentence += f"; a median token mixes {significant(weight**-2, 2)} rows (1 / ||p||^2)"
     return [sentence]
+
+
+def _states_are_attended(interface: pd.DataFrame) -> bool:
+    """Whether visual states stand beside the sequence: text enters the decoder without them."""
+    return _has(interface, DECODER_INPUT, TEXT) and not _has(interface, DECODER_INPUT, VISUAL)
+
+
+def _has(interface: pd.DataFrame, stage: str, group: str) -> bool:
+    return bool(((interface["stage"] == stage) & (interface["group"] == group)).any())
+
+
+def _ratio(interface: pd.DataFrame, stage: str, column: str) -> Ratio:
+    """Of the visual tokens of a stage."""
+    ends = (column, f"{column}_ci_low", f"{column}_ci_high")
+    return Ratio(*(_value(interface, stage, VISUAL, name) for name in ends))
 
 
 def _value(interface: pd.DataFrame, stage: str, group: str, column: str) -> float:

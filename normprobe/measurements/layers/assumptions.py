@@ -6,11 +6,12 @@ exact. In a layer a number holds where its whole 95 % interval lies in the range
 it lies outside, and is open where it holds an end of the range.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 
+from normprobe.report.layer_words import layer_ranges
 from normprobe.report.ratio_words import ALIKE
 from normprobe.schema import TEXT, VISUAL
 
@@ -231,17 +232,6 @@ def states_by_layer(judged: pd.DataFrame) -> dict[int, str]:
         for ranges in judged[_RANGES_OF[state]].dropna():
             together |= dict.fromkeys(_layers_in(str(ranges)), state)
     return dict(sorted(together.items()))
-
-
-def layer_ranges(layers: Sequence[int]) -> str:
-    """Ascending layers in short: ``1-3, 6``."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _layers_in(ranges: str) -> list[int]:

@@ -1,11 +1,19 @@
 """Runs of ``layers`` side by side: what ranks them, and how they are shown."""
 
+from math import nan
+
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from normprobe.measurements.layers.charts import run_charts
+from normprobe.measurements.layers.ratios import ratios_to_text
 from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.markup import Markup
+from normprobe.report.ratio_words import Estimate, Ratio, with_ends
 from normprobe.schema import TEXT, VISUAL
+from normprobe.statistics.bootstrap import percentile_interval
+from normprobe.statistics.resampling import Resampled
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -15,10 +23,12 @@ COLUMNS = {
     "inertia gap": "inertia_gap",
 }
 NOTES = (
-    "input, middle, last: visual / text mean norm at the decoder input, after",
-    "layer ceil(N / 2) and after the last. inertia gap: text - visual angle,",
-    "mean over layers (radians per layer). Ranked by disparity at the input.",
+    "input, middle, last: visual / text, ratio of mean norms at the decoder input,",
+    "after layer ceil(N / 2) and after the last. inertia gap: text - visual angle,",
+    "mean over layers (radians per layer). Ranked by |log ratio| at the input.",
 )
+#: What the intervals need of the sample rows.
+ROW_COLUMNS = ("sample_id", "image_hash", "layer", "group", "tokens", "angle_mean")
 
 
 def figures(compare: pd.DataFrame) -> tuple[str, ...]:
@@ -37,34 +47,50 @@ def section(compare: pd.DataFrame) -> list[Markup]:
     ]
 
 
-def measures(layers: pd.DataFrame) -> dict[str, float]:
-    """Disparity and inertia of one run.
+def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
+    """Disparity and inertia of one run, each with its 95 % interval where it has one.
 
     Args:
         layers: ``layers.csv``.
+        rows: its sample rows with ``ROW_COLUMNS``; none: the inertia gap has no interval.
 
     Returns:
-        ``disparity_input``, ``disparity_middle``, ``disparity_last``: visual / text mean norm at
-        the decoder input, after layer ceil(N / 2) and after the last layer N.
+        ``disparity_input``, ``disparity_middle``, ``disparity_last``: ratio of the visual and the
+        text mean norm at the decoder input, after layer ceil(N / 2) and after the last layer N.
         ``inertia_gap``: text minus visual angular velocity, mean over layers 1 to N of the mean
-        over tokens, radians per layer. NaN where a modality is absent.
+        over tokens, radians per layer. NaN where a modality is absent. Behind each its ends,
+        ``<name>_ci_low`` and ``<name>_ci_high``.
     """
-    wide = {
-        metric: layers[layers["group"].isin([VISUAL, TEXT])]
-        .pivot(index="layer", columns="group", values=f"{metric}_mean")
-        .reindex(columns=[VISUAL, TEXT])
-        .astype(float)
-        for metric in ("norm", "angle")
-    }
-    ratio = wide["norm"][VISUAL] / wide["norm"][TEXT]
-    last = int(layers["layer"].max())
-    gap = wide["angle"][TEXT] - wide["angle"][VISUAL]
+    ratios, last = ratios_to_text(layers, "norm"), int(layers["layer"].max())
     places = {"input": 0, "middle": -(-last // 2), "last": last}
-    return {
-        **{f"disparity_{name}": _of_layer(ratio, place) for name, place in places.items()},
-        "inertia_gap": float(gap.mean()),
+    measured: dict[str, Estimate] = {
+        f"disparity_{name}": ratios.get(place, Ratio(nan)) for name, place in places.items()
     }
+    measured["inertia_gap"] = _inertia_gap(layers, rows)
+    return with_ends(measured)
 
 
-def _of_layer(ratio: "pd.Series[float]", layer: int) -> float:
-    return float(ratio[layer]) if layer in ratio.index else float("nan")
+def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
+    """Text minus visual angle, mean over the layers that have both."""
+    places = (
+        layers.assign(place=np.arange(len(layers)))[layers["layer"] > 0]
+        .pivot(index="layer", columns="group", values="place")
+        .reindex(columns=[VISUAL, TEXT])
+        .dropna()
+        .astype(int)
+    )
+
+    def gaps(angles: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each draw, ``[draws, rows of layers.csv]``."""
+        by_layer = pd.DataFrame(angles[:, places[TEXT]] - angles[:, places[VISUAL]])
+        return by_layer.mean(axis=1).to_numpy()
+
+    (gap,) = gaps(layers[["angle_mean"]].to_numpy(np.float64).T)
+    if rows is None or rows.empty:
+        return Estimate(float(gap))
+    resampled = Resampled(layers, rows, ["layer", "group"])
+    if resampled.units < 2:
+        return Estimate(float(gap))
+    draws = gaps(resampled.means("angle_mean", by_tokens=True))
+    low, high = percentile_interval(draws[:, None])
+    return Estimate(float(gap), float(low[0]), float(high[0]))

@@ -3,14 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from normprobe.schema import INJECTION, TOKEN_METRICS
+from normprobe.schema import INJECTION, RATIOS_TO_TEXT, TEXT, TOKEN_METRICS
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 _BY_LAYER = ["layer", "group", "hidden_size"]
 
 
 def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``<column>_ci_low`` and ``_ci_high`` for every ``_mean`` column of layers.csv.
+    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv.
 
     Args:
         table: of ``layers_table(rows)``.
@@ -26,4 +26,11 @@ def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
         draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
     draws["pooled_cosine_mean"] = resampled.means("pooled_cosine", by_tokens=False)
     draws["rms_mean"] = draws["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
+    text = table[table["group"] == TEXT].drop_duplicates("layer")
+    place_of_text = dict(zip(text["layer"], text.index, strict=True))
+    beside = np.array([place_of_text.get(layer, -1) for layer in table["layer"]])
+    for metric, column in RATIOS_TO_TEXT.items():
+        means = draws[f"{metric}_mean"]
+        with np.errstate(divide="ignore", invalid="ignore"):  # layer 0 turns nothing
+            draws[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
     return with_intervals(table, draws, resampled.units)

@@ -3,7 +3,7 @@
 from normprobe.measurements.layers.charts import layer_charts, theory_charts
 from normprobe.measurements.layers.heat_map import heat_map
 from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
-from normprobe.measurements.layers.words import layers_verdict
+from normprobe.measurements.layers.words import run_verdict
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
@@ -22,7 +22,7 @@ def section(run: RunStore) -> list[Markup]:
     if layers is None:
         return []
     blocks = [
-        sentence(layers_verdict(layers)),
+        sentence(run_verdict(run)),
         heading("Through the decoder"),
         curves(layer_charts(layers)),
         note("Lines: means over tokens. Bands: 5-95 % of tokens. Layer 0: decoder input."),

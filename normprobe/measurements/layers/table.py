@@ -12,6 +12,8 @@ from normprobe.schema import (
     NON_VISUAL,
     PAIR,
     POOLED_METRIC,
+    RATIOS_TO_TEXT,
+    TEXT,
     TOKEN_GROUPS,
     TOKEN_METRICS,
 )
@@ -50,13 +52,18 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and
         ``_sample_std`` over per-sample means; ``_q05`` to ``_q95`` are quantiles over tokens,
         of norm and angle within 1 %, of the cosine within 0.001. ``rms_mean`` is
-        norm / sqrt(hidden_size).
+        norm / sqrt(hidden_size). ``norm_ratio_to_text`` and ``angle_ratio_to_text`` divide
+        ``norm_mean`` and ``angle_mean`` by those of the layer's text tokens: ratios of means over
+        tokens.
         ``injection_norm`` is what was added between the layer before and this one.
     """
     rows = rows[rows["group"] != PAIR]
     by = ["layer", "group", "hidden_size", "dtype"]
     table = merge(rows, by, (*TOKEN_METRICS, INJECTION))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
+    for metric, column in RATIOS_TO_TEXT.items():
+        text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
+        table[column] = table[f"{metric}_mean"] / table["layer"].map(text[f"{metric}_mean"])
     pooled = rows.groupby(by, sort=False)[POOLED_METRIC]
     table = table.merge(
         pd.DataFrame(

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from normprobe.measurements.layers.theory_terminal import print_assumptions
 from normprobe.measurements.layers.theory_words import theory_verdict
-from normprobe.measurements.layers.words import layers_verdict
+from normprobe.measurements.layers.words import run_verdict
 from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import (
     add_column,
@@ -24,7 +24,7 @@ def show(run: RunStore, console: Console) -> None:
     """Print the layers, then the assumptions of the theory, each with what it says."""
     layers = run.table("layers")
     print_layers(layers, console, aligned="alignment" in run.record)
-    print_sentence(layers_verdict(layers), console)
+    print_sentence(run_verdict(run), console)
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(run.table("theory"), assumptions), console)

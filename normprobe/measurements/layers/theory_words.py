@@ -9,9 +9,9 @@ from normprobe.measurements.layers.assumptions import (
     HOLDS,
     OPEN,
     STATES,
-    layer_ranges,
     states_by_layer,
 )
+from normprobe.report.layer_words import layer_ranges
 from normprobe.report.significant import MISSING, significant
 
 #: What the words of assumptions.csv mean; shown below it.

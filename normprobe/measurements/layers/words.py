@@ -1,98 +1,66 @@
 """What layers.csv says, in sentences."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 
+from normprobe.measurements.layers.ratios import ratios_to_text, visual_states_are_attended
 from normprobe.measurements.layers.theory_words import theory_verdict
-from normprobe.report.ratio_words import direction, loudness, times, usable
+from normprobe.report.layer_words import layers_in_words
+from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.runs.run_store import RunStore
-from normprobe.schema import (
-    TEXT,
-    VISUAL,
-)
 
-#: A leading layer counts as turning slowly when text turns this many times as far.
-CLEARLY_SLOWER = 2.0
+_TEXT = "text tokens"
 
 
 def verdict(run: RunStore) -> str:
     """What the layers say, and what the theory says of them."""
     theory = theory_verdict(run.table("theory"), run.table("assumptions"))
-    return " ".join(filter(None, [layers_verdict(run.table("layers")), theory]))
+    return " ".join(filter(None, [run_verdict(run), theory]))
+
+
+def run_verdict(run: RunStore) -> str:
+    """What stands under the table of layers: what it says, and whom the paper's theory is about."""
+    placement = placement_sentence(str(run.record.get("norm_placement") or ""))
+    return " ".join(filter(None, [layers_verdict(run.table("layers")), placement]))
 
 
 def layers_verdict(layers: pd.DataFrame) -> str:
-    """Loudness at the decoder input and the last layer, and who turns more slowly.
+    """How loud visual tokens are, and how fast they turn, against text tokens in every layer.
 
     Args:
         layers: ``layers.csv``.
 
     Returns:
-        E.g. "Visual tokens enter the decoder 57 x louder than text tokens and turn 9.1 x more
-        slowly in layers 1-3. After layer 6 they are 2.4 x louder."
+        E.g. "Visual tokens enter the decoder 57 x [49, 66] louder than text tokens. They are 2.4 to
+        11 x [2.1, 13] louder after layers 1-6. They turn 3.2 to 36 x [2.9, 40] more slowly in
+        layers 1-6. In brackets: 95 % intervals over images." Empty without visual or text tokens.
     """
-    norms = _visual_and_text(layers, "norm_mean")
-    if norms.empty:
+    norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
+    told = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
+    if not told:
         return ""
-    ratios = norms[VISUAL] / norms[TEXT]
-    first, last = int(ratios.index[0]), int(ratios.index[-1])
-    if first != 0:
+    closing = brackets(told, int(layers["samples"].max()))
+    entry = norms.pop(0, None)
+    louder = ratio_in_words([entry], LOUD, _TEXT) if entry is not None and entry.usable else ""
+    if visual_states_are_attended(layers):
+        return f"Text attends to visual states {louder} at the decoder input. {closing}"
+    sentences = [f"Visual tokens enter the decoder {louder}."] if louder else []
+    for by_layer, verb in (
+        (layers_in_words(norms, LOUD, "after"), "are"),
+        (layers_in_words(angles, FAST), "turn"),
+    ):
+        if by_layer:
+            subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
+            sentences.append(f"{subject} {verb} {by_layer}.")
+    return " ".join([*sentences, closing])
+
+
+def placement_sentence(norm_placement: str) -> str:
+    """Where the norms of the decoder stand, if the paper's theory is not about such decoders.
+
+    Args:
+        norm_placement: of ``norm_placement_note``, as ``run.json`` has it; empty: not known.
+    """
+    placement, _, theory = norm_placement.partition(": ")
+    if not placement or theory.endswith("applies"):
         return ""
-    louder = direction(ratios[first])
-    sentence = f"Visual tokens enter the decoder {loudness(ratios[first])} text tokens"
-    turning, pace = _turning(_visual_and_text(layers, "angle_mean"))
-    if turning:
-        # Louder tokens are expected to turn more slowly; anything else is worth a "but".
-        sentence += f" {'and' if pace == -louder else 'but'} {turning}"
-    sentence += "."
-    if last > first:
-        sentence += f" After layer {last} they are {loudness(ratios[last], short=True)}."
-    return sentence
-
-
-def _visual_and_text(layers: pd.DataFrame, column: str) -> pd.DataFrame:
-    """One row a layer, columns visual and text, only where both are finite and positive."""
-    wide = (
-        layers[layers["group"].isin([VISUAL, TEXT])]
-        .pivot(index="layer", columns="group", values=column)
-        .reindex(columns=[VISUAL, TEXT])
-        .astype(float)
-        .sort_index()
-    )
-    return wide[wide.map(usable).all(axis=1)]
-
-
-def _turning(angles: pd.DataFrame) -> tuple[str, int]:
-    """The clause on turning, and 1 where visual tokens are faster, -1 slower, 0 alike."""
-    if angles.empty:
-        return "", 0
-    ratio = angles[TEXT] / angles[VISUAL]
-    for pace, word in ((-1, "slowly"), (1, "quickly")):
-        leading = _leading(ratio**-pace >= CLEARLY_SLOWER)
-        if leading:
-            means = angles.loc[leading].mean()
-            factor = (means[TEXT] / means[VISUAL]) ** -pace
-            return f"turn {times(factor)} more {word} in {_layers(leading)}", pace
-    # No clear gap at the start: the whole depth decides.
-    means = angles.mean()
-    pace = direction(means[VISUAL] / means[TEXT])
-    if pace == 0:
-        return "turn at about the same rate", 0
-    word = "quickly" if pace > 0 else "slowly"
-    factor = (means[VISUAL] / means[TEXT]) ** pace
-    return f"turn {times(factor)} more {word} on average over all layers", pace
-
-
-def _leading(holds: "pd.Series[bool]") -> list[int]:
-    """The layers from 1 on, without a gap, for which the condition holds."""
-    leading: list[int] = []
-    for layer, true in holds.items():
-        if not true or layer != len(leading) + 1:
-            break
-        leading.append(len(leading) + 1)
-    return leading
-
-
-def _layers(layers: Sequence[int]) -> str:
-    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
+    return f"Norm placement of this decoder: {placement}. The paper's theory is about pre-norm."

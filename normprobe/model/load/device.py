@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+#: What weights are loaded in; ``auto``: as they are saved.
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
 
 def pick_device(name: str) -> "torch.device":
     """The device of a name; ``auto`` takes the first of cuda, mps and cpu that is there.
@@ -64,15 +67,21 @@ def device_and_dtype(model: "nn.Module") -> tuple[str, str]:
     return ", ".join(devices), str(dtype).removeprefix("torch.")
 
 
+def check_dtype(name: str) -> None:
+    """Refuse a dtype that weights cannot be loaded in.
+
+    Raises:
+        NormprobeError: it is none of ``DTYPES``.
+    """
+    if name not in DTYPES:
+        raise NormprobeError(f"unknown dtype {name!r}", f"pass --dtype {', '.join(DTYPES)}")
+
+
 def _dtype(name: str) -> "torch.dtype | str":
     import torch
 
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name == "auto":
-        return name
-    if name not in known:
-        raise NormprobeError(f"unknown dtype {name!r}", f"pass --dtype auto, {', '.join(known)}")
-    return known[name]
+    check_dtype(name)
+    return name if name == "auto" else getattr(torch, name)
 
 
 def _offload_folder() -> str:

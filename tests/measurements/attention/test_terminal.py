@@ -18,8 +18,8 @@ def test_layers_without_it_and_regions_without_a_box_are_told():
     text = printed(print_attention, made_tables.attention())
     assert "from red cup (12 tokens)" in text
     assert [line.split()[1:] for line in text.splitlines() if line.startswith("    2 ")] == [
-        5 * ["-"],
-        5 * ["-"],
+        6 * ["-"],
+        6 * ["-"],
     ]
     assert "- a layer without softmax attention" in text
     assert "inside the box / outside" in text

@@ -1,5 +1,6 @@
 """Joining and ranking runs, by tables made by hand."""
 
+import numpy as np
 import pandas as pd
 
 from normprobe.measurements.compare.table import joined, ranking
@@ -25,7 +26,7 @@ def test_runs_are_joined_in_order_with_their_label_first() -> None:
 
 
 def test_the_first_measure_ranks_and_runs_without_it_come_last() -> None:
-    table = ranking(disparity, [EVEN, TEXT_ONLY, LOUD], ["even", "text", "loud"])
+    table = ranking([disparity(t) for t in (EVEN, TEXT_ONLY, LOUD)], ["even", "text", "loud"])
     assert list(table) == ["rank", "run", "disparity_input", "text_norm"]
     assert table["run"].tolist() == ["loud", "even", "text"]
     assert table["rank"].tolist()[:2] == [1, 2]
@@ -33,18 +34,54 @@ def test_the_first_measure_ranks_and_runs_without_it_come_last() -> None:
     assert table["disparity_input"].tolist()[:2] == [80.0, 2.0]
 
 
+def test_a_disparity_is_as_large_the_other_way_round() -> None:
+    """1.41 x is a smaller disparity than 0.066 x, which is 15 x."""
+    measures = [{"disparity_input": ratio} for ratio in (1.41, 0.066, 1.0, 2.0, 0.5)]
+    table = ranking(measures, ["a", "b", "c", "d", "e"])
+    assert table["run"].tolist() == ["b", "d", "e", "a", "c"]
+    assert table["rank"].tolist() == [1, 2, 2, 4, 5]
+
+
 def test_equal_runs_share_a_rank_in_the_order_given() -> None:
-    table = ranking(disparity, [EVEN, LOUD, LOUD], ["even", "one", "other"])
+    table = ranking([disparity(t) for t in (EVEN, LOUD, LOUD)], ["even", "one", "other"])
     assert table["run"].tolist() == ["one", "other", "even"]
     assert table["rank"].tolist() == [1, 1, 3]
 
 
-def test_inertia_has_a_rank_of_its_own() -> None:
-    def measures(table: pd.DataFrame) -> dict[str, float]:
-        found = disparity(table)
-        return found | {"inertia_gap": -found["disparity_input"]}
+def estimate(value: float, low: float, high: float) -> dict[str, float]:
+    name = "disparity_input"
+    return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
 
-    table = ranking(measures, [LOUD, TEXT_ONLY, EVEN], ["loud", "text", "even"])
+
+def test_a_rank_counts_the_runs_that_lie_wholly_beyond() -> None:
+    measures = [estimate(11, 10, 12), estimate(10, 9, 11), estimate(8, 5, 9.5), estimate(6, 5, 7)]
+    table = ranking(measures, ["a", "b", "c", "d"])
+    assert table["rank"].tolist() == [1, 1, 2, 3]
+    # Of a ratio whose interval holds 1, the smallest size is 1.
+    assert ranking([estimate(0.7, 0.3, 1.5), estimate(1.2, 1.1, 1.3)], ["a", "b"])[
+        "rank"
+    ].tolist() == [1, 1]
+    # Without an interval the number stands for it.
+    assert ranking([estimate(13, np.nan, np.nan), estimate(11, 10, 12)], ["a", "b"])[
+        "rank"
+    ].tolist() == [1, 2]
+
+
+def test_checkpoints_of_a_training_stay_in_order() -> None:
+    measures = [{"disparity_input": ratio} for ratio in (3.0, np.nan, 9.0)]
+    table = ranking(measures, ["s0", "s1", "s2"], [0, 100, 200])
+    assert table["run"].tolist() == ["s0", "s1", "s2"]
+    assert table["step"].tolist() == [0, 100, 200]
+    assert table["rank"].tolist()[::2] == [2, 1]
+
+
+def test_inertia_has_a_rank_of_its_own() -> None:
+    gaps = [-80.0, np.nan, -2.0]
+    measures = [
+        {**disparity(table), "inertia_gap": gap}
+        for table, gap in zip((LOUD, TEXT_ONLY, EVEN), gaps, strict=True)
+    ]
+    table = ranking(measures, ["loud", "text", "even"])
     assert table.columns[:3].tolist() == ["rank", "inertia_rank", "run"]
     assert table["inertia_rank"].tolist()[:2] == [2, 1]
     assert pd.isna(table["inertia_rank"].iloc[2])

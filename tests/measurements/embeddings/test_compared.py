@@ -12,7 +12,16 @@ def table(loudest: float) -> pd.DataFrame:
 
 
 def test_how_far_the_loudest_row_stands_out_ranks() -> None:
-    found = ranking(measures, [table(4.0), table(6.0)], ["a", "b"])
+    found = ranking(
+        [
+            measures(t)
+            for t in (
+                table(4.0),
+                table(6.0),
+            )
+        ],
+        ["a", "b"],
+    )
     assert found["run"].tolist() == ["b", "a"]
     assert found.loc[0, "loudest_ratio"] == 3.0
     assert found.loc[0, "visual_ratio"] == 2.0

@@ -12,10 +12,11 @@ from support.tiny_models import tiny_model
 from normprobe import NormprobeError, embedding_statistics, find_parts
 from normprobe.measurements.embeddings.measure import (
     measure_embeddings,
+    named_tokens,
     norm_histogram,
     token_ranking,
 )
-from normprobe.measurements.embeddings.text_table import text_table
+from normprobe.measurements.embeddings.text_table import TextTable, text_table
 from normprobe.model.find.image_tokens import image_token_rows
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.embedding_rows import row_norms
@@ -63,6 +64,28 @@ def test_equal_norms_rank_by_id_at_both_ends() -> None:
     table = token_ranking(np.ones(4), [3, 0, 2, 1], {1}, top=2)
     assert table["token_id"].tolist() == [0, 1, 0, 1]
     assert table["special"].tolist() == [False, True, False, True]
+
+
+class _Letters:
+    """Id 0 is ``a``, id 1 ``b``; ids 2 and 3 read the same."""
+
+    def convert_ids_to_tokens(self, id_: int) -> str:
+        return "abcc"[id_]
+
+    def decode(self, ids: list[int]) -> str:
+        return "abcc"[ids[0]]
+
+
+def test_named_tokens_rank_in_the_whole_vocabulary() -> None:
+    weight = torch.diag(torch.tensor([1.0, 4.0, 3.0, 2.0, 9.0]))
+    table = TextTable(weight, {}, frozenset({1}), frozenset(), _Letters())
+    found = named_tokens(table, range(4), ["a", "c", "absent"])  # row 4 is no token
+    assert found[["token", "token_id", "rank", "norm"]].to_numpy().tolist() == [
+        ["c", 2, 2, 3.0],
+        ["c", 3, 3, 2.0],
+        ["a", 0, 4, 1.0],
+    ]
+    assert set(found["end"]) == {"named"}
 
 
 def test_the_histogram_holds_every_row_once(weight: torch.Tensor) -> None:

@@ -27,3 +27,9 @@ def test_a_token_that_was_zero_in_the_base_has_no_ratio():
     assert "(zero in the base)" in shift_verdict(beside_a_base(), shift)
     ending = f" and {shift['emerging'].sum() - 3} more."
     assert shift_verdict(beside_a_base(), shift).endswith(ending)
+
+
+def test_an_empty_base_has_no_change_in_per_cent():
+    tables = beside_a_base()
+    tables.loc[tables["table"] == "base", "norm_mean"] = float("nan")
+    assert "0.8604, - in the base. " in shift_verdict(tables, made_tables.shift())

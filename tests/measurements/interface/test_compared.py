@@ -1,5 +1,6 @@
 """What ranks runs of ``interface``, by tables made by hand."""
 
+import numpy as np
 import pandas as pd
 
 from normprobe.measurements.compare.table import ranking
@@ -19,10 +20,17 @@ def table(ratio: float) -> pd.DataFrame:
 
 
 def test_the_decoder_input_ranks() -> None:
-    found = ranking(measures, [table(3.0), table(5.0)], ["three", "five"])
+    found = ranking([measures(table(3.0)), measures(table(5.0))], ["three", "five"])
     assert found["run"].tolist() == ["five", "three"]
     assert found.loc[0, ["disparity_input", "ratio_to_table", "text_norm"]].tolist() == [5, 2.5, 2]
 
 
 def test_every_column_that_is_shown_is_measured() -> None:
     assert set(COLUMNS.values()) <= measures(table(3.0)).keys()
+
+
+def test_the_intervals_are_those_of_the_table() -> None:
+    interval = table(3.0).assign(ratio_to_prompt_ci_low=2.5, ratio_to_prompt_ci_high=3.5)
+    found = measures(interval)
+    assert (found["disparity_input_ci_low"], found["disparity_input_ci_high"]) == (2.5, 3.5)
+    assert np.isnan(found["text_norm_ci_low"])

@@ -7,7 +7,14 @@ from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_fe
 
 from normprobe.measurements.interface.intervals import interface_intervals
 from normprobe.measurements.interface.table import interface_table
-from normprobe.schema import DECODER_INPUT, TEXT, VISUAL
+from normprobe.schema import (
+    DECODER_INPUT,
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    TEXT,
+    VISION_ENCODER,
+    VISUAL,
+)
 from normprobe.statistics.sample_statistics import statistics_of
 
 
@@ -49,3 +56,15 @@ def test_means_and_ratios_have_their_intervals(scale: float) -> None:
     weights = table[table["stage"] == "text_embedding_table"]
     assert weights["norm_mean_ci_low"].isna().all()
     assert weights["ratio_to_prompt_ci_low"].notna().all()
+
+
+@pytest.mark.parametrize("before", [PROJECTOR_INPUT, VISION_ENCODER])
+def test_what_the_projector_changes_is_drawn_in_pairs(before: str) -> None:
+    """Every image's norm is halved: whatever images are drawn, so is their mean."""
+    rows = interface_rows(2.0).query("group == 'visual'").assign(stage=before)
+    halved = rows.assign(stage=PROJECTOR_OUTPUT, norm_mean=rows["norm_mean"] / 2)
+    both = pd.concat([rows, halved], ignore_index=True)
+    table = interface_intervals(interface_table(both, pd.DataFrame()), both)
+    column = "ratio_to_before_projector"
+    after = table.loc[table["stage"] == PROJECTOR_OUTPUT, table.columns.str.startswith(column)]
+    np.testing.assert_allclose(after.to_numpy(), 0.5, rtol=1e-12)

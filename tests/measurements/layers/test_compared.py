@@ -3,9 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support import made_tables
+from support.slow_bootstrap import SAMPLES, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.table import joined, ranking
-from normprobe.measurements.layers.compared import COLUMNS, figures, measures
+from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, figures, measures
+from normprobe.measurements.layers.intervals import layer_intervals
+from normprobe.measurements.layers.table import layers_table
+from normprobe.schema import TEXT, TOKEN_METRICS, VISUAL
+from normprobe.statistics.sample_statistics import statistics_of
 
 
 def layers(visual: list[float], text: list[float], turns: tuple[float, float]) -> pd.DataFrame:
@@ -15,7 +21,7 @@ def layers(visual: list[float], text: list[float], turns: tuple[float, float]) -
             angle = turn * layer if layer else np.nan
             rows.append({"layer": layer, "group": group, "norm_mean": norm, "angle_mean": angle})
     rows.append({"layer": 0, "group": "special", "norm_mean": 1e6, "angle_mean": 9.0})
-    return pd.DataFrame(rows)
+    return made_tables.with_ratios(pd.DataFrame(rows))
 
 
 LOUD = layers([80.0, 81.0, 82.0, 83.0], [1.0, 2.0, 4.0, 8.0], (0.1, 0.4))
@@ -24,7 +30,8 @@ TEXT_ONLY = LOUD[LOUD["group"] == "text"]
 
 
 def test_disparity_at_the_input_ranks_and_inertia_stands_beside_it() -> None:
-    table = ranking(measures, [EVEN, TEXT_ONLY, LOUD], ["even", "text", "loud"])
+    measured = [measures(table) for table in (EVEN, TEXT_ONLY, LOUD)]
+    table = ranking(measured, ["even", "text", "loud"])
     assert table["run"].tolist() == ["loud", "even", "text"]
     assert table["rank"].tolist()[:2] == [1, 2]
     assert pd.isna(table["rank"].iloc[2])
@@ -47,3 +54,45 @@ def test_checkpoints_of_one_training_are_drawn_by_step() -> None:
     table = joined([LOUD, EVEN], ["a", "b"])
     assert figures(table) == ("small_multiples", "overlay")
     assert figures(table.assign(step=0)) == ("training", "small_multiples")
+
+
+def sample_rows() -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    made = []
+    for sample, image in SAMPLES:
+        for group in (VISUAL, TEXT) if image else (TEXT,):
+            for layer in range(4):
+                metrics = TOKEN_METRICS if layer else TOKEN_METRICS[:1]
+                values = random.gamma(3.0, 1.0, (len(metrics), random.integers(2, 9)))
+                made.append(
+                    {"sample_id": sample, "image_hash": image, "layer": layer, "group": group}
+                    | {"hidden_size": 16, "dtype": "float32", "pooled_cosine": 0.5}
+                    | {"injection_norm_mean": 0.0, "injection_norm_m2": 0.0}
+                    | statistics_of(values, metrics)
+                )
+    return pd.DataFrame(made)
+
+
+def test_every_number_of_the_ranking_has_the_interval_of_its_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_few_draws(monkeypatch)
+    rows = sample_rows()
+    found = measures(layer_intervals(layers_table(rows), rows), rows[list(ROW_COLUMNS)])
+
+    def numbers(drawn: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame([measures(layers_table(drawn))]).assign(one=0)
+
+    drawn = slow_draws(rows, numbers, ["one"])
+    for name in COLUMNS.values():
+        low, high = drawn[name].quantile([0.025, 0.975])
+        assert found[f"{name}_ci_low"] == pytest.approx(low, rel=1e-9)
+        assert found[f"{name}_ci_high"] == pytest.approx(high, rel=1e-9)
+        assert low < high
+
+
+def test_one_image_has_no_interval() -> None:
+    rows = sample_rows().query("image_hash == 'x'")
+    found = measures(layer_intervals(layers_table(rows), rows), rows)
+    assert np.isnan([found[f"{name}_ci_low"] for name in COLUMNS.values()]).all()
+    assert np.isfinite([found[name] for name in COLUMNS.values()]).all()

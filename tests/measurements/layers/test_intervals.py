@@ -7,7 +7,7 @@ from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_fe
 
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.table import layers_table
-from normprobe.schema import INJECTION, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.schema import INJECTION, RATIOS_TO_TEXT, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
 
 LAYER_METRICS = (*TOKEN_METRICS, INJECTION)
@@ -34,10 +34,11 @@ def layer_rows() -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-def test_every_mean_has_its_interval() -> None:
+def test_every_mean_and_ratio_has_its_interval() -> None:
     rows = layer_rows()
     table = layer_intervals(layers_table(rows), rows)
     columns = [column for column in layers_table(rows) if column.endswith("_mean")]
+    columns += RATIOS_TO_TEXT.values()
     assert {f"{column}_ci_low" for column in columns} <= set(table.columns)
     keys = ["layer", "group"]
     assert_intervals(table, slow_draws(rows, layers_table, keys), keys, columns)
@@ -56,3 +57,21 @@ def test_one_image_has_no_interval() -> None:
     table = layer_intervals(layers_table(rows), rows)
     assert table["norm_mean_ci_low"].isna().all()
     assert table["norm_mean"].notna().all()
+
+
+def test_ratios_are_of_means_over_tokens_of_one_layer() -> None:
+    rows = layer_rows()
+    table = layer_intervals(layers_table(rows), rows)
+    means = table.pivot(index="layer", columns="group", values=["norm_mean", "angle_mean"])
+    visual = table[table["group"] == VISUAL].set_index("layer")
+    for metric, column in RATIOS_TO_TEXT.items():
+        expected = means[f"{metric}_mean"][VISUAL] / means[f"{metric}_mean"][TEXT]
+        np.testing.assert_allclose(visual[column], expected, rtol=1e-12)
+    assert visual["norm_ratio_to_text_ci_low"].lt(visual["norm_ratio_to_text"]).all()
+
+
+def test_without_text_there_is_nothing_to_divide_by() -> None:
+    rows = layer_rows().query("group == 'visual'")
+    table = layer_intervals(layers_table(rows), rows)
+    for column in RATIOS_TO_TEXT.values():
+        assert table[[column, f"{column}_ci_low", f"{column}_ci_high"]].isna().all(axis=None)

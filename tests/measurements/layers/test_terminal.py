@@ -2,7 +2,8 @@ import pytest
 from support import made_tables
 from support.printed import assert_fits, extreme, printed
 
-from normprobe.measurements.layers.terminal import print_layers
+from normprobe.measurements.layers.terminal import print_layers, show
+from normprobe.runs.run_store import RunStore
 
 LAYERS = made_tables.layers()
 
@@ -50,3 +51,14 @@ def test_flags_and_missing_rows_are_told():
     assert "* below what the stored numbers resolve." in text
     assert "Left out as non-finite: 10 at layer 3." in text
     assert "below what" not in printed(print_layers, LAYERS)
+
+
+def test_a_decoder_that_is_not_pre_norm_says_so_under_the_table():
+    run = RunStore({"norm_placement": "sandwich: the paper's theory is about pre-norm"})
+    for name in ("layers", "theory", "assumptions"):
+        run.write_table(name, LAYERS if name == "layers" else LAYERS.iloc[:0])
+    text = " ".join(printed(show, run).split())
+    assert text.endswith(
+        "no intervals. Norm placement of this decoder: sandwich. The paper's "
+        "theory is about pre-norm."
+    )

@@ -1,99 +1,151 @@
 import numpy as np
-import pandas as pd
 import pytest
 from support import made_tables
 
-from normprobe.measurements.layers.words import layers_verdict
+from normprobe.measurements.layers.words import layers_verdict, placement_sentence
 
 FLAT = [np.nan, 0.1, 0.1, 0.1]
+OVER_IMAGES = "In brackets: 95 % intervals over images."
+NO_INTERVALS = "One image, no intervals."
 
 
-def layers(visual_norm, text_norm, visual_angle, text_angle):
-    return pd.concat(
-        [
-            made_tables.layer_rows("visual", visual_norm, visual_angle),
-            made_tables.layer_rows("text", text_norm, text_angle),
-        ],
-        ignore_index=True,
+def layers(visual_norm, text_norm, visual_angle, text_angle, samples=56):
+    return made_tables.with_ratios(
+        made_tables.layer_rows("visual", visual_norm, visual_angle, samples=samples),
+        made_tables.layer_rows("text", text_norm, text_angle, samples=samples),
     )
 
 
-def test_louder_and_slower():
+def with_intervals(table, **spread):
+    """A relative half-width a metric; one number, or one a layer."""
+    table = table.copy()
+    for metric, by in spread.items():
+        ratio = table[f"{metric}_ratio_to_text"]
+        by = table["layer"].map(dict(enumerate(np.broadcast_to(by, table["layer"].nunique()))))
+        table[f"{metric}_ratio_to_text_ci_low"] = ratio / (1 + by)
+        table[f"{metric}_ratio_to_text_ci_high"] = ratio * (1 + by)
+    return table
+
+
+def test_louder_and_slower_with_intervals():
     table = layers(
         [16.53, 16.5, 16.5, 16.5],
         [0.29, 1.5, 2.4, 6.9],
         [np.nan, 0.05, 0.05, 0.05],
-        [np.nan, 0.6, 0.3, 0.06],
+        [np.nan, 0.6, 0.3, 0.1],
     )
-    assert layers_verdict(table) == (
-        "Visual tokens enter the decoder 57 x louder than text tokens and turn 9.0 x more slowly "
-        "in layers 1-2. After layer 3 they are 2.4 x louder."
+    assert layers_verdict(with_intervals(table, norm=0.1, angle=0.2)) == (
+        "Visual tokens enter the decoder 57 x [52, 63] louder than text tokens. They are 2.4 to "
+        "11 x [2.2, 12] louder after layers 1-3. They turn 2.0 to 12 x [1.67, 14] more slowly in "
+        f"layers 1-3. {OVER_IMAGES}"
+    )
+
+
+def test_both_blocks_where_the_sign_changes():
+    """Text four times as fast in layers 1-2, visual three times as fast in layers 3-32."""
+    norms = [1.0] * 33
+    table = layers(
+        norms, norms, [np.nan, *[0.1] * 2, *[0.3] * 30], [np.nan, *[0.4] * 2, *[0.1] * 30]
+    )
+    assert (
+        "They turn 4.0 x more slowly in layers 1-2 and 3.0 x more quickly in layers 3-32."
+        in layers_verdict(table)
+    )
+
+
+def test_an_interval_that_holds_1_is_no_difference():
+    table = layers([1.3] * 4, [1] * 4, [np.nan, 0.1, 0.1, 0.1], [np.nan, 0.13, 0.13, 0.13])
+    assert layers_verdict(with_intervals(table, norm=1.0, angle=[0, 0.1, 1.3, 0.1])) == (
+        "Visual tokens enter the decoder about as loud as text tokens (1.30 x [0.65, 2.6]). They "
+        "are about as loud (1.30 x [0.65, 2.6]) after layers 1-3. They turn 1.30 x [1.18, 1.43] "
+        "more slowly in layer 1, about as fast (0.77 x [0.33, 1.77]) in layer 2 and 1.30 x [1.18, "
+        f"1.43] more slowly in layer 3. {OVER_IMAGES}"
     )
 
 
 @pytest.mark.parametrize(
-    ("visual_norm", "text_norm", "visual_angle", "text_angle", "sentence"),
+    ("visual_norm", "text_norm", "loud"),
     [
-        # The gap of Ovis: loud, and yet in step.
-        (64, 1.38, FLAT, FLAT, "46 x louder than text tokens but turn at about the same rate."),
-        (1, 1, FLAT, FLAT, "about as loud as text tokens and turn at about the same rate."),
-        (1, 2, FLAT, FLAT, "2.0 x quieter than text tokens but turn at about the same rate."),
-        (
-            1,
-            2,
-            [np.nan, 0.3, 0.3, 0.1],
-            FLAT,
-            "2.0 x quieter than text tokens and turn 3.0 x more quickly in layers 1-2.",
-        ),
-        (
-            5,
-            1,
-            [np.nan, 0.02, 0.1, 0.1],
-            FLAT,
-            "5.0 x louder than text tokens and turn 5.0 x more slowly in layer 1.",
-        ),
-        # No clear gap in layer 1: the whole depth speaks.
-        (
-            5,
-            1,
-            [np.nan, 0.09, 0.02, 0.02],
-            FLAT,
-            "5.0 x louder than text tokens and turn 2.3 x more slowly on average over all layers.",
-        ),
-        (
-            5,
-            1,
-            [np.nan, 0.15, 0.15, 0.15],
-            FLAT,
-            "5.0 x louder than text tokens but turn 1.5 x more quickly on average over all layers.",
-        ),
-        (4052, 1, FLAT, FLAT, "4050 x louder than text tokens but turn at about the same rate."),
+        (64, 1.38, "46 x louder than text tokens"),
+        (1, 1, "about as loud as text tokens (1.00 x)"),  # balanced
+        (1, 2, "2.0 x quieter than text tokens"),
+        (4052, 1, "4050 x louder than text tokens"),
     ],
 )
-def test_wording(visual_norm, text_norm, visual_angle, text_angle, sentence):
-    table = layers([visual_norm] * 4, [text_norm] * 4, visual_angle, text_angle)
-    assert layers_verdict(table).startswith(f"Visual tokens enter the decoder {sentence}")
+def test_loud_and_yet_in_step(visual_norm, text_norm, loud):
+    sentence = layers_verdict(layers([visual_norm] * 4, [text_norm] * 4, FLAT, FLAT))
+    assert sentence.startswith(f"Visual tokens enter the decoder {loud}.")
+    assert sentence.endswith(f"They turn about as fast (1.00 x) in layers 1-3. {NO_INTERVALS}")
 
 
-def test_a_gap_that_closes():
-    table = layers([10, 10, 10, 10], [1, 5, 9, 10], FLAT, FLAT)
-    assert layers_verdict(table).endswith("After layer 3 they are about as loud.")
+def test_a_gap_that_closes_and_opens_the_other_way():
+    table = layers([10, 10, 10, 10], [1, 5, 9, 20], FLAT, FLAT)
+    assert (
+        "They are 2.0 x louder after layer 1, about as loud (1.11 x) after layer 2 and 2.0 x "
+        "quieter after layer 3." in layers_verdict(table)
+    )
+
+
+def test_one_layer_and_one_sample():
+    table = layers([10, 10], [1, 5], [np.nan, 0.1], [np.nan, 0.4], samples=1)
+    assert layers_verdict(table) == (
+        "Visual tokens enter the decoder 10 x louder than text tokens. They are 2.0 x louder after "
+        "layer 1. They turn 4.0 x more slowly in layer 1. One sample, no intervals."
+    )
+
+
+def test_visual_states_of_cross_attention_enter_no_decoder():
+    visual = made_tables.layer_rows("visual", [1.4], [np.nan])
+    text = made_tables.layer_rows("text", [1, 2, 3], [np.nan, 0.1, 0.1])
+    assert layers_verdict(with_intervals(made_tables.with_ratios(visual, text), norm=0.1)) == (
+        "Text attends to visual states 1.40 x [1.27, 1.54] louder than text tokens at the decoder "
+        f"input. {OVER_IMAGES}"
+    )
 
 
 def test_nothing_to_compare():
     text = made_tables.layer_rows("text", [1, 2], [np.nan, 0.1])
-    assert layers_verdict(text) == ""
+    assert layers_verdict(made_tables.with_ratios(text)) == ""
+    visual = text.assign(group="visual")
+    assert layers_verdict(made_tables.with_ratios(visual)) == ""
     assert layers_verdict(made_tables.layers().iloc[:0]) == ""
-    blank = made_tables.layers()
-    blank.loc[blank["group"] == "visual", "norm_mean"] = np.nan
-    assert layers_verdict(blank) == ""
-    silent = layers([1, 1], [0, 0], [np.nan, 0.1], [np.nan, 0.1])
-    assert layers_verdict(silent) == ""
+    assert layers_verdict(layers([1, 1], [0, 0], [np.nan, 0.1], [np.nan, 0])) == ""
+
+
+def test_layers_without_a_number_are_named():
+    table = layers([1, 2, np.nan, 2], [1, 1, 1, 1], FLAT, [np.nan, 0.1, np.nan, 0.1])
+    sentence = layers_verdict(table)
+    assert "They are 2.0 x louder after layers 1, 3 (no ratio after layer 2)." in sentence
+    assert "turn about as fast (1.00 x) in layers 1, 3 (no ratio in layer 2)." in sentence
+    unknown_at_entry = layers([np.nan, 2, 2, 2], [1, 1, 1, 1], FLAT, FLAT)
+    assert layers_verdict(unknown_at_entry).startswith(
+        "Against text tokens, visual tokens are 2.0 x louder after layers 1-3. They turn "
+    )
 
 
 def test_without_angles_the_norms_still_speak():
     table = made_tables.layers()
-    table["angle_mean"] = np.nan
-    assert layers_verdict(table).startswith(
-        "Visual tokens enter the decoder 57 x louder than text tokens. After"
-    )
+    table["angle_ratio_to_text"] = np.nan
+    sentence = layers_verdict(table)
+    assert sentence.startswith("Visual tokens enter the decoder 57 x louder than text tokens. They")
+    assert "turn" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("placement", "sentence"),
+    [
+        ("pre: the paper's theory applies", ""),
+        ("pre-parallel: the paper's theory applies", ""),
+        ("", ""),
+        (
+            "sandwich: the paper's theory is about pre-norm",
+            "Norm placement of this decoder: sandwich. The paper's theory is about pre-norm.",
+        ),
+        (
+            "unknown",
+            "Norm placement of this decoder: unknown. The paper's theory is about pre-norm.",
+        ),
+    ],
+)
+def test_a_decoder_that_the_theory_is_not_about(placement, sentence):
+    assert placement_sentence(placement) == sentence
