@@ -11,6 +11,7 @@ from typer.testing import Result
 
 from normprobe.schema import (
     DECODER_INPUT,
+    MERGED_INPUT,
     STAGES,
     TEXT,
     TOKEN_METRICS,
@@ -63,7 +64,8 @@ def test_layers_tells_every_layer_and_group(measured: Measured) -> None:
 
 def test_interface_tells_every_stage(measured: Measured) -> None:
     table = pd.read_csv(measured("interface", "-n", "2") / "interface.csv")
-    stages = [stage for stage in STAGES if stage != VISUAL_EMBEDDING_TABLE]  # it has no such table
+    absent = {VISUAL_EMBEDDING_TABLE, MERGED_INPUT}  # no such table, nothing is merged
+    stages = [stage for stage in STAGES if stage not in absent]
     assert list(dict.fromkeys(table["stage"])) == stages
     prompt = table[(table["stage"] == DECODER_INPUT) & (table["group"] == TEXT)]
     assert prompt["ratio_to_prompt"].item() == 1.0
