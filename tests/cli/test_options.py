@@ -104,7 +104,7 @@ def test_options_that_make_no_sense_together_are_usage_errors(words: str, proble
     assert problem in refused(*words.split())
 
 
-@pytest.mark.parametrize("command", set(OPTIONS) - {"layers", "interface"})
+@pytest.mark.parametrize("command", sorted(set(OPTIONS) - {"layers", "interface"}))
 def test_resuming_is_offered_where_something_is_resumed(command: str) -> None:
     assert "No such option: --resume" in refused(command, "--resume")
 
