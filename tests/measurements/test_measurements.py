@@ -105,7 +105,8 @@ def test_what_can_be_compared_has_measures_headers_and_figures(
     name: str, columns: list[str]
 ) -> None:
     compared = measurement(name).module("compared")
-    assert parameters(compared.measures) == [measurement(name).main_table]
+    assert parameters(compared.measures) == [measurement(name).main_table, "rows"]
+    assert isinstance(compared.ROW_COLUMNS, tuple)
     assert compared.COLUMNS
     assert all(isinstance(note, str) for note in compared.NOTES)
     run = RunStore({"compared": name})
