@@ -65,6 +65,16 @@ class Sample:
             pieces += [image, text]
         return [piece for piece in pieces if piece != ""]
 
+    @property
+    def texts(self) -> list[str]:
+        """The texts among ``pieces``."""
+        return [piece for piece in self.pieces if isinstance(piece, str)]
+
+    @property
+    def starts_with_images(self) -> bool:
+        """Whether no text stands before an image."""
+        return not any(isinstance(piece, str) for piece in self.pieces[: len(self.images)])
+
     def text_with(self, placeholder_of: Callable[[int], str], separator: str = "") -> str:
         """The user turn as text, with a placeholder for each image.
 
