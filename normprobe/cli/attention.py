@@ -24,8 +24,17 @@ from normprobe.errors import NormprobeError
 def attention(
     model: Model = "specimen",
     *,
-    image: Annotated[Path, typer.Option(help="The picture.", metavar="FILE")],
-    prompt: Annotated[str, typer.Option(help="The question about it.", metavar="TEXT")],
+    image: Annotated[
+        list[Path],
+        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
+    ],
+    prompt: Annotated[
+        str,
+        typer.Option(
+            help="The question; <image> in it: a picture stands there, not before it.",
+            metavar="TEXT",
+        ),
+    ],
     word: Annotated[
         list[str] | None,
         typer.Option(help="Word or phrase of the prompt to follow; repeatable.", metavar="TEXT"),

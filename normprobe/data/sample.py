@@ -14,6 +14,14 @@ IMAGE_MARK = "<image>"
 """Says in a prompt where an image stands. A prompt without marks follows its images."""
 
 
+def marks_fault(prompt: str, images: int) -> str | None:
+    """What is wrong with the marks of a prompt about so many images; None: nothing."""
+    marks = prompt.count(IMAGE_MARK)
+    if images == 0 or marks in (0, images):
+        return None
+    return f"expected as many marks {IMAGE_MARK} as images ({images}), or none; received {marks}"
+
+
 @dataclass(frozen=True)
 class Sample:
     """One question.
