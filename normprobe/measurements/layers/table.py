@@ -58,7 +58,7 @@ def images_table(rows: pd.DataFrame) -> pd.DataFrame:
     means = ["norm_mean", "cosine_mean", "angle_mean"]
     table = of_images.reindex(columns=["sample_id", IMAGE, "layer", "tokens", *means])
     table.insert(5, "norm_std", np.sqrt(of_images["norm_m2"] / of_images["tokens"]))
-    return table.astype({IMAGE: int}).reset_index(drop=True)
+    return table.astype({IMAGE: int, "tokens": int}).reset_index(drop=True)
 
 
 def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
