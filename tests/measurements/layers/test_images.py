@@ -1,30 +1,31 @@
 """Norms of each of several images, against float64 states and images changed one at a time."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
-from support.capture import Array, States, capture
+from support.capture import capture
 from support.expected_parts import ExpectedParts
-from support.processors import RECIPES, make_checkpoint
+from support.processors import RECIPES
 from support.reference import norm, token_metrics
-from support.tiny_models import tiny_model
+from support.several_images import (
+    HIGH,
+    SAMPLES,
+    SEVERAL,
+    WIDE,
+    loaded,
+    rows_of_image,
+    states_of,
+)
 
 from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
 from normprobe.inputs.on_device import inputs_for
-from normprobe.inputs.processor import load_processor
 from normprobe.measurements.layers.measure import sample_rows
 from normprobe.measurements.layers.table import images_table, layers_table
-from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import IMAGE_NUMBERS, VISUAL
 
@@ -43,31 +44,6 @@ NEEDS_AN_IMAGE = ("paligemma", "pp_chart2table")
 UNBATCHABLE = ("hunyuan_vl",)
 
 IN_SEQUENCE = [name for name in RECIPES if name not in (*ONE_IMAGE, *ATTENDED, *DISCRETE)]
-
-
-def noise(seed: int, size: tuple[int, int]) -> Image.Image:
-    values = np.random.default_rng(seed).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)
-    return Image.fromarray(values)
-
-
-WIDE, HIGH = noise(0, (64, 48)), noise(1, (40, 70))
-SAMPLES = [
-    Sample("marked", "Is <image> like <image>?", (WIDE, HIGH)),
-    Sample("one", "What is it?", (HIGH,)),
-    Sample("before", "Are they alike at all?", (HIGH, WIDE)),
-    Sample("text", "What?"),
-]
-SEVERAL = [sample for sample in SAMPLES if len(sample.images) > 1]
-
-
-@cache
-def loaded(model_type: str, folder: Path) -> tuple[MeasuredModel, InputBuilder]:
-    make_checkpoint(model_type, folder)
-    model = tiny_model(model_type)
-    builder = InputBuilder(
-        load_processor(str(folder)), model_type=model_type, inputs_file=family_file(model_type)
-    )
-    return MeasuredModel(model, find_parts(model), builder.special_token_ids), builder
 
 
 @pytest.fixture(scope="module")
@@ -89,27 +65,6 @@ def measured(measured_model: MeasuredModel, builder: InputBuilder, batch_size: i
     return pd.concat(rows, ignore_index=True)
 
 
-def states_of(model: MeasuredModel, builder: InputBuilder, sample: Sample) -> States:
-    inputs: dict[str, Any] = dict(inputs_for(model.model, builder.build([sample])))
-    inputs.pop(IMAGE_NUMBERS, None)
-    assert model.parts.decoder_layers is not None
-    parts = ExpectedParts(decoder_layers=model.parts.decoder_layers.name)
-    return capture(model.model, inputs, parts)
-
-
-def with_other(sample: Sample, number: int) -> Sample:
-    """The sample with other pixels in one of its images."""
-    image = sample.images[number - 1]
-    other = Image.fromarray(np.asarray(image) + np.uint8(128))
-    images = [*sample.images]
-    images[number - 1] = other
-    return replace(sample, images=tuple(images))
-
-
-def entered(states: States) -> Array:
-    return states.layers[0].entered[0]
-
-
 @pytest.mark.parametrize("model_type", IN_SEQUENCE)
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_each_image(model_type: str, batch_size: int, load: Any) -> None:
@@ -122,13 +77,14 @@ def test_each_image(model_type: str, batch_size: int, load: Any) -> None:
         states = states_of(model, builder, sample)
         metrics = [token_metrics(layer) for layer in states.layers]
         for number in (1, 2):
-            other = states_of(model, builder, with_other(sample, number))
-            own = (entered(states) != entered(other)).any(axis=-1)
+            own = rows_of_image(model, builder, sample, number)
             assert own.any()
             rows = table.query("sample_id == @sample.id and image == @number").set_index("layer")
             assert list(rows.index) == list(range(len(metrics) + 1))
             assert set(rows["tokens"]) == {own.sum()}
-            norms = [norm(entered(states))[own]] + [layer["norm"][0, own] for layer in metrics]
+            norms = [norm(states.layers[0].entered[0])[own]] + [
+                layer["norm"][0, own] for layer in metrics
+            ]
             np.testing.assert_allclose(rows["norm_mean"], [n.mean() for n in norms], rtol=1e-4)
             np.testing.assert_allclose(
                 rows["norm_std"], [n.std() for n in norms], rtol=1e-3, atol=1e-5
