@@ -275,13 +275,19 @@ class MeasuredBatch:
             groups: ``[batch, positions]``, of ``groups_at``.
 
         Returns:
-            ``[batch, positions]``, 0 where there is no visual token; None where no sample is known
-            to have several images, or these are not in the sequence.
+            ``[batch, positions]``, 0 where there is no visual token, and in a sample that has none
+            for one of its images: these cannot be told apart. None where no sample is known to have
+            several images, or these are not in the sequence.
         """
         numbers = self.inputs.get(IMAGE_NUMBERS)
         if numbers is None or numbers.shape != groups.shape:
             return None
-        return torch.where(groups == _VISUAL, numbers.to(groups.device), 0)
+        numbers = numbers.to(groups.device)
+        images = torch.where(groups == _VISUAL, numbers, 0)
+        for found, told in zip(images, numbers, strict=True):
+            if len(found[found > 0].unique()) < int(told.max()):
+                found.zero_()
+        return images
 
     def states_of(self, group: str) -> Tensor:
         """The states of a token group at the decoder input, ``[tokens, hidden]``.

@@ -347,6 +347,11 @@ def _own_tokens(
         return None
     if images == 1 or numbers is None:
         return [visual.numpy()]
+    if not bool(numbers.any()):
+        raise NormprobeError(
+            "the images of the prompt cannot be told apart in what the processor returns",
+            "ask about one image",
+        )
     return [(numbers[0] == number).cpu().numpy() for number in range(1, images + 1)]
 
 
