@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from torch import nn
 
 from normprobe.data.data_set import DataSet, open_data
+from normprobe.data.own_picture import Picture, as_sample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
@@ -42,7 +42,7 @@ from normprobe.runs.model_source import CheckpointSource, MemorySource, example_
 from normprobe.runs.preparing import aligned_for, alignment_examples, note_verified, warn
 from normprobe.runs.processes import join_processes
 from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_store import RunStore, image_name
 
 log = logging.getLogger(__name__)
 
@@ -323,7 +323,7 @@ class Probe:
 
     def attention(
         self,
-        image: Path | str | Image.Image | Sample,
+        image: Picture | Sequence[Picture] | Sample,
         prompt: str = "",
         *,
         words: Sequence[str] = (),
@@ -332,11 +332,12 @@ class Probe:
         output: Output = None,
         overwrite: bool = False,
     ) -> Run:
-        """How much the text of one prompt attends to its image, and where.
+        """How much the text of one prompt attends to its image, or images, and where.
 
         Args:
-            image: a picture, its file, or a sample of a data set.
-            prompt: the question about it; empty: that of the sample.
+            image: a picture or its file, several of them, or a sample of a data set.
+            prompt: the question about it; empty: that of the sample. Several images stand before
+                it, or where it holds a mark ``<image>`` for each.
             words: words or phrases of the prompt to follow.
             layers: whose heat maps to keep, from 1; none: a few of all depths.
             box: target region: left, top, right, bottom in pixels of the image.
@@ -346,7 +347,6 @@ class Probe:
         Raises:
             NormprobeError: the model is no vision-language model, or as ``measure_attention``.
         """
-        from normprobe.data.own_picture import as_sample
         from normprobe.measurements.attention.measure import attention_of, check_request
 
         measured_by = measurement("attention")
@@ -372,16 +372,22 @@ class Probe:
             builder = self._source.builder
             found = attention_of(model, builder, sample, words=words, layers=layers, box=box)
             run.note(
-                data=sample.id, image_hashes={sample.id: sample.image_hash}, places=found.places
+                data=sample.id,
+                image_hashes={sample.id: sample.image_hash},
+                places=found.places if found.images is not None else found.places[0],
             )
             tables = {"attention": found.table}
+            if found.images is not None:
+                tables["images"] = found.images
             if found.heatmaps is not None:
-                assert sample.image is not None
                 tables["heatmaps"] = found.heatmaps
-                run.write_image("image", sample.image)
-            else:
-                without_box = "; no signal-to-noise of --box either" if box is not None else ""
-                warn(run, f"no heat maps: {found.places}{without_box}")
+                for number, image in enumerate(sample.images, start=1):
+                    run.write_image(image_name(number), image)
+            for number, place in enumerate(found.places, start=1):
+                if isinstance(place, str):
+                    of_image = f" of image {number}" if found.images is not None else ""
+                    without_box = "; no signal-to-noise of --box either" if box is not None else ""
+                    warn(run, f"no heat maps{of_image}: {place}{without_box}")
         return finished(run, tables, started)
 
     def align(

@@ -14,6 +14,7 @@ SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vi
 TEXT = "text"  # everything else that is not padding
 NON_VISUAL = "non_visual"  # text and special tokens together
 PAIR = "visual_text"  # quantities of (visual, text) token pairs
+IMAGE = "image"  # visual tokens of one of several images; also the column with its number, from 1
 
 #: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT)
@@ -22,7 +23,8 @@ PADDING = -1
 # --- inputs that the model does not get ---------------------------------------------------------
 VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
 STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change
-MASKS = (VISUAL_MASK, STRUCTURAL_MASK)
+IMAGE_NUMBERS = "image_numbers"  # int [batch, seq]: whose image a placeholder there is, from 1
+MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS)
 
 # --- interface stages ---------------------------------------------------------------------------
 VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)

@@ -23,8 +23,17 @@ from normprobe.cli.options import (
 def attention(
     model: Model = "specimen",
     *,
-    image: Annotated[Path, typer.Option(help="The picture.", metavar="FILE")],
-    prompt: Annotated[str, typer.Option(help="The question about it.", metavar="TEXT")],
+    image: Annotated[
+        list[Path],
+        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
+    ],
+    prompt: Annotated[
+        str,
+        typer.Option(
+            help="The question; <image> in it: a picture stands there, not before it.",
+            metavar="TEXT",
+        ),
+    ],
     word: Annotated[
         list[str] | None,
         typer.Option(help="Word or phrase of the prompt to follow; repeatable.", metavar="TEXT"),

@@ -78,7 +78,7 @@ Model = Annotated[
 Data = Annotated[
     str,
     typer.Option(
-        help="sample (bundled), text (no images), paper, a benchmark (mmbench, pope:random, "
+        help="sample, pairs (bundled), text (no images), paper, a benchmark (mmbench, pope:random, "
         "mmstar, ...), or a local file or folder.",
         show_default=True,
     ),

@@ -19,6 +19,7 @@ How rows are read:
 ``formats``         TSV, JSON lines, parquet and text files to rows
 ``cells``           checks of columns and cells
 ``question_table``  tables of a question, an image and options
+``json_benchmark``  official files that are one JSON list: OCRBench, SEED-Bench-2-Plus
 ``json_questions``  JSON lines: prompts of one's own, or
 ``pope_lines``      POPE's official files
 ``wording``         the prompt: a template over the cells of a row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,21 @@ class HubSource:
     repo: str
     config: str | None
     split: str
+
+
+@dataclass(frozen=True)
+class JsonFile:
+    """The official form of a benchmark: one JSON file, its pictures beside it.
+
+    Attributes:
+        columns: names that every question has, besides ``question``.
+        image: the one among them that holds the path of the picture.
+        folder: of the pictures, in that of the file; ``""`` where they are in this one.
+    """
+
+    columns: tuple[str, ...]
+    image: str
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,9 @@ class Benchmark:
         text_only: a row without an image is a question of text alone, not a fault.
         required: columns without which a table is refused, besides ``question`` and ``image``.
         copies_from: keys are whole numbers, and rows from this key on repeat others: no questions.
+        file_names: what the names of its files begin with, of letters and digits alone: a regular
+            expression. ``None``: its name, or the columns of a table tell it.
+        json_file: its official form, where that is one JSON file.
     """
 
     name: str
@@ -54,6 +72,8 @@ class Benchmark:
     text_only: bool = False
     required: tuple[str, ...] = ()
     copies_from: int | None = None
+    file_names: str | None = None
+    json_file: JsonFile | None = None
 
     def wording(self, columns: Sequence[str]) -> str:
         """The template for a table with these columns."""
@@ -76,23 +96,33 @@ _HINT_AND_OPTIONS = "{hint}\n" + _OPTIONS
 _MMBENCH_COLUMNS = ("index", "question", "hint", "A", "B", "C", "D", "image")
 _SEEDBENCH2PLUS_OPTIONS = ("choice_A", "choice_B", "choice_C", "choice_D")
 
+# One picture, one question, up to four options. https://github.com/open-compass/MMBench
+_MMBENCH = Benchmark(
+    name="mmbench",
+    template=_HINT_AND_OPTIONS,  # the wording of LLaVA-1.5
+    subsets={
+        split: (
+            *_lmms_eval("MMBench", "en", split),
+            HubSource("HuggingFaceM4/MMBench", None, {"dev": "validation"}.get(split, split)),
+        )
+        for split in ("dev", "test")
+    },
+    columns=_MMBENCH_COLUMNS,
+    key="index",
+    required=_MMBENCH_COLUMNS,
+    # Every question is repeated with its options rotated ("CircularEval", for scoring).
+    copies_from=1_000_000,
+)
+
 _ALL = (
-    # One picture, one question, up to four options. https://github.com/open-compass/MMBench
-    Benchmark(
-        name="mmbench",
-        template=_HINT_AND_OPTIONS,  # the wording of LLaVA-1.5
-        subsets={
-            split: (
-                *_lmms_eval("MMBench", "en", split),
-                HubSource("HuggingFaceM4/MMBench", None, {"dev": "validation"}.get(split, split)),
-            )
-            for split in ("dev", "test")
-        },
-        columns=_MMBENCH_COLUMNS,
-        key="index",
-        required=_MMBENCH_COLUMNS,
-        # Every question is repeated with its options rotated ("CircularEval", for scoring).
-        copies_from=1_000_000,
+    _MMBENCH,
+    # The same questions in Chinese. Their tables are told by name: the columns are those above.
+    replace(
+        _MMBENCH,
+        name="mmbench_cn",
+        template="{hint}\n{question}\n{options}\n请直接回答选项字母。",  # the wording of LLaVA-1.5
+        subsets={split: _lmms_eval("MMBench", "cn", split) for split in ("dev", "test")},
+        file_names="mmbench(dev|test)?cn",
     ),
     # Is this object in the picture? Six yes-or-no questions a picture. The default subset is the
     # adversarial third: its absent objects are those that most often appear together with the
@@ -132,6 +162,7 @@ _ALL = (
         subsets={"test": (HubSource("doolayer/SEED-Bench-2-Plus", None, "test"),)},
         columns=("question_id", "question", *_SEEDBENCH2PLUS_OPTIONS, "image"),
         options=_SEEDBENCH2PLUS_OPTIONS,
+        json_file=JsonFile(columns=("data_id", *_SEEDBENCH2PLUS_OPTIONS), image="data_id"),
     ),
     # Read what is written in the picture. Rows have no id.
     # https://github.com/Yuliang-Liu/MultimodalOCR
@@ -140,6 +171,9 @@ _ALL = (
         template="{question}",  # it says by itself how to answer
         subsets={"test": (HubSource("echo840/OCRBench", None, "test"),)},
         columns=("dataset", "question", "question_type", "image"),
+        json_file=JsonFile(
+            columns=("dataset_name", "image_path"), image="image_path", folder="OCRBench_Images"
+        ),
     ),
     # School questions, two to five options, about half of them with a picture: the default subset
     # holds those. Rows have no id. https://github.com/lupantech/ScienceQA

@@ -24,6 +24,10 @@ SAMPLE = "sample"
 """Name of the bundled questions, all benchmarks together."""
 
 
+PAIRS = "pairs"
+"""Name of the bundled questions about two pictures each: not every model reads two."""
+
+
 class DataSet:
     """Questions to iterate over, as often as needed.
 
@@ -92,9 +96,9 @@ def open_data(
     """Open a data set.
 
     Args:
-        spec: ``sample``; ``text`` or ``text:FILE``; the name of a benchmark, ``NAME:SUBSET``
-            (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or folder in a
-            published format. Names win over paths: write ``./pope`` for a folder pope.
+        spec: ``sample``; ``pairs``; ``text`` or ``text:FILE``; the name of a benchmark,
+            ``NAME:SUBSET`` (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or
+            folder in a published format. Names win over paths: write ``./pope`` for a folder pope.
         limit: number of questions to draw; ``None`` takes all.
         seed: of the draw.
         skip_bad: skip and list bad rows instead of raising on the first.
@@ -128,6 +132,8 @@ def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
     name, colon, rest = spec.partition(":")
     if spec == SAMPLE:
         return SAMPLE, read_folder(bundled_data_dir(), bad)
+    if spec == PAIRS:
+        return PAIRS, [read_file(bundled_data_dir() / "images" / "pairs.jsonl", bad)]
     if name in BENCHMARKS:
         subset = rest if colon else next(iter(BENCHMARKS[name].subsets))
         return spec.replace(":", "-"), [_read_hub(name, subset, bad)]
@@ -143,9 +149,9 @@ def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
         return path.resolve().name, read_folder(path, bad)
     if path.is_file():
         return path.stem, [read_file(path, bad)]
+    names = ", ".join((SAMPLE, PAIRS, *BENCHMARKS, PAPER, TEXT))
     raise NormprobeError(
-        f"--data: expected {SAMPLE}, {', '.join(BENCHMARKS)}, {PAPER}, {TEXT}, or an existing file "
-        f"or folder; received {spec!r}.",
+        f"--data: expected {names}, or an existing file or folder; received {spec!r}.",
         f"Check the spelling; --data {SAMPLE} needs no download.",
     )
 

@@ -220,6 +220,31 @@ def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any
     return rows
 
 
+def read_json_entries(path: Path) -> list[tuple[Place, Any]] | None:
+    """Read a file that is one JSON list, or an object with a list ``questions``.
+
+    Returns:
+        For each entry, its place and the entry; None where the file is not of this form.
+
+    Raises:
+        NormprobeError: unreadable, not UTF-8, or no entries.
+    """
+    text = _read_text(path)
+    try:
+        whole = json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError):  # JSON lines, or neither
+        return None
+    entries = whole.get("questions") if isinstance(whole, dict) else whole
+    if not isinstance(entries, list):
+        return None
+    if not entries:
+        raise _no_rows(path)
+    return [
+        (Place(str(path), number, unit="entry"), entry)
+        for number, entry in enumerate(entries, start=1)
+    ]
+
+
 def read_lines(path: Path) -> list[tuple[Place, str]]:
     """Read a text file; blank lines are skipped.
 

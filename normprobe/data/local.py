@@ -11,8 +11,9 @@ from typing import Any
 from normprobe.data.bad_rows import BadRows
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark
 from normprobe.data.cells import require_columns
-from normprobe.data.formats import Rows, read_parquet, read_tsv
+from normprobe.data.formats import Rows, read_json_entries, read_parquet, read_tsv
 from normprobe.data.image_folder import read_image_folder
+from normprobe.data.json_benchmark import read_json_benchmark
 from normprobe.data.json_questions import read_json_questions
 from normprobe.data.prompts import read_text
 from normprobe.data.question import Source
@@ -80,6 +81,9 @@ def _read(paths: Sequence[Path], bad: BadRows) -> Source:
         return read_text(path)
     where = {"path": str(path.resolve())} | ({"shards": len(paths)} if len(paths) > 1 else {})
     if suffix in _JSON:
+        entries = read_json_entries(path)
+        if entries is not None:
+            return read_json_benchmark(path, entries, where, bad)
         return read_json_questions(path, where, bad)
     if suffix not in _TABLES:
         raise NormprobeError(
@@ -103,12 +107,17 @@ def _benchmark_of(rows: Rows, name: str) -> Benchmark:
     columns; of several benchmarks that fit, the one with the most columns is meant.
     """
     plain = re.sub(r"[^a-z0-9]", "", Path(name).stem.lower())
-    for benchmark in BENCHMARKS.values():
-        if plain.startswith(benchmark.name):
-            return benchmark
+    named = {
+        match.end(): benchmark
+        for benchmark in BENCHMARKS.values()
+        if (match := re.match(benchmark.file_names or benchmark.name, plain))
+    }
+    if named:
+        return named[max(named)]  # MMBench's files and those of its Chinese part begin alike
     received = set(rows.columns)
-    fitting = [b for b in BENCHMARKS.values() if received.issuperset(b.columns)]
+    told_by_columns = [b for b in BENCHMARKS.values() if b.file_names is None]
+    fitting = [b for b in told_by_columns if received.issuperset(b.columns)]
     if not fitting:
-        nearest = min(BENCHMARKS.values(), key=lambda b: len(set(b.columns) - received))
+        nearest = min(told_by_columns, key=lambda b: len(set(b.columns) - received))
         require_columns(rows.columns, nearest.columns, rows.source)
     return max(fitting, key=lambda benchmark: len(benchmark.columns))

@@ -1,31 +1,48 @@
-"""A picture and a question of one's own as a sample."""
+"""Pictures and a question of one's own as a sample."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
 
 from normprobe.data.images import decode_image
-from normprobe.data.sample import Sample
+from normprobe.data.sample import Sample, marks_fault
 from normprobe.errors import NormprobeError
 
+Picture = Path | str | Image.Image
+"""A picture, or its file."""
 
-def as_sample(image: Path | str | Image.Image | Sample, prompt: str = "") -> Sample:
-    """A picture and a question about it.
+
+def as_sample(images: Picture | Sequence[Picture] | Sample, prompt: str = "") -> Sample:
+    """Pictures and a question about them.
 
     Args:
-        image: a picture, its file, or a sample that has both.
+        images: a picture or several, or a sample that has them and a question.
         prompt: the question; empty: that of the sample.
 
     Raises:
-        NormprobeError: the file cannot be read, or is no picture.
+        NormprobeError: a file cannot be read, or is no picture, there is no picture, or the prompt
+            marks more or fewer places than there are pictures.
     """
-    if isinstance(image, Sample):
-        return replace(image, prompt=prompt or image.prompt)
-    if isinstance(image, Image.Image):
-        picture = image.convert("RGB")
-        return Sample("image", prompt, (picture,))
-    path = Path(image)
+    if isinstance(images, Sample):
+        sample = replace(images, prompt=prompt or images.prompt)
+    else:
+        given = [images] if isinstance(images, Picture) else images
+        names, pictures = zip(*map(_read, given), strict=True) if given else ((), ())
+        sample = Sample("+".join(names), prompt, tuple(pictures))
+    if not sample.images:
+        raise NormprobeError("--image: received no picture", "give a picture, or several")
+    if fault := marks_fault(sample.prompt, len(sample.images)):
+        raise NormprobeError(f"--prompt: {fault}", "mark each image in the prompt, or none")
+    return sample
+
+
+def _read(picture: Picture) -> tuple[str, Image.Image]:
+    """The name of a picture and its pixels."""
+    if isinstance(picture, Image.Image):
+        return "image", picture.convert("RGB")
+    path = Path(picture)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -33,5 +50,4 @@ def as_sample(image: Path | str | Image.Image | Sample, prompt: str = "") -> Sam
             f"--image: {path} cannot be read ({error.strerror or error})",
             "give the path of a picture",
         ) from error
-    picture = decode_image(data, f"--image {path}")
-    return Sample(path.name, prompt, (picture,))
+    return path.name, decode_image(data, f"--image {path}")

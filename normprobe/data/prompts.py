@@ -13,7 +13,7 @@ from normprobe.data.formats import read_lines
 from normprobe.data.images import read_image
 from normprobe.data.keys import content_keys
 from normprobe.data.question import Question, Source
-from normprobe.data.sample import IMAGE_MARK
+from normprobe.data.sample import marks_fault
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -67,14 +67,8 @@ def _load_line(
 ) -> tuple[str, tuple[Image.Image, ...]]:
     prompt = text_cell(row["prompt"], place.at("prompt"))
     where, names = _image_names(row, place)
-    marks = prompt.count(IMAGE_MARK)
-    if names and marks not in (0, len(names)):
-        raise BadRow(
-            place.at("prompt"),
-            f"expected a mark {IMAGE_MARK} for each of {len(names)} images, or none; "
-            f"received {marks}.",
-            "Give the prompt as many marks as the row has images.",
-        )
+    if fault := marks_fault(prompt, len(names)):
+        raise BadRow(place.at("prompt"), fault, "Mark each image in the prompt, or none of them.")
     return prompt, tuple(read_image(text_cell(name, where), folder, where) for name in names)
 
 

@@ -14,6 +14,14 @@ IMAGE_MARK = "<image>"
 """Says in a prompt where an image stands. A prompt without marks follows its images."""
 
 
+def marks_fault(prompt: str, images: int) -> str | None:
+    """What is wrong with the marks of a prompt about so many images; None: nothing."""
+    marks = prompt.count(IMAGE_MARK)
+    if images == 0 or marks in (0, images):
+        return None
+    return f"expected as many marks {IMAGE_MARK} as images ({images}), or none; received {marks}"
+
+
 @dataclass(frozen=True)
 class Sample:
     """One question.
@@ -64,6 +72,16 @@ class Sample:
         for image, text in zip(self.images, others, strict=True):
             pieces += [image, text]
         return [piece for piece in pieces if piece != ""]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts among ``pieces``."""
+        return [piece for piece in self.pieces if isinstance(piece, str)]
+
+    @property
+    def starts_with_images(self) -> bool:
+        """Whether no text stands before an image."""
+        return not any(isinstance(piece, str) for piece in self.pieces[: len(self.images)])
 
     def text_with(self, placeholder_of: Callable[[int], str], separator: str = "") -> str:
         """The user turn as text, with a placeholder for each image.

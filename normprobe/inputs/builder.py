@@ -11,6 +11,7 @@ from normprobe.data.sample import Sample
 from normprobe.errors import first_line
 from normprobe.inputs import own_ways, standard
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
+from normprobe.inputs.image_numbers import with_image_numbers
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.refusals import REFUSALS
 from normprobe.inputs.vocabulary import special_token_ids, tokenizer_of, vocabulary_ids
@@ -65,7 +66,8 @@ class InputBuilder:
 
         Returns:
             Tensors; ``input_ids`` and ``attention_mask`` are [batch, seq], padded on the right, and
-            the image tensors have the processor's own names and shapes.
+            the image tensors have the processor's own names and shapes. Where not each sample has
+            one image, ``image_numbers`` says which image a position belongs to.
 
         Raises:
             RefusedSample: the processor does not take a sample; the message names it.
@@ -73,7 +75,7 @@ class InputBuilder:
         """
         self._check_prompts(samples)
         try:
-            return self._build(samples)
+            return with_image_numbers(self._build(samples), samples, self._build)
         except (ImportError, OSError, *REFUSALS) as error:
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
@@ -97,8 +99,7 @@ class InputBuilder:
     def _check_prompts(self, samples: Sequence[Sample]) -> None:
         placeholder = image_token(self.processor)
         for sample in samples:
-            texts = [piece for piece in sample.pieces if isinstance(piece, str)]
-            if placeholder and any(placeholder in text for text in texts):
+            if placeholder and any(placeholder in text for text in sample.texts):
                 raise RefusedSample(
                     f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
                     "Remove it from the prompt; normprobe places the image itself.",

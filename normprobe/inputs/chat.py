@@ -8,11 +8,12 @@ know. None of them reports it, so the rendered text is checked for what has to b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image
 
-from normprobe.data.sample import Sample
+from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.errors import NormprobeError
 
 NO_SYSTEM = "none"
@@ -36,7 +37,8 @@ PLAIN_LAYOUTS = {
 
 _WORD = "normprobe"  # any word would do: it is looked for in rendered text
 _TEXT = Sample("", _WORD)
-_WITH_IMAGE = Sample("", _WORD, (Image.new("RGB", (1, 1)),))
+_WITH_IMAGE = replace(_TEXT, images=(Image.new("RGB", (1, 1)),))
+_IMAGE_BETWEEN = replace(_WITH_IMAGE, prompt=f"{_WORD}{IMAGE_MARK}{_WORD}")
 _Message = dict[str, Any]
 
 
@@ -50,12 +52,17 @@ def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -
 
     Raises:
         NormprobeError: the template fails, or has no place for the system prompt.
+        ValueError: the processor cannot read the images of a sample where they stand.
     """
     parts = _takes_parts(processor)
     opening = _system_messages(processor, system, parts)
+    hoists = parts and _hoists_images(processor)
     texts = []
     for sample in samples:
-        text = _render(processor, [*opening, _user(processor, sample, parts)])
+        user = _user(processor, sample, parts)
+        if hoists and not sample.starts_with_images:
+            user["content"] = [{"type": "text", "text": _written(processor, sample)}]
+        text = _render(processor, [*opening, user])
         if text is None:
             raise _unusable(processor, f"fails on {sample.id}")
         texts.append(text)
@@ -107,14 +114,23 @@ def render_plain(
 
     Raises:
         NormprobeError: a system prompt was asked for.
+        ValueError: as ``render_chat``.
+    """
+    refuse_system(processor, system)
+    return [layout.replace("{turn}", _written(processor, sample)) for sample in samples]
+
+
+def refuse_system(processor: Any, system: str | None) -> None:
+    """Refuse a system prompt where there is no chat template.
+
+    Raises:
+        NormprobeError: a system prompt was asked for.
     """
     if system not in (None, NO_SYSTEM):
         raise NormprobeError(
             f"--system: {type(processor).__name__} has no chat template, so no system prompt.",
             "Leave --system out.",
         )
-    turns = (_user(processor, sample, parts=False)["content"] for sample in samples)
-    return [layout.replace("{turn}", turn) for turn in turns]
 
 
 def is_multimodal(processor: Any) -> bool:
@@ -133,6 +149,17 @@ def image_token(processor: Any) -> str | None:
     return None if token is None else str(token)  # some keep an AddedToken
 
 
+def reads_one_image(processor: Any) -> bool:
+    """Whether a processor takes one image with every text, for which a text has no placeholder."""
+    return is_multimodal(processor) and _written_token(processor) is None
+
+
+def _written_token(processor: Any) -> str | None:
+    """The placeholder that a text needs for an image; None where the processor writes it itself."""
+    places_it = type(processor).__name__ in _PLACE_THE_IMAGE
+    return None if places_it else image_token(processor)
+
+
 def _takes_parts(processor: Any) -> bool:
     """Tell whether the template takes a user message as parts (True) or as a string (False).
 
@@ -147,6 +174,13 @@ def _takes_parts(processor: Any) -> bool:
     if _shows(_WORD, _render(processor, [_user(processor, _WITH_IMAGE, parts=False)])):
         return False
     raise _unusable(processor, "does not show the prompt")
+
+
+def _hoists_images(processor: Any) -> bool:
+    """Whether the template takes images out of the text and puts them before it."""
+    rendered = _render(processor, [_user(processor, _IMAGE_BETWEEN, parts=True)]) or ""
+    _, *between, _ = rendered.rsplit(_WORD, 2)
+    return not "".join(between).strip()
 
 
 def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_Message]:
@@ -179,15 +213,28 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
 
 def _user(processor: Any, sample: Sample, parts: bool) -> _Message:
     if parts:
-        content = [
-            {"type": "text", "text": piece} if isinstance(piece, str) else {"type": "image"}
-            for piece in sample.pieces
-        ]
+        content = content_of(sample)
+        for part in content:
+            part.pop("image", None)
         return {"role": "user", "content": content}
-    writes_it = type(processor).__name__ in _PLACE_THE_IMAGE
-    placeholder = "" if writes_it else image_token(processor) or ""
-    text = sample.text_with(lambda _: placeholder, separator="\n" if placeholder else "")
-    return {"role": "user", "content": text}
+    return {"role": "user", "content": _written(processor, sample)}
+
+
+def _written(processor: Any, sample: Sample) -> str:
+    """The user turn as text, with a placeholder for each image where the processor has one.
+
+    Raises:
+        ValueError: it has none, and there is more than one image, or text before it.
+    """
+    if placeholder := _written_token(processor):
+        return sample.text_with(lambda _: placeholder, separator="\n")
+    if reads_one_image(processor) and not (len(sample.images) < 2 and sample.starts_with_images):
+        received = f"{len(sample.images)} images" if sample.starts_with_images else "text before it"
+        raise ValueError(
+            f"{type(processor).__name__} reads a single image, before the prompt; received "
+            f"{received}"
+        )
+    return "".join(sample.texts)
 
 
 def _shows(text: str, rendered: str | None) -> bool:

@@ -82,8 +82,7 @@ def _check(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample])
         return
     for sample, row in zip(samples, ids.tolist(), strict=True):
         text = tokenizer.decode([token for token in row if token >= 0])
-        pieces = [piece for piece in sample.pieces if isinstance(piece, str)]
-        if not all(_without_spaces(piece) in _without_spaces(text) for piece in pieces):
+        if not all(_without_spaces(piece) in _without_spaces(text) for piece in sample.texts):
             raise ValueError(f"the prompt of {sample.id} is not in input_ids")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
-from normprobe.inputs.chat import is_multimodal, render_chat, render_plain
+from normprobe.inputs.chat import is_multimodal, reads_one_image, render_chat, render_plain
 from normprobe.inputs.refusals import REFUSALS
 
 if TYPE_CHECKING:
@@ -42,12 +42,7 @@ def build(
     else:
         texts = render_plain(processor, samples, system, layout)
     tokenizer = processor.tokenizer if is_multimodal(processor) else processor
-    options: dict[str, Any] = {"return_tensors": "pt"}
-    if len(samples) > 1:
-        ensure_pad_token(tokenizer)
-        # On the right: tokens keep the positions, and in causal and recurrent layers the states,
-        # that they have alone. So results do not depend on the batch size.
-        options |= {"padding": True, "padding_side": "right", "return_attention_mask": True}
+    options = batch_options(tokenizer, len(samples))
     if is_chat and (tokenizer is processor or texts[0].startswith(tokenizer.bos_token or "\0")):
         # What `apply_chat_template(tokenize=True)` does: the template of a tokenizer writes all
         # special tokens, the template of a processor writes the begin token or leaves it out.
@@ -59,8 +54,12 @@ def build(
     if not images:
         return BatchFeature(dict(processor(text=texts, **options)))
     # Chat processors take a list of images for each text, older ones one flat list; some of either
-    # kind want it the other way, and refuse what they do not understand.
-    first, second = (nested, images) if is_chat else (images, nested)
+    # kind want it the other way, and refuse what they do not understand. A flat list does not tell
+    # whose the images are, unless each text has one.
+    each_has_one = len(images) == len(samples) == sum(map(bool, nested))
+    if reads_one_image(processor) and not is_chat and not each_has_one:
+        raise ValueError("samples with an image and samples without one do not fit into one batch")
+    first, second = (images, nested) if each_has_one and not is_chat else (nested, images)
     try:
         return BatchFeature(dict(processor(text=texts, images=first, **options)))
     except REFUSALS as error:
@@ -68,6 +67,17 @@ def build(
             return BatchFeature(dict(processor(text=texts, images=second, **options)))
         except REFUSALS:
             raise error from None
+
+
+def batch_options(tokenizer: Any, samples: int) -> dict[str, Any]:
+    """What a processor is told so that it returns tensors, of several samples padded ones."""
+    options: dict[str, Any] = {"return_tensors": "pt"}
+    if samples > 1:
+        ensure_pad_token(tokenizer)
+        # On the right: tokens keep the positions, and in causal and recurrent layers the states,
+        # that they have alone. So results do not depend on the batch size.
+        options |= {"padding": True, "padding_side": "right", "return_attention_mask": True}
+    return options
 
 
 def required_images(samples: Sequence[Sample]) -> list[Image]:

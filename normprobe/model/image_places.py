@@ -41,15 +41,15 @@ class PlacesUnknown(Exception):
 
 
 def image_places(
-    model: MeasuredModel, build: Build, image: Image.Image, visual: Array
+    model: MeasuredModel, build: Build, image: Image.Image, visual: NDArray[np.bool_]
 ) -> tuple[Array, float]:
     """The place of each visual token in the image.
 
     Args:
         model: on its device.
-        build: makes the model's inputs of a picture, the prompt being the same.
+        build: makes the model's inputs of a picture, the prompt and other images being the same.
         image: RGB.
-        visual: ``[positions]`` bool: those of the decoder input that come from pixels.
+        visual: ``[positions]`` bool: those of the decoder input that come from its pixels.
 
     Returns:
         ``[visual tokens, 4]``: left, top, right and bottom as fractions of the image, within 0 and
@@ -108,17 +108,18 @@ def _pixels(inputs: Mapping[str, Any]) -> Array:
 
 def _is_list_of_patches(pixels: Array, tokens: int) -> bool:
     """Rather than pictures ``[..., channels, height, width]`` of at least a token each."""
-    return pixels.ndim < 4 or pixels.shape[-3] not in (1, 3) or pixels[..., 0, 0, 0].size > tokens
+    if pixels.ndim < 4 or pixels.shape[-3] not in (1, 3):
+        return True
+    return int(np.isfinite(pixels).any(axis=(-3, -2, -1)).sum()) > tokens
 
 
 def _over_tiles(across: Array, down: Array, tokens: int) -> Array:
     """Each tile of the input is a grid of tokens in reading order."""
-    pairs = zip(_tiles(across), _tiles(down), strict=True)
-    tiles = [(x, y) for x, y in pairs if np.isfinite(x).any()]
+    tiles = list(zip(_tiles(across), _tiles(down), strict=True))
     return np.concatenate([_cells(x, y, tokens / len(tiles)) for x, y in tiles])
 
 
-def _lines_after_thumbnail(visual: Array) -> tuple[int, int, int] | None:
+def _lines_after_thumbnail(visual: NDArray[np.bool_]) -> tuple[int, int, int] | None:
     """Tokens of a thumbnail, then rows and columns of a grid with a newline after each row."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], visual, [0]]).astype(int)))
     first, *others = edges[1::2] - edges[::2]
@@ -152,9 +153,11 @@ def _cells(x: Array, y: Array, tokens: float) -> Array:
 
 
 def _tiles(coordinates: Array) -> Iterator[Array]:
-    """``[height, width]``, the mean over the channels of each tile."""
+    """``[height, width]``, the mean over the channels of each tile that shows the image."""
     for tile in coordinates.reshape(-1, *coordinates.shape[-3:]):
         known = np.isfinite(tile)
+        if not known.any():
+            continue
         total = np.where(known, tile, 0.0).sum(0)
         yield total / np.where(known.any(0), known.sum(0), np.nan)
 
@@ -228,7 +231,7 @@ def _tested(
     model: MeasuredModel,
     build: Build,
     image: Image.Image,
-    visual: Array,
+    visual: NDArray[np.bool_],
     boxes: Array,
 ) -> float:
     """Change random patches of the image, as large as a token's place, and see who reacts."""

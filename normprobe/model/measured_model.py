@@ -24,7 +24,14 @@ from normprobe.inputs.token_groups import token_groups
 from normprobe.model.find.norm_placement import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
 from normprobe.model.find.parts import Parts
-from normprobe.schema import PADDING, STRUCTURAL, STRUCTURAL_MASK, TOKEN_GROUPS, VISUAL
+from normprobe.schema import (
+    IMAGE_NUMBERS,
+    PADDING,
+    STRUCTURAL,
+    STRUCTURAL_MASK,
+    TOKEN_GROUPS,
+    VISUAL,
+)
 
 #: Numbers of a weight that are summed to notice that it changed, at most.
 _SUMMED = 4096
@@ -260,6 +267,27 @@ class MeasuredBatch:
                 same = (decoder_input == state).all(-1) & (groups == _VISUAL)
                 groups = torch.where(same, _STRUCTURAL, groups)
         return groups
+
+    def images_at(self, groups: Tensor) -> Tensor | None:
+        """Which image of its sample each visual token belongs to, by its number from 1.
+
+        Args:
+            groups: ``[batch, positions]``, of ``groups_at``.
+
+        Returns:
+            ``[batch, positions]``, 0 where there is no visual token, and in a sample that has none
+            for one of its images: these cannot be told apart. None where no sample is known to have
+            several images, or these are not in the sequence.
+        """
+        numbers = self.inputs.get(IMAGE_NUMBERS)
+        if numbers is None or numbers.shape != groups.shape:
+            return None
+        numbers = numbers.to(groups.device)
+        images = torch.where(groups == _VISUAL, numbers, 0)
+        for found, told in zip(images, numbers, strict=True):
+            if len(found[found > 0].unique()) < int(told.max()):
+                found.zero_()
+        return images
 
     def states_of(self, group: str) -> Tensor:
         """The states of a token group at the decoder input, ``[tokens, hidden]``.

@@ -1,10 +1,11 @@
 """Norms on the way from pixels to the decoder, reduced as the modules return."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -56,16 +57,21 @@ class VisionStages:
                     rows.append({"stage": stage, "group": group, "hidden_size": kept[0][2], **row})
         return rows
 
-    def attended(self, samples: int) -> list[dict[str, Any]]:
-        """Statistics of the states that text attends to, one a sample.
+    def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
+        """Norms of the states that text attends to, ``[states]`` an image of each sample.
 
         Args:
-            samples: of the batch; their states follow each other in every model that attends.
+            images: how many each sample of the batch has. In every model that attends the states
+                of a sample follow each other, image by image, with as many as in that with most.
         """
         stage = PROJECTOR_OUTPUT if self._parts.projector is not None else VISION_ENCODER
         norms, groups = self._joined(stage)
-        each = zip(norms.reshape(samples, -1), groups.reshape(samples, -1), strict=True)
-        return [statistics_of(norm[None, code != PADDING].numpy(), ["norm"]) for norm, code in each]
+        shape = (len(images), max(*images, 1), -1)
+        norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING
+        return [
+            [norms[sample, image, counted[sample, image]].numpy() for image in range(count)]
+            for sample, count in enumerate(images)
+        ]
 
     def _joined(self, stage: str) -> tuple[Tensor, Tensor]:
         norms, groups, _ = zip(*self._kept[stage], strict=True)

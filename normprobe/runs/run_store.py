@@ -19,6 +19,11 @@ PARTIAL = "partial"
 COMPLETE = "complete"
 
 
+def image_name(number: int) -> str:
+    """What an image of the sample is called in a run, by its number from 1."""
+    return "image" if number == 1 else f"image_{number}"
+
+
 class RunStore:
     """A run in memory.
 

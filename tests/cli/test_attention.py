@@ -114,3 +114,29 @@ def test_what_is_no_picture_and_what_reads_none(run: Run, tmp_path: Path) -> Non
     Image.new("RGB", (8, 8)).save("picture.png")
     refused = run("attention", "model", "--image", "picture.png", *question)
     assert_two_lines(refused, "is a language model; attention needs a vision-language model")
+
+
+def test_several_images(run: Run, tmp_path: Path) -> None:
+    other = PHOTOGRAPH.with_name("chelsea.jpg")
+    images = ("--image", PHOTOGRAPH, "--image", other)
+    prompt = ("--prompt", "Is the cat in <image> or in <image>?")
+    result = run("attention", *images, *prompt, "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert "Share of each image" in result.stdout
+    table = pd.read_csv(tmp_path / "out/attention.csv").set_index("layer")
+    shares = pd.read_csv(tmp_path / "out/images.csv")
+    assert shares.groupby("layer")["image"].apply(list).tolist() == 6 * [[1, 2]]
+    assert set(shares["visual_tokens"]) == {64}
+    by_layer = shares.groupby("layer")["share_mean"].sum()
+    pd.testing.assert_series_equal(by_layer, table["share_mean"])
+    heatmaps = pd.read_csv(tmp_path / "out/heatmaps.csv")
+    found = heatmaps.groupby(["layer", "image"])["attention"].sum()
+    expected = shares.set_index(["layer", "image"])["share_mean"]
+    pd.testing.assert_series_equal(found, expected[found.index], check_names=False)
+    assert (tmp_path / "out/image.png").is_file()
+    assert (tmp_path / "out/image_2.png").is_file()
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert [place > 0.5 for place in record["places"]] == [True, True]
+    assert_two_lines(run("attention", *images, *prompt, "--box", "0,0,9,9"), "a region of one")
+    one_mark = ("--prompt", "What is <image>?")
+    assert_two_lines(run("attention", *images, *one_mark), "as many marks <image> as images (2)")

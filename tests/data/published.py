@@ -9,6 +9,7 @@ import pyarrow as pa
 from PIL import Image
 
 from data.files import encode, write_tsv
+from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.data_set import DataSet
 
 LETTER = "Answer with the option's letter from the given choices directly."
@@ -44,6 +45,20 @@ PUBLISHED = {
         },
         f"Which?\nA. cat\nB. dog\n{LETTER}",
         ("lmms-lab-encoder/MMBench", "en", "dev"),
+    ),
+    "mmbench_cn": Published(
+        {
+            "index": ["5", "6"],
+            "question": ["哪一个", "为什么"],
+            "hint": ["nan", "请看图。"],
+            "answer": ["A", "B"],
+            "A": ["猫", "因为"],
+            "B": ["狗", "None"],
+            "C": ["nan", "nan"],
+            "D": [None, None],
+        },
+        "哪一个\nA. 猫\nB. 狗\n请直接回答选项字母。",
+        ("lmms-lab-encoder/MMBench", "cn", "dev"),
     ),
     "pope": Published(
         {"question_id": ["1", "2"], "question": ["Is it red?", "Is it?"], "answer": ["yes"] * 2},
@@ -102,6 +117,10 @@ PUBLISHED = {
         ("lmms-lab-encoder/ai2d", None, "test"),
     ),
 }
+
+
+#: Tables of the others have the columns of one of these.
+TOLD_BY_COLUMNS = [name for name, entry in BENCHMARKS.items() if entry.file_names is None]
 
 
 def hub_table(name: str, rows: tuple[int, ...] = (0, 1)) -> pa.Table:

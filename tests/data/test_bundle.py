@@ -2,6 +2,7 @@ import pytest
 
 from normprobe.data import bundle
 from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 
@@ -27,3 +28,11 @@ def test_installed_wheel(package, tmp_path):
 def test_neither_is_refused(package):
     with pytest.raises(NormprobeError, match="bundled questions are missing"):
         bundled_data_dir()
+
+
+def test_pairs():
+    pairs = list(open_data("pairs"))
+    assert [len(sample.images) for sample in pairs] == [2, 2]
+    assert [sample.is_marked for sample in pairs] == [True, False]
+    hashes = {sample.image_hash for sample in open_data("sample")}
+    assert {single for sample in pairs for single in sample.image_hashes} <= hashes

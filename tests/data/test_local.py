@@ -5,20 +5,19 @@ import pytest
 from pyarrow import parquet
 
 from data.files import write_tsv
-from data.published import check_two_samples, hub_table
-from normprobe.data.benchmarks import BENCHMARKS
+from data.published import TOLD_BY_COLUMNS, base64_image, check_two_samples, hub_table
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", TOLD_BY_COLUMNS)
 def test_parquet_is_told_by_its_columns(tmp_path, name):
     parquet.write_table(hub_table(name), tmp_path / "test-00000-of-00001.parquet")
     check_two_samples(open_data(str(tmp_path)), name)
     check_two_samples(open_data(str(tmp_path / "test-00000-of-00001.parquet")), name)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", TOLD_BY_COLUMNS)
 def test_shards_and_row_order_leave_ids_alone(tmp_path, name):
     whole, shards = tmp_path / "whole", tmp_path / "shards"
     for folder in (whole, shards):
@@ -50,3 +49,12 @@ def test_a_table_of_no_benchmark_is_refused(tmp_path, suffix):
     with pytest.raises(NormprobeError, match="missing columns") as refusal:
         open_data(str(path))
     assert "\x1b" not in refusal.value.problem  # a file must not steer the terminal
+
+
+@pytest.mark.parametrize("name", ["mmbench_dev_cn_20231003", "MMBench_DEV_CN", "MMBench_CN"])
+def test_mmbench_in_chinese_is_told_by_the_name_of_its_file(tmp_path, name):
+    columns = ["index", "question", "hint", "A", "B", "C", "D", "image"]
+    row = ["1", "哪一个", "", "猫", "狗", "", "", base64_image()]
+    (sample,) = open_data(str(write_tsv(tmp_path / f"{name}.tsv", [columns, row])))
+    assert sample.id == "mmbench_cn/1"
+    assert sample.prompt == "哪一个\nA. 猫\nB. 狗\n请直接回答选项字母。"

@@ -88,10 +88,13 @@ def test_several_images(lines):
         ({"prompt": "x", "images": [None]}, "line 1, column images: expected text"),
         (
             {"prompt": "<image><image>", "image": "a.png"},
-            "mine.jsonl, line 1, column prompt: expected a mark <image> for each of 1 images, or "
-            "none; received 2",
+            r"mine.jsonl, line 1, column prompt: expected as many marks <image> as images \(1\), "
+            "or none; received 2",
         ),
-        ({"prompt": "<image>", "images": ["a.png"] * 2}, "for each of 2 images, .* received 1"),
+        (
+            {"prompt": "<image>", "images": ["a.png"] * 2},
+            r"as many marks <image> as images \(2\), or none; received 1",
+        ),
         ({"prompt": "x", "id": ""}, "line 1, column id: expected text"),
         ({"text": "x"}, "missing columns question_id, image; received text"),
         ({"caption": "x"}, "missing columns prompt, image; received caption"),

@@ -5,13 +5,12 @@ import json
 import datasets
 import pytest
 
-from data.published import check_two_samples, hub_table
-from normprobe.data.benchmarks import BENCHMARKS
+from data.published import TOLD_BY_COLUMNS, check_two_samples, hub_table
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", TOLD_BY_COLUMNS)
 def test_a_saved_data_set(tmp_path, name):
     dataset = datasets.Dataset(hub_table(name)).cast_column("image", datasets.Image())
     dataset.save_to_disk(tmp_path / "one")

@@ -25,6 +25,10 @@ NO_SYSTEM_ROLE = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + PARTS
 )
 SILENT_SYSTEM = PARTS.replace("%}[{{ m.role }}]", "if m.role != 'system' %}[{{ m.role }}]", 1)
+HOISTS = PARTS.replace("<image>", "").replace(
+    "[{{ m.role }}]",
+    "[{{ m.role }}]{% for part in m.content if part.type == 'image' %}<image>{% endfor %}",
+)
 BROKEN = "{{ raise_exception('never') }}"
 
 
@@ -48,6 +52,19 @@ def render(processor, photo):
 )
 def test_image_comes_first_whatever_the_template_reads(render, template, expected):
     assert render(template) == expected
+
+
+@pytest.mark.parametrize("template", [PARTS, STRINGS, HOISTS])
+def test_marks_say_where_images_stand_whatever_the_template_does(render, template, photo):
+    rendered = render(template, images=(photo, photo), prompt="Is <image> like <image>?")
+    assert rendered == "[user]Is <image> like <image>?[assistant]"
+
+
+def test_several_images_come_first_without_marks(render, photo):
+    two = (photo, photo)
+    assert render(PARTS, images=two) == "[user]<image><image>Which?[assistant]"
+    assert render(HOISTS, images=two) == "[user]<image><image>Which?[assistant]"
+    assert render(STRINGS, images=two) == "[user]<image>\n<image>\nWhich?[assistant]"
 
 
 def test_text_alone_has_no_placeholder(render):

@@ -224,13 +224,13 @@ def test_numbers_come_without_places():
     case = setting("blip-2")
     measured = measure_attention(
         case.measured,
-        case.build,
-        photograph(),
+        lambda pictures: case.build(*pictures),
+        [photograph()],
         decode=case.processor.tokenizer.decode,
         box=(0, 0, 48, 32),
     )
     assert measured.heatmaps is None
-    assert "do not react" in measured.places
+    assert "do not react" in measured.places[0]
     assert measured.table["share_mean"].between(0, 1).all()
     assert measured.table["signal_to_noise"].isna().all()
 
@@ -239,8 +239,8 @@ def in_the_box(case, **options):
     """One and a half of four columns."""
     return measure_attention(
         case.measured,
-        case.build,
-        photograph(),
+        lambda pictures: case.build(*pictures),
+        [photograph()],
         decode=case.processor.tokenizer.decode,
         box=(0, 0, 36, 64),
         **options,

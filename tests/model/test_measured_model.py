@@ -18,7 +18,7 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.measurements.interface import measure as interface
 from normprobe.measurements.layers import measure as layers
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
+from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, VISUAL
 
 
 def measured(model_type: str) -> MeasuredModel:
@@ -188,3 +188,16 @@ def test_inputs_without_ids_are_an_error() -> None:
     model = tiny_model("llava")
     with pytest.raises(NormprobeError, match="no input_ids"):
         probe_layers(model, {"pixel_values": torch.zeros(1, 3, 16, 16)})
+
+
+def test_images_that_cannot_be_told_apart_have_no_tokens() -> None:
+    model = measured("llava")
+    inputs = tiny_inputs(model.model, 2)
+    inputs[IMAGE_NUMBERS] = torch.ones_like(inputs["input_ids"])
+    inputs[IMAGE_NUMBERS][0] = 2  # all of them the second image's, none the first's
+    batch = model.batch(inputs)
+    groups = batch.groups_at(model.decoder_input(inputs))
+    images = batch.images_at(groups)
+    assert images is not None
+    assert not images[0].any()
+    assert torch.equal(images[1] == 1, groups[1] == TOKEN_GROUPS.index(VISUAL))

@@ -1,4 +1,4 @@
-"""Model families with code of their own: one inputs file a family.
+"""Model families with inputs of their own: one inputs file a family.
 
 To add a family, write a file here, as ``inputs_file`` describes it, and name it in ``MODULES``.
 """
@@ -10,6 +10,7 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, inputs_file
 #: The file of a family, by ``config.model_type``.
 MODULES = {
     "deepseek_vl_v2": "deepseek_vl_v2",
+    "idefics": "idefics",
     "kimi_vl": "kimi_vl",
     "minicpmv": "minicpmv",
     "molmo": "molmo",

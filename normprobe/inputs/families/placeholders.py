@@ -34,7 +34,7 @@ def refuse_placeholder(samples: Sequence[Sample], mark: str) -> None:
         NormprobeError: a prompt contains it.
     """
     for sample in samples:
-        if any(mark in piece for piece in sample.pieces if isinstance(piece, str)):
+        if any(mark in text for text in sample.texts):
             raise NormprobeError(
                 f"{sample.id}: the prompt contains this model's image placeholder {mark!r}.",
                 "Remove it from the prompt; normprobe places the image itself.",

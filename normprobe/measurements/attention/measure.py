@@ -8,12 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from transformers import BatchFeature
@@ -28,7 +30,7 @@ from normprobe.model.find.overrides import CROSS_ATTENTION, PREPENDED
 from normprobe.model.find.structure import IMAGE_TOKEN_FIELDS
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places
 from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import IMAGE, TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.attention_rows import score_gap, signal_to_noise, visual_attention
 
 #: The query of all text tokens after the image; the others are words of the prompt.
@@ -54,14 +56,18 @@ class MeasuredAttention(NamedTuple):
     Attributes:
         table: the rows of attention.csv, one a layer and query.
         heatmaps: the rows of heatmaps.csv, one a layer, query and visual token: the token's place
-            as fractions of the image, and the attention it receives. None: places are unknown.
-        places: how well the model confirmed the places, the correlation of where the image was
-            changed with which tokens reacted; or why they are unknown.
+            as fractions of the image, and the attention it receives; with several images also the
+            number of its image. None: places are unknown.
+        images: with several images the rows of images.csv, one a layer, query and image: how much
+            of the attention falls on its tokens. None: one image, or they cannot be told apart.
+        places: for each image, how well the model confirmed the places, the correlation of where
+            the image was changed with which tokens reacted; or why they are unknown.
     """
 
     table: pd.DataFrame
     heatmaps: pd.DataFrame | None
-    places: float | str
+    images: pd.DataFrame | None
+    places: list[float | str]
 
 
 def check_request(
@@ -86,8 +92,7 @@ def check_request(
     Raises:
         NormprobeError: a layer, word or box that is not there.
     """
-    assert sample.image is not None
-    _check_box(box, sample.image.size)
+    _check_box(box, sample.images)
     if decoder_layers is not None:
         _check_layers(layers, decoder_layers)
     if not words or builder.inputs_file.build is not None:  # that may ask the model
@@ -107,12 +112,12 @@ def attention_of(
     layers: Sequence[int] = (),
     box: Box | None = None,
 ) -> MeasuredAttention:
-    """Measure how the text of a sample attends to its image.
+    """Measure how the text of a sample attends to its images.
 
     Args:
         model: on its device.
         builder: makes the model's inputs of the sample.
-        sample: with an image.
+        sample: with an image, or several.
         words: as in ``measure_attention``, like ``box``.
         layers: likewise; none: a few of all depths.
         box: likewise.
@@ -120,11 +125,10 @@ def attention_of(
     Raises:
         NormprobeError: as ``measure_attention``.
     """
-    assert sample.image is not None
     return measure_attention(
         model,
-        lambda picture: builder.build([replace(sample, images=(picture,))]),
-        sample.image,
+        lambda pictures: builder.build([replace(sample, images=tuple(pictures))]),
+        sample.images,
         decode=builder.tokenizer.decode,
         words=words,
         layers=layers or _of_all_depths(len(model.decoder_layers)),
@@ -134,20 +138,20 @@ def attention_of(
 
 def measure_attention(
     model: MeasuredModel,
-    build: Build,
-    image: Image.Image,
+    build: Callable[[Sequence[Image.Image]], Mapping[str, Any]],
+    images: Sequence[Image.Image],
     *,
     decode: Decode,
     words: Sequence[str] = (),
     layers: Sequence[int] = (),
     box: Box | None = None,
 ) -> MeasuredAttention:
-    """Measure how the text of one prompt attends to its image.
+    """Measure how the text of one prompt attends to its images.
 
     Args:
         model: on its device.
-        build: makes the model's inputs of a picture; the prompt is part of it.
-        image: RGB.
+        build: makes the model's inputs of pictures; the prompt is part of it.
+        images: RGB, in the order of the prompt.
         decode: of the tokenizer.
         words: words or phrases of the prompt, each a query of its own beside all text.
         layers: whose heat maps to keep, from 1; none given: all.
@@ -164,15 +168,18 @@ def measure_attention(
 
     Raises:
         NormprobeError: a layer, word or box that is not there, a box with no visual token inside
-            or outside, a prompt without text after its image, or attention that cannot be watched.
+            or outside, or with several images, a prompt without text after its image, or attention
+            that cannot be watched.
     """
     decoder_layers = model.decoder_layers
     _check_layers(layers, len(decoder_layers))
-    _check_box(box, image.size)
+    _check_box(box, images)
 
-    inputs = inputs_for(model.model, BatchFeature(dict(build(image))))
+    inputs = inputs_for(model.model, BatchFeature(dict(build(images))))
+    batch = model.batch(inputs)
+    at_entry = batch.groups_at(model.decoder_input(inputs))
     # The groups of the one sample at the decoder input, [positions], on the CPU.
-    groups = model.batch(inputs).groups_at(model.decoder_input(inputs))[0].cpu()
+    groups = at_entry[0].cpu()
     queries = _queries(model, inputs, groups, decode, words)
     positions = torch.unique(torch.cat(list(queries.values())))
     attends = model.parts.fusion == CROSS_ATTENTION
@@ -192,9 +199,19 @@ def measure_attention(
             "try --attn-implementation eager; attention between the layers is not supported",
         )
 
-    boxes, places = _places(model, build, image, visual)
-    inside = None if box is None or boxes is None else _share_inside(boxes, box, image.size)
-    table, heatmaps = [], []
+    own = _own_tokens(visual, batch.images_at(at_entry), len(images))
+    places = [
+        _places(
+            model,
+            partial(_with_other, build, images, place),
+            image,
+            None if own is None else own[place],
+        )
+        for place, image in enumerate(images)
+    ]
+    boxes = places[0][0]
+    inside = None if box is None or boxes is None else _share_inside(boxes, box, images[0].size)
+    table, shares, heatmaps = [], [], []
     for number in range(1, len(decoder_layers) + 1):
         for name, numbers, by_token, scores in reader.results(number, list(queries)):
             row = {"layer": number, "query": name, **numbers}
@@ -203,12 +220,22 @@ def measure_attention(
                 row["signal_to_noise"] = signal_to_noise(by_token, inside)
                 row["score_gap"] = score_gap(scores, inside)
             table.append(row)
-            if by_token is not None and boxes is not None and number in (layers or (number,)):
-                heatmaps.append(_heatmap(number, name, boxes, by_token))
+            if by_token is None:
+                continue
+            parts = by_token.reshape(len(images), -1) if own is None else _parts(by_token, own)
+            for image, (part, (boxes, _)) in enumerate(zip(parts, places, strict=True), start=1):
+                row = {"layer": number, "query": name, IMAGE: image}
+                visible = len(part) if own is not None else int((part > 0).sum())
+                shares.append({**row, "visual_tokens": visible, "share_mean": float(part.sum())})
+                if boxes is not None and number in (layers or (number,)):
+                    heatmaps.append(_heatmap(row, boxes, part))
+    several = len(images) > 1
+    drawn = pd.concat(heatmaps, ignore_index=True) if heatmaps else None
     return MeasuredAttention(
         pd.DataFrame(table),
-        pd.concat(heatmaps, ignore_index=True) if heatmaps else None,
-        places,
+        drawn if drawn is None or several else drawn.drop(columns=IMAGE),
+        pd.DataFrame(shares) if several else None,
+        [found for _, found in places],
     )
 
 
@@ -366,13 +393,48 @@ def _absent(word: str, text: str) -> NormprobeError:
     )
 
 
+def _own_tokens(
+    visual: Tensor | None, numbers: Tensor | None, images: int
+) -> list[NDArray[np.bool_]] | None:
+    """The visual tokens of each image, ``[positions]``; None: they are no rows of the sequence.
+
+    States that text attends to follow each other image by image, with equally many of each.
+    """
+    if visual is None:
+        return None
+    if images == 1 or numbers is None:
+        return [visual.numpy()]
+    if not bool(numbers.any()):
+        raise NormprobeError(
+            "the images of the prompt cannot be told apart in what the processor returns",
+            "ask about one image",
+        )
+    return [(numbers[0] == number).cpu().numpy() for number in range(1, images + 1)]
+
+
+def _parts(by_token: Tensor, own: Sequence[NDArray[np.bool_]]) -> list[Tensor]:
+    """What of a map over all visual tokens belongs to each image."""
+    visual = np.any(own, axis=0)
+    return [by_token[torch.from_numpy(mask[visual])] for mask in own]
+
+
+def _with_other(
+    build: Callable[[Sequence[Image.Image]], Mapping[str, Any]],
+    images: Sequence[Image.Image],
+    place: int,
+    picture: Image.Image,
+) -> Mapping[str, Any]:
+    """The inputs with another picture in place of one image."""
+    return build([*images[:place], picture, *images[place + 1 :]])
+
+
 def _places(
-    model: MeasuredModel, build: Build, image: Image.Image, visual: Tensor | None
+    model: MeasuredModel, build: Build, image: Image.Image, visual: NDArray[np.bool_] | None
 ) -> tuple[Array | None, float | str]:
     if visual is None:
         return None, "the text attends to visual states that are no rows of its own sequence"
     try:
-        return image_places(model, build, image, visual.numpy())
+        return image_places(model, build, image, visual)
     except PlacesUnknown as unknown:
         return None, str(unknown)
 
@@ -400,10 +462,10 @@ def _region(boxes: Array, size: tuple[int, int]) -> str:
     return ",".join(f"{edge * pixels:.0f}" for edge, pixels in zip(edges, 2 * size, strict=True))
 
 
-def _heatmap(layer: int, query: str, boxes: Array, by_token: Tensor) -> pd.DataFrame:
+def _heatmap(row: Mapping[str, Any], boxes: Array, by_token: Tensor) -> pd.DataFrame:
     places = pd.DataFrame(boxes, columns=["left", "top", "right", "bottom"])
-    places.insert(0, "layer", layer)
-    places.insert(1, "query", query)
+    for place, (name, value) in enumerate(row.items()):
+        places.insert(place, name, value)
     places["attention"] = by_token.numpy()
     return places
 
@@ -417,11 +479,16 @@ def _check_layers(layers: Sequence[int], count: int) -> None:
             )
 
 
-def _check_box(box: Box | None, size: tuple[int, int]) -> None:
+def _check_box(box: Box | None, images: Sequence[Image.Image]) -> None:
     if box is None:
         return
+    if len(images) > 1:
+        raise NormprobeError(
+            f"--box: a region of one image; received {len(images)} images",
+            "leave --box out, or ask about one image",
+        )
     left, top, right, bottom = box
-    width, height = size
+    width, height = images[0].size
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise NormprobeError(
             f"--box: {','.join(f'{edge:g}' for edge in box)} is no region of the image, which has "

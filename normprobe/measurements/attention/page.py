@@ -10,12 +10,14 @@ from normprobe.runs.run_store import RunStore
 
 def section(run: RunStore) -> list[Markup]:
     """How much and how widely text attends to the image."""
-    attention = run.rows_of("attention")
+    attention, images = run.rows_of("attention"), run.rows_of("images")
     if attention is None:
         return []
+    by_image = [] if images is None else [heading("Image by image"), shown(images)]
     return [
         sentence(attention_verdict(attention)),
         heading("Attention to the image"),
         curves(attention_charts(attention)),
         shown(attention),
+        *by_image,
     ]

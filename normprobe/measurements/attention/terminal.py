@@ -21,7 +21,27 @@ def show(run: RunStore, console: Console) -> None:
     """Print the attention to the image layer by layer, and what it says."""
     attention = run.table("attention")
     print_attention(attention, console)
+    if run.has_table("images"):
+        print_images(run.table("images"), console)
     print_sentence(attention_verdict(attention), console)
+
+
+def print_images(images: pd.DataFrame, console: Console) -> None:
+    """Print which part of the attention of all text each image draws.
+
+    Args:
+        images: ``images.csv``.
+        console: where to print.
+    """
+    rows = images[images["query"] == images["query"].iloc[0]]
+    shares = rows.pivot(index="layer", columns="image", values="share_mean")
+    table = new_table("Share of each image")
+    for header in ("layer", *(f"image {number}" for number in shares.columns)):
+        add_column(table, header)
+    for layer in selected_layers([int(layer) for layer in shares.index]):
+        cells = (Text(significant(float(share))) for share in shares.loc[layer])
+        table.add_row(Text(str(layer)), *cells)
+    print_table(table, console)
 
 
 def print_attention(attention: pd.DataFrame, console: Console) -> None:

@@ -25,6 +25,8 @@ from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
+    IMAGE,
+    IMAGE_NUMBERS,
     INJECTION,
     NON_VISUAL,
     PADDING,
@@ -38,7 +40,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.co_moments import co_moments
-from normprobe.statistics.sample_statistics import statistics_by_layer
+from normprobe.statistics.sample_statistics import statistics_by_layer, statistics_of
 from normprobe.statistics.token_metrics import (
     POOLED_GROUPS,
     cross_modal_cosine,
@@ -91,7 +93,8 @@ def sample_rows(
         sample_ids: one a sample of the batch; None: their numbers from 0.
 
     Returns:
-        Sample rows; merge them with ``layers_table``.
+        Sample rows; merge them with ``layers_table``. A sample that is known to have several
+        images also has rows for the visual tokens of each.
 
     Raises:
         NormprobeError: the model has no decoder layers, or the batch does not fit the model.
@@ -112,7 +115,10 @@ def sample_rows(
     names = sample_ids or [str(number) for number in range(len(batch.prompt_groups))]
     rows = _rows(reader, names)
     if attends and pixel_inputs(inputs):
-        rows = pd.concat([rows, _attended_rows(rows, stages, names)], ignore_index=True)
+        numbers = inputs.get(IMAGE_NUMBERS)
+        images = [1] * len(names) if numbers is None else numbers.amax(dim=-1).tolist()
+        attended = _attended_rows(rows, stages.attended(images), names)
+        rows = pd.concat([rows, attended], ignore_index=True)
     return rows
 
 
@@ -121,6 +127,7 @@ class _LayerReader:
 
     def __init__(self, batch: MeasuredBatch) -> None:
         self.groups = batch.prompt_groups
+        self.images: Tensor | None = None
         self.hidden_size = 0
         self.dtype = torch.float32
         self.metrics: dict[int, Tensor] = {}  # [metrics, batch, seq]
@@ -136,6 +143,7 @@ class _LayerReader:
         x = self._read(state)
         self.hidden_size, self.dtype = x.shape[-1], x.dtype
         self.groups = self._batch.groups_at(x)
+        self.images = self._batch.images_at(self.groups)
         self.masks = group_masks(self.groups)
         self.metrics[0] = token_norms(x).unsqueeze(0)
         self.pooled[0] = cross_modal_cosine(x, self.masks).unsqueeze(-1)
@@ -180,6 +188,7 @@ class _LayerReader:
         metrics, injection = (p.reshape(len(layers), -1, batch, positions) for p in pieces[1:3])
         return _MetricsOnCpu(
             groups=self.groups.cpu().numpy(),
+            images=None if self.images is None else self.images.cpu().numpy(),
             layers=layers,
             norms=norms.reshape(1, 1, batch, positions),
             cross_modal_cosine=cosine,
@@ -193,6 +202,7 @@ class _MetricsOnCpu:
     """The metrics of one forward, on the CPU."""
 
     groups: NDArray[np.int8]  # [batch, seq]
+    images: NDArray[np.int64] | None  # [batch, seq], of ``MeasuredBatch.images_at``
     layers: list[int]  # from 1 on
     norms: NDArray[np.float32]  # [1, 1, batch, seq], layer 0
     cross_modal_cosine: NDArray[np.float32]  # [batch], layer 0
@@ -215,6 +225,12 @@ def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
                     {**_repeated(named, len(block["layer"])), **block}
                     for block in _group_blocks(seen, index, group, mask[index])
                 )
+        for number, mask_of_image in _several_images(seen, index).items():
+            named = {"sample_id": sample_id, **common, "group": IMAGE, IMAGE: number}
+            blocks.extend(
+                {**_repeated(named, len(block["layer"])), **block}
+                for block in _token_blocks(seen, index, mask_of_image)
+            )
         if masks[VISUAL][index].any() and masks[TEXT][index].any():
             pair = _pair_block(seen, index)
             named = {"sample_id": sample_id, **common, "group": PAIR}
@@ -227,17 +243,29 @@ def _group_blocks(
 ) -> list[dict[str, Sequence[Any]]]:
     """Statistics of one group of a sample: layer 0, which has norms alone, and the rest."""
     pooled = seen.pooled[:, index, POOLED_GROUPS.index(group)]
-    metrics = seen.metrics[:, :, index, mask]
-    return [
-        {"layer": [0], **statistics_by_layer(seen.norms[:, :, index, mask], TOKEN_METRICS[:1])},
-        {
-            "layer": seen.layers,
-            **statistics_by_layer(metrics, (*TOKEN_METRICS, INJECTION)),
-            POOLED_METRIC: pooled.tolist(),
-            # The theory speaks of visual and text tokens alone.
-            **(co_moments(metrics) if group in (VISUAL, TEXT) else {}),
-        },
-    ]
+    first, rest = _token_blocks(seen, index, mask)
+    # The theory speaks of visual and text tokens alone.
+    moments = co_moments(seen.metrics[:, :, index, mask]) if group in (VISUAL, TEXT) else {}
+    return [first, {**rest, POOLED_METRIC: pooled.tolist(), **moments}]
+
+
+def _token_blocks(
+    seen: _MetricsOnCpu, index: int, mask: NDArray[np.bool_]
+) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[Any]]]:
+    """Statistics over some tokens of a sample: layer 0, and the rest."""
+    norms, metrics = seen.norms[:, :, index, mask], seen.metrics[:, :, index, mask]
+    return (
+        {"layer": [0], **statistics_by_layer(norms, TOKEN_METRICS[:1])},
+        {"layer": seen.layers, **statistics_by_layer(metrics, (*TOKEN_METRICS, INJECTION))},
+    )
+
+
+def _several_images(seen: _MetricsOnCpu, index: int) -> dict[int, NDArray[np.bool_]]:
+    """The visual tokens of each image, by its number, where a sample has several."""
+    last = 0 if seen.images is None else int(seen.images[index].max())
+    if seen.images is None or last < 2:
+        return {}
+    return {number: seen.images[index] == number for number in range(1, last + 1)}
 
 
 def _pair_block(seen: _MetricsOnCpu, index: int) -> dict[str, Sequence[Any]]:
@@ -272,11 +300,19 @@ def _stacked(blocks: Sequence[Mapping[str, Sequence[Any]]]) -> pd.DataFrame:
 
 
 def _attended_rows(
-    rows: pd.DataFrame, stages: VisionStages, sample_ids: Sequence[str]
+    rows: pd.DataFrame, attended: Sequence[Sequence[NDArray[Any]]], sample_ids: Sequence[str]
 ) -> pd.DataFrame:
     """Layer 0 of the visual states that text attends to: no decoder layer changes them."""
     common = rows.loc[0, ["layer", "hidden_size", "dtype"]].to_dict()
-    return pd.DataFrame(
-        {"sample_id": sample_id, **common, "group": VISUAL, **statistics}
-        for sample_id, statistics in zip(sample_ids, stages.attended(len(sample_ids)), strict=True)
-    )
+    found: list[dict[Any, Any]] = []
+    for sample_id, images in zip(sample_ids, attended, strict=True):
+        named = {"sample_id": sample_id, **common}
+        if images:
+            norms = np.concatenate(images)[None]
+            found.append({**named, "group": VISUAL, **statistics_of(norms, TOKEN_METRICS[:1])})
+        if len(images) > 1:
+            found += [
+                {**named, "group": IMAGE, IMAGE: number, **statistics_of(norms[None], ["norm"])}
+                for number, norms in enumerate(images, start=1)
+            ]
+    return pd.DataFrame(found)

@@ -8,6 +8,7 @@ from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
+    IMAGE,
     INJECTION,
     NON_VISUAL,
     PAIR,
@@ -31,15 +32,34 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         model: not asked; every measurement over samples gets it.
 
     Returns:
-        ``layers`` with its intervals, ``theory`` and ``assumptions``, named as their CSV files.
+        ``layers`` with its intervals, ``theory`` and ``assumptions``, named as their CSV files;
+        ``images`` too, if a sample has several.
     """
     del model
-    theory = theory_table(rows)
+    theory, images = theory_table(rows), images_table(rows)
     return {
         "layers": layer_intervals(layers_table(rows), rows),
         "theory": theory,
         "assumptions": assumptions_table(theory),
+        **({} if images.empty else {"images": images}),
     }
+
+
+def images_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sample rows to images.csv: the visual tokens of each image, where a sample has several.
+
+    Args:
+        rows: of ``sample_rows``.
+
+    Returns:
+        One row a sample, image and layer, with means over the tokens of the image and the
+        deviation of their norm.
+    """
+    of_images = rows[rows["group"] == IMAGE]
+    means = ["norm_mean", "cosine_mean", "angle_mean"]
+    table = of_images.reindex(columns=["sample_id", IMAGE, "layer", "tokens", *means])
+    table.insert(5, "norm_std", np.sqrt(of_images["norm_m2"] / of_images["tokens"]))
+    return table.astype({IMAGE: int, "tokens": int}).reset_index(drop=True)
 
 
 def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +77,7 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         tokens.
         ``injection_norm`` is what was added between the layer before and this one.
     """
-    rows = rows[rows["group"] != PAIR]
+    rows = rows[~rows["group"].isin([PAIR, IMAGE])]
     by = ["layer", "group", "hidden_size", "dtype"]
     table = merge(rows, by, (*TOKEN_METRICS, INJECTION))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])

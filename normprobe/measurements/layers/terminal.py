@@ -25,6 +25,8 @@ def show(run: RunStore, console: Console) -> None:
     layers = run.table("layers")
     print_layers(layers, console, aligned="alignment" in run.record)
     print_sentence(run_verdict(run), console)
+    if run.has_table("images"):
+        print_notes(console, "images.csv: each image of the samples that have several.")
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(run.table("theory"), assumptions), console)

@@ -1,7 +1,8 @@
 """Draw the figures of a run from its tables alone.
 
-A figure is a module. It names the ``TABLES`` that it reads, may name ``IMAGES``, and has
-``figure(title, *tables, *images) -> Figure``. Matplotlib is imported when something is drawn.
+A figure is a module. It names the ``TABLES`` that it reads, and has ``figure(title, *tables)``,
+which returns a ``Figure``. With ``IMAGES = True`` it gets the images of the run behind them.
+Matplotlib is imported when something is drawn.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,14 @@ from typing import TYPE_CHECKING
 
 from normprobe.errors import NormprobeError
 from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_store import RunStore, image_name
+from normprobe.schema import IMAGE
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 
 def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
@@ -44,10 +49,16 @@ def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
                 raise NormprobeError(
                     f"{module.TABLES[0]}.csv in {where} holds no rows", "run the command again"
                 )
-            images = [run.image(name) for name in getattr(module, "IMAGES", ())]
+            images = [_images(run, tables[0])] if getattr(module, "IMAGES", False) else []
             name = module.__name__.rpartition(".")[2]
             figures[name] = module.figure(title(run, tables[0]), *tables, *images)
     return figures
+
+
+def _images(run: RunStore, table: "pd.DataFrame") -> "list[NDArray[np.uint8]]":
+    """The images that the rows of a table are about; without a column ``image``, the only one."""
+    count = int(table[IMAGE].max()) if IMAGE in table else 1
+    return [run.image(image_name(number)) for number in range(1, count + 1)]
 
 
 def draw(modules: Sequence[ModuleType], run: RunFolder) -> list[Path]:

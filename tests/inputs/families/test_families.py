@@ -22,6 +22,7 @@ from normprobe.inputs.families import MODULES, family_file
 from normprobe.inputs.families.molmo import stacked
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
 from normprobe.inputs.processor import load_processor
+from normprobe.schema import MASKS
 
 every_family = pytest.mark.parametrize("family", PARTS)
 every_own_way = pytest.mark.parametrize("family", [name for name in MODULES if name in PARTS])
@@ -67,7 +68,7 @@ def last_states(family, repository, inputs):
     last = model.get_submodule(PARTS[family].decoder_layers)[-1]
     seen = []
     with torch.no_grad(), replaced_forward(last, lambda entered, output: seen.append(entered)):
-        model(**inputs)
+        model(**{name: value for name, value in inputs.items() if name not in MASKS})
     masks = inputs["attention_mask"].bool().numpy()
     return [state[mask] for state, mask in zip(seen[0], masks, strict=True)]
 

@@ -54,7 +54,7 @@ def decode(ids):
 
 def measure(model, inputs, **options):
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
-    return measure_attention(measured, lambda _: inputs, IMAGE, decode=decode, **options)
+    return measure_attention(measured, lambda _: inputs, [IMAGE], decode=decode, **options)
 
 
 @torch.no_grad()

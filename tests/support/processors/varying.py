@@ -109,7 +109,12 @@ ANY_SIZE = {
         roles={"image_start_token": IMAGE_START, "image_end_token": IMAGE_END},
         placeholder="<image_start><image><image_end>",
     ),
-    "paddleocr_vl": Recipe("PaddleOCRVLProcessor", "PaddleOCRVLImageProcessorPil", AREA),
+    "paddleocr_vl": Recipe(
+        "PaddleOCRVLProcessor",
+        "PaddleOCRVLImageProcessorPil",
+        AREA,
+        placeholder="<image_start><image><image_end>",
+    ),
     # --- an image tokenizer -----------------------------------------------------------------------
     "chameleon": Recipe(
         "ChameleonProcessor",

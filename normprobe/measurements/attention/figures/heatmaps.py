@@ -1,5 +1,6 @@
-"""Where text attends, laid over the image: a row of panels a query, a panel a layer."""
+"""Where text attends, laid over each image: a row of panels a query, a panel a layer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from PIL import Image
 
 from normprobe.report.figures.glyphs import drawable
 from normprobe.report.figures.style import DOUBLE_WIDTH, new_figure
+from normprobe.schema import IMAGE
 
 TABLES = ("heatmaps",)
-IMAGES = ("image",)
+IMAGES = True
 
 _COLUMNS = 4
 _CANVAS = 448  # pixels of the longer side of a map
@@ -22,37 +24,44 @@ _SHADE = 0.5  # how much of a colour's brightness the image takes
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
 
 
-def figure(title: str, heatmaps: pd.DataFrame, image: NDArray[Any]) -> Figure:
-    """Attention per area of the image, 1 where it is what even attention would give.
+def figure(title: str, heatmaps: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+    """Attention per area of each image, 1 where it is what even attention to it would give.
 
     Args:
         title: the figure's title.
-        heatmaps: ``heatmaps.csv``.
-        image: ``[height, width, 3]``.
+        heatmaps: ``heatmaps.csv``; a column ``image`` tells which of several a row is about.
+        images: ``[height, width, 3]`` each.
     """
-    shown, queries = sorted(heatmaps["layer"].unique()), list(heatmaps["query"].unique())
+    heatmaps = heatmaps if IMAGE in heatmaps else heatmaps.assign(**{IMAGE: 1})
+    shown = sorted(heatmaps["layer"].unique())
     columns = min(len(shown), _COLUMNS)
-    lines = -(-len(shown) // columns)  # of panels a query
-    height, width = image.shape[:2]
+    lines = -(-len(shown) // columns)  # of panels a query and image
+    blocks = list(heatmaps[["query", IMAGE]].drop_duplicates().itertuples(index=False, name=None))
+    sizes = {block: images[block[1] - 1].shape[:2] for block in blocks}
     across = (DOUBLE_WIDTH - 0.9) / _COLUMNS
-    drawing = new_figure(
-        DOUBLE_WIDTH, 0.4 + len(queries) * lines * (0.25 + across * height / width), title
+    heights = [0.25 + across * height / width for height, width in sizes.values()]
+    drawing = new_figure(DOUBLE_WIDTH, 0.4 + lines * sum(heights), title)
+    grid = drawing.subplots(
+        len(blocks) * lines,
+        columns,
+        squeeze=False,
+        height_ratios=[height for height in heights for _ in range(lines)],
     )
-    grid = drawing.subplots(len(queries) * lines, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
         axes.set(xticks=[], yticks=[])
-    maps = {
-        key: attention_map(rows, width, height)
-        for key, rows in heatmaps.groupby(["query", "layer"])
-    }
+    maps: dict[tuple[Any, Any, Any], NDArray[np.float64]] = {}
+    for (query, number, layer), rows in heatmaps.groupby(["query", IMAGE, "layer"]):
+        height, width = sizes[query, number]
+        maps[query, number, layer] = attention_map(rows, width, height)
     values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
     scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "viridis")
-    for (query, layer), drawn in maps.items():
+    for (query, number, layer), drawn in maps.items():
         place = shown.index(layer)
-        axes = grid[queries.index(query) * lines + place // columns, place % columns]
-        axes.imshow(_overlay(scale, drawn, image), interpolation="nearest")
-        axes.set_title(f"{_short(str(query))}, layer {layer}")
+        axes = grid[blocks.index((query, number)) * lines + place // columns, place % columns]
+        axes.imshow(_overlay(scale, drawn, images[number - 1]), interpolation="nearest")
+        of_image = f", image {number}" if len(images) > 1 else ""
+        axes.set_title(f"{_short(str(query))}{of_image}, layer {layer}")
     bar = drawing.colorbar(scale, ax=grid, shrink=0.8, extend="max", aspect=30)
     bar.set_label("attention per area (1: even)")
     return drawing

@@ -45,7 +45,7 @@ def test_padding_has_a_token_but_no_place():
 
 def test_a_panel_a_query_and_layer():
     image = np.zeros((40, 60, 3), dtype=np.uint8)
-    drawing = figure("model", made_tables.heatmaps(layers=(1, 2, 3, 4, 5)), image)
+    drawing = figure("model", made_tables.heatmaps(layers=(1, 2, 3, 4, 5)), [image])
     titles = [axes.get_title() for axes in drawing.axes if axes.get_title()]
     shown = [
         f"{query}, layer {layer}" for query in ("all text", "red cup") for layer in range(1, 6)

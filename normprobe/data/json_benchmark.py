@@ -1,0 +1,95 @@
+"""Benchmarks whose official form is one JSON file that names its pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.bad_rows import BadRow, BadRows, Place
+from normprobe.data.benchmarks import BENCHMARKS, Benchmark, JsonFile
+from normprobe.data.cells import require_columns, text_cell
+from normprobe.data.images import read_image
+from normprobe.data.keys import content_keys
+from normprobe.data.question import Question, Source
+from normprobe.data.wording import fill_template, lettered
+from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+def read_json_benchmark(
+    path: Path, entries: Sequence[tuple[Place, Any]], where: dict[str, Any], bad: BadRows
+) -> Source:
+    """Questions of an official JSON file, keyed by their content: published ids repeat.
+
+    Args:
+        path: the file.
+        entries: place and content of each question.
+        where: JSON-able record of where the file is.
+        bad: takes entries that lack a name.
+
+    Raises:
+        NormprobeError: of no benchmark that is known, or its pictures are not there.
+    """
+    benchmark, form = _form_of(entries, path)
+    folder = path.parent / form.folder
+    if not folder.is_dir():
+        raise NormprobeError(
+            f"{path}: expected the pictures in {folder}, which is no folder.",
+            "Put the pictures, or a link to their folder, there.",
+        )
+    complete = []
+    for place, entry in entries:
+        try:
+            require_columns(list(_named(entry)), ("question", *form.columns), place)
+        except NormprobeError as error:
+            fault = error.problem.removeprefix(f"{place}: ")
+            bad.refuse(BadRow(place, fault, error.remedy))
+        else:
+            complete.append((place, _named(entry)))
+    keys = content_keys(json.dumps(entry, sort_keys=True).encode() for _, entry in complete)
+    questions = [
+        Question(benchmark.name, key, partial(_load, entry, place, folder, benchmark, form))
+        for key, (place, entry) in zip(keys, complete, strict=True)
+    ]
+    return Source(benchmark.name, benchmark.template, path.name, where, questions)
+
+
+def _form_of(entries: Sequence[tuple[Place, Any]], path: Path) -> tuple[Benchmark, JsonFile]:
+    """The benchmark that has the names of the entries."""
+    forms = [(b, b.json_file) for b in BENCHMARKS.values() if b.json_file is not None]
+    names = [set(_named(entry)) for _, entry in entries]
+    for benchmark, form in forms:
+        if any(found.issuperset(("question", *form.columns)) for found in names):
+            return benchmark, form
+    known = ", ".join(benchmark.name for benchmark, _ in forms)
+    raise NormprobeError(
+        f"{path}: one JSON list, but not the official file of {known}.",
+        "Write prompts of your own as JSON lines: one object with prompt and image on each line.",
+    )
+
+
+def _named(entry: Any) -> dict[str, Any]:
+    """An entry by name, the letter of an option in upper case: both spellings are published."""
+    if not isinstance(entry, dict):
+        return {}
+    return {
+        name[:-1] + name[-1].upper() if name.startswith("choice_") else name: value
+        for name, value in entry.items()
+    }
+
+
+def _load(
+    entry: Mapping[str, Any], place: Place, folder: Path, benchmark: Benchmark, form: JsonFile
+) -> tuple[str, tuple[Image.Image]]:
+    cells = {
+        "question": text_cell(entry["question"], place.at("question")),
+        "options": lettered((name[-1], entry[name]) for name in benchmark.options),
+    }
+    where = place.at(form.image)
+    image = read_image(text_cell(entry[form.image], where), folder, where)
+    return fill_template(benchmark.template, cells), (image,)
