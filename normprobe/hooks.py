@@ -16,10 +16,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
-
-#: What models raise on inputs that they cannot take.
-_REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
 _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
@@ -147,7 +145,8 @@ def run_until(
 ) -> None:
     """Run the model and stop it where nothing that follows is needed.
 
-    Stopping at the last decoder layer also spares the language modelling head.
+    Stopping at the last decoder layer also spares the language modelling head. The model gets
+    copies of all tensors: some write into their inputs.
 
     Args:
         model: called as ``model(**inputs)``.
@@ -170,21 +169,34 @@ def run_until(
     with attached(*handles):
         try:
             taken = {name: value for name, value in inputs.items() if name not in MASKS}
-            model(**taken, **_without_cache(model, inputs))
+            model(**with_tensors(taken, Tensor.clone), **_without_cache(model, inputs))
         except _Reached:
             return
-        except _REFUSALS as error:
+        except (NormprobeError, MemoryError):
+            raise
+        except Exception as error:  # a model's code may raise anything
             if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
                 raise
-            raise NormprobeError(
-                f"{type(model).__name__} fails on these inputs: {first_line(error)}",
-                "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
-            ) from error
+            raise _refusal(model, error) from error
     if handles:
         raise NormprobeError(
             f"{type(model).__name__} ran to its end without reaching the module to stop at",
             "check the parts with `normprobe inspect MODEL`",
         )
+
+
+def _refusal(model: nn.Module, error: Exception) -> NormprobeError:
+    """What a forward that fails says, and what to do."""
+    if isinstance(error, ImportError):
+        return NormprobeError(
+            f"{type(model).__name__} imports while it runs what is not there: {first_line(error)}",
+            "install the package, if one is missing; a name that is missing in a package that is "
+            "there needs the version that the code was written for",
+        )
+    return NormprobeError(
+        f"{type(model).__name__} fails on these inputs: {first_line(error)}",
+        "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
+    )
 
 
 def _without_cache(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, bool]:

@@ -31,6 +31,7 @@ from normprobe.model.find.overrides import (
 )
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.residual_stream import STREAMS
+from normprobe.model.find.vision_fields import vision_fields, vision_modules
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -64,7 +65,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     Raises:
         NormprobeError: when the model has neither side, or both but no image token id or no
             decoder layers; it names what was looked for and the candidates. Also when a name
-            given by hand is no module.
+            given by hand is no module, or when a model with code of its own speaks of images and
+            no vision side is found.
     """
     named = named or {}
     names = {id(module): name for name, module in model.named_modules()}
@@ -106,6 +108,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             by_hand(model, "--decoder-layers", largest(model, nn.ModuleList, names)),
         )
     projector = part("projector", lambda: _projector(model, encoder, decoder, names))
+    if encoder is None and projector is None:
+        _refuse_unseen_images(model)
     fusion = override.get("fusion", IN_SEQUENCE)
     ids: tuple[int, ...] = ()
     if encoder or projector:
@@ -123,6 +127,19 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         family=override.get("family", ""),
         channels_first=override.get("channels_first", False),
     )
+
+
+def _refuse_unseen_images(model: nn.Module) -> None:
+    """Refuse to take a model for a language model that speaks of images."""
+    modules = vision_modules(model)
+    fields = vision_fields(model.config) if _config(model) is not None else []
+    if fields or modules:
+        raise NormprobeError(
+            f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
+            f"; modules: {', '.join(modules[:3]) or 'none'}), but its structure tells neither a "
+            "vision encoder nor a projector",
+            by_hand(model, "--vision-encoder NAME --projector", "NAME"),
+        )
 
 
 def _named(model: nn.Module, name: str | None) -> Part | None:
