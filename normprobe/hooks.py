@@ -19,6 +19,9 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
 
+#: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
+_REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
+
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
 _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
 
@@ -174,29 +177,21 @@ def run_until(
             return
         except (NormprobeError, MemoryError):
             raise
-        except Exception as error:  # a model's code may raise anything
+        except Exception as error:
+            own_code = type(model).__module__.startswith("transformers_modules.")
             if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
                 raise
-            raise _refusal(model, error) from error
+            if not (own_code or isinstance(error, _REFUSALS)):
+                raise
+            raise NormprobeError(
+                f"{type(model).__name__} fails on these inputs: {first_line(error)}",
+                "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
+            ) from error
     if handles:
         raise NormprobeError(
             f"{type(model).__name__} ran to its end without reaching the module to stop at",
             "check the parts with `normprobe inspect MODEL`",
         )
-
-
-def _refusal(model: nn.Module, error: Exception) -> NormprobeError:
-    """What a forward that fails says, and what to do."""
-    if isinstance(error, ImportError):
-        return NormprobeError(
-            f"{type(model).__name__} imports while it runs what is not there: {first_line(error)}",
-            "install the package, if one is missing; a name that is missing in a package that is "
-            "there needs the version that the code was written for",
-        )
-    return NormprobeError(
-        f"{type(model).__name__} fails on these inputs: {first_line(error)}",
-        "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
-    )
 
 
 def _without_cache(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, bool]:

@@ -84,12 +84,11 @@ def test_an_error_in_the_model_removes_the_hooks_and_restores_training(stack: St
         raise ZeroDivisionError
 
     with (
-        pytest.raises(NormprobeError, match="Stack fails on these inputs") as raised,
+        pytest.raises(ZeroDivisionError),
         observing(stack),
         attached(on_output(stack.layers[0], fail)),
     ):
         run(stack, INPUTS, leaving=stack.layers[2])
-    assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert hooks_of(stack) == 0
     assert stack.training
     assert not stack.layers[2].training
