@@ -12,7 +12,7 @@ from support.processors import make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import BOS, EOS, INDICATORS, VLM_TYPES, tiny_model
 
-from normprobe import NormprobeError, find_parts, probe_layers
+from normprobe import NormprobeError, find_parts, probe_interface, probe_layers
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.measurements.interface import measure as interface
@@ -182,6 +182,21 @@ def test_an_image_without_a_placeholder_is_an_error() -> None:
     inputs["input_ids"] = torch.full_like(inputs["input_ids"], 30)
     with pytest.raises(NormprobeError, match="holds no image token"):
         probe_layers(model, inputs)
+
+
+@pytest.mark.parametrize("measure", [probe_layers, probe_interface])
+def test_placeholders_without_an_image_are_an_error(measure) -> None:
+    model = tiny_model("llava")
+    inputs = tiny_inputs(model)
+    visual = int((inputs["input_ids"] == model.config.image_token_id).sum())
+    del inputs["pixel_values"]
+    with pytest.raises(NormprobeError, match=f"{visual} image placeholders, and the inputs no"):
+        measure(model, inputs)
+
+
+def test_a_tensor_is_no_inputs() -> None:
+    with pytest.raises(NormprobeError, match="the inputs are a Tensor; expected a dict"):
+        probe_layers(tiny_model("llava"), torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_inputs_without_ids_are_an_error() -> None:

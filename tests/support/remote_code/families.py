@@ -136,6 +136,15 @@ FAMILIES = {
         UNSEEN_CHAT,
         _processor("processing_unseen", "UnseenProcessor"),
     ),
+    # A language model with tables that no checkpoint holds.
+    "buffers": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_buffers.BuffersConfig",
+            "AutoModelForCausalLM": "modeling_buffers.BuffersForCausalLM",
+        },
+        {},
+    ),
     # Says nothing of vision but in dicts, marks images by negative ids, changes its inputs.
     "inplace": Family(
         "AutoModelForCausalLM",
