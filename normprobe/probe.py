@@ -168,8 +168,9 @@ class Probe:
                 f"there is no measurement {unknown[0]}: expected one of {', '.join(NAMES)}",
                 "pass no name to load the whole model",
             )
-        needs = [needs for name in names if (needs := measurement(name).needs)]
-        self._source.measured(needs if names else [everything])
+        needs = [needs for name in names if (needs := measurement(name).needs)] or [everything]
+        runs = not names or any(measurement(name).runs_model for name in names)
+        self._source.measured(needs, runs=runs)
         return self
 
     def layers(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
