@@ -10,10 +10,9 @@ All of it only where the code is trusted (``--trust-remote-code``).
 """
 
 import importlib
-import sys
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -51,8 +50,6 @@ _noting: list[list[str]] = []
 def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     """Bridge the classes of a repository that are imported inside the block.
 
-    What foreign code prints goes to stderr: stdout is data.
-
     Args:
         trusted: False: no such code runs, and nothing is changed.
         bridges: gets the name of each bridge that was needed.
@@ -73,10 +70,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
         bridge_moved_name(module_name, name, there)
     _noting.append(bridges)
     try:
-        with (
-            patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
-            redirect_stdout(sys.stderr),
-        ):
+        with patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge):
             yield
     finally:
         _noting.pop()

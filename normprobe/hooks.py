@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
 
-#: What models raise on inputs that they cannot take.
+#: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
 _REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
@@ -147,7 +148,8 @@ def run_until(
 ) -> None:
     """Run the model and stop it where nothing that follows is needed.
 
-    Stopping at the last decoder layer also spares the language modelling head.
+    Stopping at the last decoder layer also spares the language modelling head. The model gets
+    copies of all tensors: some write into their inputs.
 
     Args:
         model: called as ``model(**inputs)``.
@@ -170,11 +172,16 @@ def run_until(
     with attached(*handles):
         try:
             taken = {name: value for name, value in inputs.items() if name not in MASKS}
-            model(**taken, **_without_cache(model, inputs))
+            model(**with_tensors(taken, Tensor.clone), **_without_cache(model, inputs))
         except _Reached:
             return
-        except _REFUSALS as error:
+        except (NormprobeError, MemoryError):
+            raise
+        except Exception as error:
+            own_code = type(model).__module__.startswith("transformers_modules.")
             if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
+                raise
+            if not (own_code or isinstance(error, _REFUSALS)):
                 raise
             raise NormprobeError(
                 f"{type(model).__name__} fails on these inputs: {first_line(error)}",

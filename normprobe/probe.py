@@ -66,6 +66,8 @@ class Probe:
         device_map: ``auto``: spread over devices with accelerate.
         attn_implementation: sdpa, eager, flash_attention_2.
         range_reads: fetch the needed bytes of a hub model, not whole files.
+        kind: ``vision-language``, ``vision-encoder`` or ``language``: what a checkpoint is, where
+            its config does not tell.
         named: parts named by hand: dotted names by role, and ``image_token_ids``.
         system: system prompt; ``none`` for none; None: the chat template's.
         special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
@@ -89,6 +91,7 @@ class Probe:
         device_map: str | None = None,
         attn_implementation: str | None = None,
         range_reads: bool = False,
+        kind: str | None = None,
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
         special_token_ids: Iterable[int] | None = None,
@@ -118,6 +121,7 @@ class Probe:
                 revision=revision,
                 trust_remote_code=trust_remote_code,
                 inputs_file=inputs_file,
+                kind=kind,
             )
             self._source = CheckpointSource(checkpoint, processor, **loading, **common)
         self._typed = None if isinstance(model, nn.Module) else str(model)
@@ -126,6 +130,7 @@ class Probe:
             "model": self._typed,
             "revision": revision,
             "trust_remote_code": trust_remote_code,
+            "kind": kind,
             "inputs": None if inputs is None else str(inputs),
             "system": system,
             **loading,
@@ -163,8 +168,9 @@ class Probe:
                 f"there is no measurement {unknown[0]}: expected one of {', '.join(NAMES)}",
                 "pass no name to load the whole model",
             )
-        needs = [needs for name in names if (needs := measurement(name).needs)]
-        self._source.measured(needs if names else [everything])
+        needs = [needs for name in names if (needs := measurement(name).needs)] or [everything]
+        runs = not names or any(measurement(name).runs_model for name in names)
+        self._source.measured(needs, runs=runs)
         return self
 
     def layers(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
@@ -458,7 +464,7 @@ class Probe:
         def examples() -> Iterator[Mapping[str, Any]]:
             yield example_inputs(self._source.builder, samples) if inputs is None else inputs
 
-        return self._source.measured(needs, examples(), device)
+        return self._source.measured(needs, examples(), device, runs=measured_by.runs_model)
 
     def _note(self, run: RunStore, model: MeasuredModel) -> None:
         run.note(bridges=self._source.bridges)
@@ -471,7 +477,8 @@ class Probe:
         if kind is not None and kinds and kind not in kinds:
             raise NormprobeError(
                 f"{self.name} is a {kind}; {measured_by.name} needs a {' or '.join(kinds)}",
-                f"measure the side that exists: normprobe interface {self._typed}",
+                f"measure the side that exists: normprobe interface {self._source.argument}; "
+                "--kind says what a model is, where its config does not",
             )
 
     def _require_fitting(self, measured_by: Measurement, samples: DataSet, data: str) -> None:
@@ -487,8 +494,8 @@ class Probe:
         if kind == LANGUAGE_MODEL and text_alone and samples.has_images:
             raise NormprobeError(
                 f"{self.name} is a {kind}, and the samples of --data {data} hold images",
-                "pass --data text, or measure the side that exists: normprobe interface "
-                f"{self._typed}",
+                "pass --data text, measure the side that exists: normprobe interface "
+                f"{self._source.argument}, or say --kind vision-language, if it reads images",
             )
         if kind == VISION_ENCODER and not samples.has_images:
             raise NormprobeError(

@@ -1,6 +1,7 @@
 """Hooks leave nothing behind, whatever happens."""
 
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,20 @@ def test_the_forward_stops_where_it_is_told(stack: Stack) -> None:
         run(stack, INPUTS, leaving=stack.layers[1])
         assert [layer.ran for layer in stack.layers] == [2, 1, 0]
     assert hooks_of(stack) == 0
+
+
+def test_a_model_that_writes_into_its_inputs_gets_copies() -> None:
+    class Clamps(nn.Module):
+        def forward(self, input_ids: Tensor, data: dict[str, Any]) -> Tensor:
+            data["images"][0].zero_()
+            data.clear()
+            return input_ids.clamp_(0)
+
+    inputs = {"input_ids": torch.tensor([[-1, 3]]), "data": {"images": [torch.ones(2)]}}
+    for _ in range(2):
+        run(Clamps(), inputs)
+        assert inputs["input_ids"].tolist() == [[-1, 3]]
+        assert inputs["data"]["images"][0].tolist() == [1, 1]
 
 
 def test_an_error_in_the_model_removes_the_hooks_and_restores_training(stack: Stack) -> None:

@@ -1,11 +1,18 @@
-"""The one place that writes to the terminal: data to stdout, messages to stderr."""
+"""The one place that writes to the terminal: data to stdout, messages to stderr.
+
+While a command runs, what anybody else prints goes to stderr: a model's own code may print whenever
+it runs, and stdout is data.
+"""
 
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -19,10 +26,13 @@ if TYPE_CHECKING:
 
 FAILED, INTERRUPTED = 1, 130
 
+#: The stdout of the command that runs; ``sys.stdout`` is stderr meanwhile.
+_STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
+
 
 def data(text: str) -> None:
     """Write a line of data to stdout."""
-    typer.echo(text)
+    typer.echo(text, file=_stdout())
 
 
 def message(text: str) -> None:
@@ -35,7 +45,8 @@ def stdout_console() -> "Console":
     """Where tables are printed. 80 columns when stdout is no terminal."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=80)
+    file = _stdout()
+    return Console(file=file) if file.isatty() else Console(file=file, width=80)
 
 
 def show(run: "Run", display: Display) -> None:
@@ -58,7 +69,7 @@ def show(run: "Run", display: Display) -> None:
 
 @contextmanager
 def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
-    """Turn what ends a command into a message and an exit code.
+    """Turn what ends a command into a message and an exit code; keep stdout for data.
 
     A known failure ends with two lines and code 1, Ctrl-C with code 130. ``NORMPROBE_DEBUG=1``
     lets the traceback through.
@@ -69,20 +80,35 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     """
     if not display.verbose:
         _quiet_libraries()
-    with _messages_of_the_package(logging.WARNING if display.quiet else logging.INFO):
+    level = logging.WARNING if display.quiet else logging.INFO
+    with _messages_of_the_package(level), _stdout_is_data():
         try:
             yield
         except KeyboardInterrupt:
             kept = ": what was measured is kept; --resume goes on"
             message(f"interrupted{kept if resumes else ''}")
             raise typer.Exit(INTERRUPTED) from None
-        except (NormprobeError, MemoryError, RuntimeError) as error:
+        except Exception as error:
             known = _known(error, resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
             typer.secho(f"error: {known.problem}", err=True, fg="red")
             typer.echo(f"       {known.remedy}", err=True)
             raise typer.Exit(FAILED) from None
+
+
+def _stdout() -> TextIO:
+    return _STDOUT.get() or sys.stdout
+
+
+@contextmanager
+def _stdout_is_data() -> Iterator[None]:
+    token = _STDOUT.set(_stdout())
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _STDOUT.reset(token)
 
 
 class _Messages(logging.Handler):
@@ -121,7 +147,22 @@ def _known(error: BaseException, resumes: bool) -> NormprobeError | None:
             f"a process that reads images was ended from outside: {first_line(error)}",
             "free some memory" + "; --resume goes on from what is measured" * resumes,
         )
-    return None
+    return _of_foreign_code(error)
+
+
+def _of_foreign_code(error: BaseException) -> NormprobeError | None:
+    """An exception that a checkpoint's own code raised; None: it was another's."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [f for f in frames if str(f.f_globals.get("__name__")).startswith("transformers_modules")]
+    if not own:
+        return None
+    code = own[-1].f_code
+    return NormprobeError(
+        f"the model's own code fails in {code.co_name} of {Path(code.co_filename).name}: "
+        f"{type(error).__name__}: {first_line(error)}",
+        "it may need another version of transformers or a package; NORMPROBE_DEBUG=1 shows the "
+        "traceback",
+    )
 
 
 def _quiet_libraries() -> None:

@@ -9,9 +9,11 @@ from normprobe.cli.options import (
     Display,
     Loading,
     Model,
+    NamedParts,
     RunFolderOptions,
     Without,
     grouped,
+    only,
 )
 
 
@@ -30,6 +32,7 @@ def embeddings(
     ] = None,
     *,
     loading: Annotated[Loading, Without("device_map", "attn_implementation")],
+    parts: Annotated[NamedParts, only(NamedParts, "text_embedding")],
     folder: Annotated[RunFolderOptions, Without("resume")],
     display: Display,
 ) -> None:
@@ -38,7 +41,7 @@ def embeddings(
         from normprobe.probe import Probe
         from normprobe.runs.begin import AUTO
 
-        run = Probe(model, **vars(loading)).embeddings(
+        run = Probe(model, **vars(loading), named=parts.named()).embeddings(
             top=top, base=base, output=folder.output or AUTO, overwrite=folder.overwrite
         )
         console.show(run, display)

@@ -12,7 +12,7 @@ from normprobe.cli.options import Display, Loading, Model, NamedParts, Without, 
 def inspect(
     model: Model = "specimen",
     *,
-    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "inputs")],
+    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "inputs", "kind")],
     named: Annotated[NamedParts, Without("verify")],
     weights: Annotated[
         bool,
@@ -39,6 +39,7 @@ def inspect(
             revision=loading.revision,
             trust_remote_code=loading.trust_remote_code,
             inputs_file=inputs_file,
+            kind=loading.kind,
         )
         seen = inspected(checkpoint, {**inputs_file.parts, **named.named()}, weights=weights)
         if display.json:

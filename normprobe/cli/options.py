@@ -103,6 +103,10 @@ Attention = Annotated[
     str | None,
     typer.Option("--attn-implementation", help="sdpa, eager, flash_attention_2.", metavar="NAME"),
 ]
+Kind = Annotated[
+    Literal["vision-language", "vision-encoder", "language"] | None,
+    typer.Option(help="What the model is, where its config does not tell.", rich_help_panel=_PARTS),
+]
 PartName = Annotated[
     str | None,
     typer.Option(help="Dotted name in the model.", metavar="NAME", rich_help_panel=_PARTS),
@@ -224,6 +228,7 @@ class Loading:
     range_reads: RangeReads = False
     trust_remote_code: TrustRemoteCode = False
     inputs: Inputs = None
+    kind: Kind = None
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,11 @@ def _by_ranges(bounds: list[Tensor], shape: torch.Size) -> Tensor:
     return marked
 
 
-#: By the name of the input: an inputs file, DeepSeek-VL2, Molmo, MiniCPM-V.
+#: By the name of the input: an inputs file, DeepSeek-VL2, Kosmos-2, Molmo, MiniCPM-V.
 MARKS: dict[str, Callable[[Any, torch.Size], Tensor]] = {
     VISUAL_MASK: _by_mask,
     "images_seq_mask": _by_mask,
+    "image_embeds_position_mask": _by_mask,
     "image_input_idx": _by_index,
     "image_bound": _by_ranges,
 }

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from transformers import BatchFeature
 
+from normprobe.nested import with_tensors
+
 
 def inputs_for(model: Any, batch: Mapping[str, Any]) -> BatchFeature:
     """Copy a batch to a model's device and float dtype, with a start token for a text decoder.
@@ -24,23 +26,17 @@ def inputs_for(model: Any, batch: Mapping[str, Any]) -> BatchFeature:
     # the first device.
     loaded = (weight.device for weight in model.parameters() if not weight.is_meta)
     device = next(loaded, torch.device("cpu"))
-    inputs = BatchFeature(_copied(batch, device, model.dtype))
+
+    def copied(tensor: Tensor) -> Tensor:
+        dtype = model.dtype if tensor.is_floating_point() else None
+        return tensor.to(device, dtype, copy=True)
+
+    inputs = BatchFeature(with_tensors(batch, copied))
     if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
         samples = len(next(iter(inputs.values())))
         start = torch.full((samples, 1), _start_token_id(model), device=device)
         inputs["decoder_input_ids"] = start
     return inputs
-
-
-def _copied(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A copy of all tensors in a value; only floating-point ones take the dtype."""
-    if isinstance(value, Tensor):
-        return value.to(device, dtype if value.is_floating_point() else None, copy=True)
-    if isinstance(value, Mapping):
-        return {name: _copied(item, device, dtype) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(item, device, dtype) for item in value)
-    return value
 
 
 def _start_token_id(model: Any) -> int:

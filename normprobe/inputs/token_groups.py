@@ -23,7 +23,8 @@ def token_groups(
     placeholders that pixels do not change: those are found in the model.
 
     Args:
-        input_ids: [batch, seq].
+        input_ids: [batch, seq]. A negative id has no row in an embedding table: it is the
+            placeholder of a model whose code says so (Phi-3.5-vision, Ovis2.5), and never text.
         attention_mask: [batch, seq], 0 at padding; ``None`` means that nothing is padding.
         image_token_ids: ids of image placeholders; visual even where the tokenizer calls them
             special.
@@ -40,7 +41,7 @@ def token_groups(
 
     groups = torch.full_like(input_ids, TOKEN_GROUPS.index(TEXT), dtype=torch.int8)
     groups[is_one_of(special_token_ids)] = TOKEN_GROUPS.index(SPECIAL)
-    groups[is_one_of(image_token_ids)] = TOKEN_GROUPS.index(VISUAL)
+    groups[is_one_of(image_token_ids) | (input_ids < 0)] = TOKEN_GROUPS.index(VISUAL)
     if attention_mask is not None:
         groups[attention_mask == 0] = PADDING
     return groups

@@ -40,6 +40,8 @@ class Measurement:
         summary: the help text of the command, of a measurement over samples.
         table: the main table of a run; empty: that of its name.
         needs: the tensors of a model that it reads; None: no model is loaded.
+        runs_model: False: it reads weights alone, and needs neither a processor nor parts that
+            only a forward passes through.
         range_reads: it reads so little of a model that fetching bytes, not files, is offered.
         measures: roles of the parts without which it has nothing to measure.
         kinds: the kinds of checkpoint that it can measure; none: any.
@@ -60,6 +62,7 @@ class Measurement:
     summary: str = ""
     table: str = ""
     needs: "Needs | None" = None
+    runs_model: bool = True
     range_reads: bool = False
     measures: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()

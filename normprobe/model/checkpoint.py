@@ -17,6 +17,8 @@ from normprobe.model.alignment_settings import (
     config_settings,
 )
 from normprobe.model.find.overrides import overrides_of
+from normprobe.model.find.vision_fields import vision_fields
+from normprobe.model.original_llava import refuse_original_llava
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
@@ -27,6 +29,12 @@ VISION_LANGUAGE = "vision-language model"
 VISION_ENCODER = "vision encoder"
 LANGUAGE_MODEL = "language model"
 
+#: How a kind is set by hand.
+KINDS = {
+    "vision-language": VISION_LANGUAGE,
+    "vision-encoder": VISION_ENCODER,
+    "language": LANGUAGE_MODEL,
+}
 
 #: What transformers raises on a config that cannot be read.
 _FAILURES = (OSError, ValueError, KeyError)
@@ -38,6 +46,7 @@ class Checkpoint:
 
     Attributes:
         name: as typed; of a local folder its last part. It names the run folder.
+        typed: as typed: what opens it again.
         source: what ``from_pretrained`` takes: a local folder or a hub id.
         revision: the resolved commit of a hub checkpoint.
         config: the config, of a transformers class or of the repository's own code.
@@ -50,6 +59,7 @@ class Checkpoint:
     """
 
     name: str
+    typed: str
     source: str
     revision: str | None
     config: Any
@@ -59,6 +69,11 @@ class Checkpoint:
     adapter_revision: str | None = None
     alignment: AlignmentSettings | None = None
     bridges: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def argument(self) -> str:
+        """What opens it on a command line, for a command that is printed."""
+        return f"{self.typed} --trust-remote-code" if self.trust_remote_code else self.typed
 
     @property
     def local_folders(self) -> list[str]:
@@ -73,6 +88,7 @@ def open_checkpoint(
     revision: str | None = None,
     trust_remote_code: bool = False,
     inputs_file: InputsFile = NO_INPUTS_FILE,
+    kind: str | None = None,
 ) -> Checkpoint:
     """Read the config of a checkpoint and tell what kind of model it is.
 
@@ -82,19 +98,23 @@ def open_checkpoint(
         revision: branch, tag or commit of a hub id.
         trust_remote_code: run the model's own code.
         inputs_file: the user's; its ``setup`` runs before the config is read.
+        kind: a key of ``KINDS``, where the config does not tell it; None: what the config tells.
 
     Raises:
-        NormprobeError: no such folder or hub id, no readable config, code that is not trusted, or
-            a model type that has neither a vision encoder nor a language model.
+        NormprobeError: no such folder or hub id, no readable config, code that is not trusted, a
+            checkpoint of the original LLaVA code, or a model type that has neither a vision encoder
+            nor a language model.
     """
     from transformers import AutoConfig, PretrainedConfig
 
     from normprobe.bridges import foreign_code
 
+    if kind is not None and kind not in KINDS:
+        raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
     alignment = adapter_settings(Path(model))
     if alignment is not None:
-        base = _base_of(model, alignment, trust_remote_code, inputs_file)
-        return replace(base, name=_name_of(model), alignment=alignment)
+        base = _base_of(model, alignment, trust_remote_code, inputs_file, kind)
+        return replace(base, name=_name_of(model), typed=model, alignment=alignment)
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     config_file = _cached(source, "config.json", revision)
@@ -106,9 +126,12 @@ def open_checkpoint(
             revision=adapter.get("revision"),
             trust_remote_code=trust_remote_code,
             inputs_file=inputs_file,
+            kind=kind,
         )
         commit = _commit_of(adapter_file) or revision
-        return replace(base, name=_name_of(model), adapter=source, adapter_revision=commit)
+        base = replace(base, adapter=source, adapter_revision=commit)
+        return replace(base, name=_name_of(model), typed=model)
+    refuse_original_llava(model, config_file)
     # One commit for all that follows, however the branch moves meanwhile.
     revision = _commit_of(config_file) or revision
     bridges: list[str] = []
@@ -131,10 +154,11 @@ def open_checkpoint(
         raise _explained(error, model, revision) from error
     return Checkpoint(
         name=_name_of(model),
+        typed=model,
         source=source,
         revision=revision,
         config=config,
-        kind=_kind_of(config),
+        kind=_kind_of(config) if kind is None else KINDS[kind],
         trust_remote_code=trust_remote_code,
         alignment=config_settings(config),
         bridges=bridges,
@@ -198,7 +222,11 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
 
 
 def _base_of(
-    model: str, alignment: AlignmentSettings, trust_remote_code: bool, inputs_file: InputsFile
+    model: str,
+    alignment: AlignmentSettings,
+    trust_remote_code: bool,
+    inputs_file: InputsFile,
+    kind: str | None,
 ) -> Checkpoint:
     """The checkpoint that an adapter of ``normprobe align`` was made for."""
     assert alignment.base_model is not None
@@ -208,6 +236,7 @@ def _base_of(
             revision=alignment.revision,
             trust_remote_code=trust_remote_code,
             inputs_file=inputs_file,
+            kind=kind,
         )
     except NormprobeError as error:
         raise NormprobeError(
@@ -224,6 +253,9 @@ def auto_class(checkpoint: Checkpoint) -> Any:
         return transformers.AutoModel
     if _is_image_text_to_text(checkpoint.config):
         return transformers.AutoModelForImageTextToText
+    own = getattr(checkpoint.config, "auto_map", None) or {}
+    if "AutoModel" in own and "AutoModelForCausalLM" not in own:
+        return transformers.AutoModel
     return transformers.AutoModelForCausalLM
 
 
@@ -233,14 +265,14 @@ def _kind_of(config: Any) -> str:
     if _is_image_text_to_text(config):
         return VISION_LANGUAGE
     is_causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    if is_causal or _registers(config, "AutoModelForCausalLM"):
+    if is_causal or _registers(config, "AutoModelForCausalLM") or _writes_text(config):
         return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
         return VISION_ENCODER
     raise NormprobeError(
         f"model type {config.model_type!r} is no vision-language model, vision encoder or "
         "language model of this transformers version",
-        "pass such a model, or upgrade transformers if the type is new",
+        "pass such a model, say what it is with --kind, or upgrade transformers if the type is new",
     )
 
 
@@ -259,14 +291,26 @@ def _registers(config: Any, auto_class: str) -> bool:
     return in_repository or type(config) in getattr(transformers, auto_class)._model_mapping
 
 
+def _writes_text(config: Any) -> bool:
+    """Whether the class of a repository that offers a bare ``AutoModel`` says that it writes text.
+
+    That of a vision encoder, or of a dual encoder such as CLIP, does not.
+    """
+    of_text = ("ForCausalLM", "ForConditionalGeneration")
+    named = [str(name) for name in getattr(config, "architectures", None) or []]
+    return _registers(config, "AutoModel") and any(name.endswith(of_text) for name in named)
+
+
 def _has_vision_part(config: Any) -> bool:
     """Whether a model that is offered as a causal language model also reads images.
 
     Some configs do not mention the vision encoder; then the overrides know the model type.
     """
-    fields = ("vision_config", "vit_config")
-    return any(getattr(config, field, None) is not None for field in fields) or (
-        overrides_of(config.model_type).get("vision_encoder") is not None
+    known = ("vision_config", "vit_config")
+    return (
+        any(getattr(config, name, None) is not None for name in known)
+        or bool(vision_fields(config))
+        or overrides_of(config.model_type).get("vision_encoder") is not None
     )
 
 

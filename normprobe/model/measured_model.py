@@ -22,7 +22,13 @@ from normprobe.inputs.image_marks import marked_positions
 from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import token_groups
 from normprobe.model.find.norm_placement import norm_placement_note
-from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, PREPENDED
+from normprobe.model.find.overrides import (
+    ADDED,
+    CROSS_ATTENTION,
+    DISCRETE,
+    IN_SEQUENCE,
+    PREPENDED,
+)
 from normprobe.model.find.parts import Parts
 from normprobe.schema import (
     IMAGE_NUMBERS,
@@ -126,7 +132,8 @@ class MeasuredModel:
             inputs: what a processor returned, on the model's device.
 
         Raises:
-            NormprobeError: without ``input_ids``, or with an image but no placeholder for it.
+            NormprobeError: without ``input_ids``, with an image but no placeholder for it, or with
+                placeholders but no image.
         """
         groups = self.prompt_groups(inputs)
         return MeasuredBatch(self, inputs, groups, self._structural_states(inputs, groups))
@@ -137,6 +144,12 @@ class MeasuredModel:
         Raises:
             NormprobeError: as ``batch``.
         """
+        if not isinstance(inputs, Mapping):
+            raise NormprobeError(
+                f"the inputs are a {type(inputs).__name__}; expected a dict of tensors by the "
+                "names that the model takes",
+                "pass what the model's processor returns: dict(...) makes one of its kind",
+            )
         ids, mask = text_ids(inputs, self.parts)
         if ids is None:
             raise NormprobeError(
@@ -149,7 +162,7 @@ class MeasuredModel:
             self.parts.image_token_ids,
             self.special_token_ids,
         )
-        if not pixel_inputs(inputs) or self.parts.fusion in (PREPENDED, CROSS_ATTENTION):
+        if self.parts.fusion in (PREPENDED, CROSS_ATTENTION):
             return groups
         marked = marked_positions(inputs, groups.shape)
         if marked is not None:
@@ -157,13 +170,20 @@ class MeasuredModel:
             structural = inputs.get(STRUCTURAL_MASK)
             if structural is not None:
                 groups = torch.where(structural.to(groups.device) & marked, _STRUCTURAL, groups)
+        placeholders = int((groups == _VISUAL).sum())
+        if not pixel_inputs(inputs):
+            if placeholders:
+                raise NormprobeError(
+                    f"the prompts hold {placeholders} image placeholders, and the inputs no "
+                    f"pixels: received {', '.join(inputs)}",
+                    "pass all that the processor returns for the images, or prompts without them",
+                )
+            return groups
+        if marked is not None:
             return groups
         if not self.parts.image_token_ids:
-            seen, other = self._with_two_images(inputs)
-            groups = fitted(groups.to(seen.device), seen, self.parts)
-            unmoved = torch.where(groups == _VISUAL, _STRUCTURAL, groups)
-            return torch.where((seen != other).any(-1) & (groups != PADDING), _VISUAL, unmoved)
-        if not bool((groups == _VISUAL).any()):
+            return self._groups_by_perturbation(inputs, ids, groups)
+        if not placeholders:
             raise NormprobeError(
                 f"the prompt holds no image token: expected one of the ids "
                 f"{list(self.parts.image_token_ids)} in input_ids",
@@ -171,23 +191,43 @@ class MeasuredModel:
             )
         return groups
 
+    def _groups_by_perturbation(
+        self, inputs: Mapping[str, Any], ids: Tensor, groups: Tensor
+    ) -> Tensor:
+        """Rows that other pixels change are visual.
+
+        A row that they leave alone is structural where its id is a placeholder: a negative one, or
+        one that stands for visual rows as well. Where features are added to text (UDOP), an id
+        that stands for both is a word.
+        """
+        seen, other = self._with_two_images(inputs)
+        ids, groups = ids.to(seen.device), groups.to(seen.device)
+        moved = (seen != other).any(-1)
+        if self.parts.fusion == IN_SEQUENCE and ids.shape == moved.shape:
+            groups[torch.isin(ids, ids[moved]) & (groups != PADDING)] = _VISUAL
+        groups = fitted(groups, seen, self.parts)
+        unmoved = torch.where(groups == _VISUAL, _STRUCTURAL, groups)
+        return torch.where(moved & (groups != PADDING), _VISUAL, unmoved)
+
     def _structural_states(self, inputs: Mapping[str, Any], groups: Tensor) -> Tensor | None:
         """States of structural tokens at the decoder input, ``[states, hidden]``.
 
         No states for most models. None where the question makes no sense: without pixels, or where
-        visual tokens have no placeholders of their own.
+        visual tokens have no rows of their own.
         """
+        fusion = self.parts.fusion
         # An image tokenizer may give the same tokens for other pixels: that makes none structural.
-        no_placeholders = self.parts.fusion in (DISCRETE, PREPENDED, CROSS_ATTENTION)
-        if not pixel_inputs(inputs) or no_placeholders or not bool((groups == _VISUAL).any()):
+        if not pixel_inputs(inputs) or fusion in (DISCRETE, CROSS_ATTENTION):
+            return None
+        if fusion != PREPENDED and not bool((groups == _VISUAL).any()):
             return None
         if STRUCTURAL_MASK in inputs:  # it was said which they are
             return None
         known, ids = self._structural, self._placeholder_ids(inputs)
         if known is None or ids - self._learned_ids:
             seen, other = self._with_two_images(inputs)
-            placeholders = (groups == _VISUAL).to(seen.device)
-            learned = seen[placeholders & (seen == other).all(-1)]
+            visual = fitted(groups.to(seen.device), seen, self.parts) == _VISUAL
+            learned = seen[visual & (seen == other).all(-1)]
             both = learned if known is None else torch.cat([known, learned])
             self._structural = torch.unique(both, dim=0)
             self._learned_ids |= ids

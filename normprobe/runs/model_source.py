@@ -5,7 +5,7 @@ Both give a ``MeasuredModel`` that holds at least the weights that a measurement
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.processor import load_processor
+from normprobe.inputs.vocabulary import special_token_ids, vocabulary_ids
 from normprobe.model.checkpoint import LANGUAGE_MODEL, SPECIMEN, VISION_ENCODER, Checkpoint
 from normprobe.model.find.parts import Parts
-from normprobe.model.find.structure import find_parts
+from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import LoadPlan, plan_for
@@ -53,6 +54,7 @@ class MemorySource:
     """
 
     kind = None  # nobody said it; the parts tell
+    argument = "MODEL"  # nothing opens it on a command line
     plan = None
 
     def __init__(
@@ -72,6 +74,7 @@ class MemorySource:
         self._system = system
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._measured: MeasuredModel | None = None
+        self._runs = False  # whether what was found can run: not its tables alone
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -114,10 +117,15 @@ class MemorySource:
 
     def decoder_layer_count(self) -> int | None:
         """How many decoder layers there are; None: nobody has looked yet."""
-        return None if self._measured is None else len(self._measured.decoder_layers)
+        return len(self._measured.decoder_layers) if self._measured and self._runs else None
 
     def measured(
-        self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
+        self,
+        needs: Sequence[Needs],
+        examples: Iterable[Mapping[str, Any]] = (),
+        device: str = "",
+        *,
+        runs: bool = True,
     ) -> MeasuredModel:
         """The model with its parts, found once.
 
@@ -126,20 +134,14 @@ class MemorySource:
             examples: inputs that hold an image; the first is traced where the structure of the
                 model does not tell its parts.
             device: the model stays where it is.
+            runs: False: its tables are enough.
         """
-        if self._measured is None:
-            known = self._processor is not None
-            special = self.builder.special_token_ids if known else []
-            if prepare := self._inputs_file.prepare:
+        if self._measured is None or (runs and not self._runs):
+            if runs and (prepare := self._inputs_file.prepare):
                 prepare(self._model, self._processor)
-            parts, found_by = find_or_trace(self._model, self._named, partial(_first, examples))
-            self._measured = MeasuredModel(
-                self._model,
-                parts,
-                special if self._special is None else self._special,
-                self.builder.vocabulary_ids if known else None,
-                found_by,
-            )
+            found = _find(self._model, self._named, examples, runs)
+            self._measured = _measured(self._model, *found, self.tokenizer, self._special)
+            self._runs = runs or _is_whole(self._measured, self._inputs_file)
         self._measured.notice_changed_weights()
         return self._measured
 
@@ -178,6 +180,7 @@ class CheckpointSource:
     ) -> None:
         self.checkpoint = checkpoint
         self.kind = checkpoint.kind
+        self.argument = checkpoint.argument
         self.plan: LoadPlan | None = None
         self._given_processor = processor
         self._inputs_file = inputs_file.over(family_file(checkpoint.config.model_type))
@@ -193,6 +196,7 @@ class CheckpointSource:
         self._system = system
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._measured: MeasuredModel | None = None
+        self._runs = False  # whether what was found can run: not its tables alone
         self._needs: tuple[Needs, ...] = ()
 
     @property
@@ -225,13 +229,18 @@ class CheckpointSource:
     def _processor(self) -> Any:
         if self._given_processor is not None:
             return self._given_processor
+        auto_class = _AUTO_CLASSES.get(self.kind, "AutoProcessor")
+        return self._load(auto_class, self._inputs_file.load_processor)
+
+    def _load(self, auto_class: str, load: Callable[[str], Any] | None = None) -> Any:
+        checkpoint = self.checkpoint
         return load_processor(
-            self.checkpoint.source,
-            revision=self.checkpoint.revision,
-            trust_remote_code=self.checkpoint.trust_remote_code,
-            auto_class=_AUTO_CLASSES.get(self.kind, "AutoProcessor"),
-            load=self._inputs_file.load_processor,
-            bridges=self.checkpoint.bridges,
+            checkpoint.source,
+            revision=checkpoint.revision,
+            trust_remote_code=checkpoint.trust_remote_code,
+            auto_class=auto_class,
+            load=load,
+            bridges=checkpoint.bridges,
         )
 
     @property
@@ -248,8 +257,25 @@ class CheckpointSource:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of the checkpoint; None where it has none."""
-        return self.builder.tokenizer
+        """The tokenizer; that of the processor where one is in use, else loaded alone.
+
+        None where there is none.
+        """
+        in_use = self._given_processor is not None or "_processor" in vars(self)
+        return self.builder.tokenizer if in_use else self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        try:
+            return None if self.kind == VISION_ENCODER else self._load("AutoTokenizer")
+        except NormprobeError as failure:
+            log.warning(
+                "note: %s has no tokenizer that can be loaded, so its tokens have ids and no "
+                "names: %s",
+                self.checkpoint.name,
+                failure.problem,
+            )
+            return None
 
     def decoder_layer_count(self) -> int | None:
         """How many decoder layers there are, without a weight; None: only a trace tells."""
@@ -261,7 +287,12 @@ class CheckpointSource:
         return None if layers is None else len(list(layers.module.children()))
 
     def measured(
-        self, needs: Sequence[Needs], examples: Iterable[Mapping[str, Any]] = (), device: str = ""
+        self,
+        needs: Sequence[Needs],
+        examples: Iterable[Mapping[str, Any]] = (),
+        device: str = "",
+        *,
+        runs: bool = True,
     ) -> MeasuredModel:
         """The model with at least the weights that are needed, its parts found.
 
@@ -272,22 +303,25 @@ class CheckpointSource:
             examples: inputs that hold an image; the first is traced where the structure of the
                 model does not tell its parts.
             device: where this process is to load it; empty: as the source was told.
+            runs: False: its tables are enough, and a processor is not loaded.
 
         Raises:
             NormprobeError: the processor or a weight cannot be loaded, or no parts are found.
         """
-        if self._measured is not None and self._holds(self._measured, needs):
+        enough = self._runs or not runs
+        if self._measured is not None and enough and self._holds(self._measured, needs):
             self._measured.notice_changed_weights()
             return self._measured
         self._measured = self._model = None  # two copies of a model need not fit into memory
         self._needs = tuple(dict.fromkeys((*self._needs, *needs)))
         if not sys.stderr.isatty():
             transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        builder = self.builder
+        processor = self._processor if runs else None  # or the error, before anything is read
         self.plan = plan_for(
             _all_of(self._needs),
             self.checkpoint,
             named=self._named,
+            find=find_parts if runs else find_tables,
             range_reads=self._range_reads,
         )
         if self.plan.files:
@@ -300,12 +334,12 @@ class CheckpointSource:
                 self.checkpoint.name,
                 ", ".join(bridges),
             )
-        if prepare := self._inputs_file.prepare:
-            prepare(model, self._processor)
+        if runs and (prepare := self._inputs_file.prepare):
+            prepare(model, processor)
         self._model = model
-        parts, found_by = find_or_trace(model, self._named, partial(_first, examples))
-        special = builder.special_token_ids if self._special is None else self._special
-        self._measured = MeasuredModel(model, parts, special, builder.vocabulary_ids, found_by)
+        found = _find(model, self._named, examples, runs)
+        self._measured = _measured(model, *found, self.tokenizer, self._special)
+        self._runs = runs or _is_whole(self._measured, self._inputs_file)
         return self._measured
 
     def _holds(self, measured: MeasuredModel, needs: Sequence[Needs]) -> bool:
@@ -359,6 +393,32 @@ def _all_of(needs: tuple[Needs, ...]) -> Needs:
         return set[str]().union(*(each(model, parts) for each in needs))
 
     return union
+
+
+def _find(
+    model: nn.Module,
+    named: Mapping[str, Any],
+    examples: Iterable[Mapping[str, Any]],
+    runs: bool,
+) -> tuple[Parts, str]:
+    """The parts and how they were found; of a model that does not run, at least its tables."""
+    if runs:
+        return find_or_trace(model, named, partial(_first, examples))
+    return find_tables(model, named=named), "by hand" if named else "structure"
+
+
+def _is_whole(measured: MeasuredModel, inputs_file: InputsFile) -> bool:
+    """Whether a model that was found for its tables can be run as it is."""
+    return measured.parts.family != UNKNOWN and inputs_file.prepare is None
+
+
+def _measured(
+    model: nn.Module, parts: Parts, found_by: str, tokenizer: Any, special: list[int] | None
+) -> MeasuredModel:
+    if special is None:
+        special = [] if tokenizer is None else special_token_ids(tokenizer)
+    known = None if tokenizer is None else vocabulary_ids(tokenizer)
+    return MeasuredModel(model, parts, special, known, found_by)
 
 
 def _first(examples: Iterable[Mapping[str, Any]]) -> Any:

@@ -9,7 +9,7 @@ from normprobe.cli.app import COMMANDS, app
 
 WHERE = "--device --dtype --device-map"
 CODE = "--trust-remote-code --inputs"
-NAMED = "--vision-encoder --projector --decoder-layers --text-embedding --image-token-id"
+NAMED = "--kind --vision-encoder --projector --decoder-layers --text-embedding --image-token-id"
 FOLDER = "--output -o --overwrite"
 SHOWN = "--json --quiet -q --verbose -v --help -h"
 ALIGN = "--align --align-target"
@@ -26,7 +26,7 @@ OPTIONS = {
     """,
     "embeddings": f"""
         --top -k --base --revision --device --dtype --range-reads {CODE}
-        {FOLDER} {SHOWN}
+        {FOLDER} {SHOWN} --kind --text-embedding
     """,
     "attention": f"""
         --image --prompt --word --layer --box --system --revision {WHERE} --attn-implementation

@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
+from safetensors.torch import load_file
 from typer.testing import Result
 
 from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, VISUAL
@@ -65,6 +67,21 @@ def test_parts_named_by_hand_give_the_same_table(
 def test_a_wrong_name_is_told(run: Run, repository: Repository) -> None:
     result = run("layers", repository("unseen"), TRUST, "--decoder-layers", "towr", "-o", "out")
     assert_two_lines(result, "towr", "tower")
+
+
+def test_embeddings_of_a_table_named_by_hand(
+    run: Run, repository: Repository, tmp_path: Path
+) -> None:
+    folder = repository("unseen")
+    assert_two_lines(run("embeddings", folder, TRUST), "--text-embedding lexicon")
+    result = run("embeddings", folder, TRUST, "--text-embedding", "lexicon", "-o", "out")
+    assert result.exit_code == 0, result.output
+    table, record = table_and_record(tmp_path / "out", "embeddings")
+    weight = load_file(folder / "model.safetensors")["lexicon.weight"]
+    norms = np.linalg.norm(weight.double().numpy(), axis=-1)
+    assert table.loc[0, "norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
+    assert record["weights"]["bytes"] == weight.nbytes
+    assert record["parts"] == {"text_embedding": "lexicon"}
 
 
 def test_inspect_prints_the_command(run: Run, repository: Repository) -> None:

@@ -10,6 +10,7 @@ from normprobe.inputs.image_marks import marked_positions
     "inputs",
     [
         {"images_seq_mask": torch.tensor([[0, 1, 1, 0], [0, 0, 0, 1]])},
+        {"image_embeds_position_mask": torch.tensor([[0, 1, 1, 0], [0, 0, 0, 1]])},
         {"image_input_idx": torch.tensor([[[1, -100], [2, -1]], [[3, -1], [-1, -1]]])},
         {"data": {"image_bound": [torch.tensor([[1, 2], [2, 3]]), torch.tensor([[3, 4]])]}},
     ],

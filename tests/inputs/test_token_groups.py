@@ -18,6 +18,7 @@ V, S, T, P = *(TOKEN_GROUPS.index(group) for group in (VISUAL, SPECIAL, TEXT)), 
         ([0, 1, 9, 9, 5, 2], [0, 1, 1, 1, 1, 1], [P, S, V, V, T, S]),
         ([1, 9, 5, 2, 2, 2], [1, 1, 1, 1, 0, 0], [S, V, T, S, P, P]),  # padded with the end token
         ([1, 9, 5, 2, 0, 9], None, [S, V, T, S, S, V]),
+        ([1, -1, -1, 5, -2, -100], [1, 1, 1, 1, 1, 0], [S, V, V, T, V, P]),  # never text
         ([5, 6, 7, 8, 5, 6], [1, 1, 1, 1, 1, 1], [T] * 6),
     ],
 )

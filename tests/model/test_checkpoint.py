@@ -1,12 +1,15 @@
 """From a name to a checkpoint and the kind of model that it holds."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import (
+    KINDS,
     LANGUAGE_MODEL,
     VISION_ENCODER,
     VISION_LANGUAGE,
@@ -31,6 +34,31 @@ def test_a_saved_model_is_opened(model_type: str, kind: str, tmp_path: Path) -> 
     assert checkpoint.kind == kind
     assert checkpoint.name == "saved"
     assert checkpoint.local_folders == [str(tmp_path / "saved")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_set_by_hand(kind: str, tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    assert open_checkpoint(str(tmp_path), kind=kind).kind == KINDS[kind]
+
+
+def test_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NormprobeError, match="'video' is no kind of model") as failure:
+        open_checkpoint(str(tmp_path), kind="video")
+    assert "vision-language" in failure.value.remedy
+
+
+def test_a_vision_part_of_any_name_makes_no_language_model(repository: Any) -> None:
+    checkpoint = open_checkpoint(str(repository("inplace")), trust_remote_code=True)
+    assert checkpoint.kind == VISION_LANGUAGE
+
+
+def test_an_original_llava_is_no_default_model(tmp_path: Path) -> None:
+    config = {"model_type": "llava", "mm_vision_tower": "a/tower", "hidden_size": 5120}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(NormprobeError, match="original LLaVA") as failure:
+        open_checkpoint(str(tmp_path))
+    assert "llava-hf/llava-1.5-13b-hf" in failure.value.remedy
 
 
 def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from PIL import Image
 from support.processors import make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import BOS, EOS, INDICATORS, VLM_TYPES, tiny_model
+from transformers import AutoModelForCausalLM
 
-from normprobe import NormprobeError, find_parts, probe_layers
+from normprobe import NormprobeError, find_parts, probe_interface, probe_layers
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.processor import load_processor
 from normprobe.measurements.interface import measure as interface
 from normprobe.measurements.layers import measure as layers
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
@@ -182,6 +184,53 @@ def test_an_image_without_a_placeholder_is_an_error() -> None:
     inputs["input_ids"] = torch.full_like(inputs["input_ids"], 30)
     with pytest.raises(NormprobeError, match="holds no image token"):
         probe_layers(model, inputs)
+
+
+def with_constant_row(_: object, __: object, features: torch.Tensor) -> torch.Tensor:
+    """As a projector that ends an image with a learned newline."""
+    return torch.cat([features[:, :-1], torch.ones_like(features[:, -1:])], dim=1)
+
+
+def counts(table: pd.DataFrame) -> dict[str, int]:
+    at_input = table[table["layer"] == 0].set_index("group")["tokens"]
+    return {group: int(at_input.get(group, 0)) for group in (VISUAL, STRUCTURAL)}
+
+
+def test_structural_rows_of_a_model_without_known_placeholders(repository) -> None:
+    """The trace finds its parts and other pixels its visual rows; an id is shared by both."""
+    folder = repository("unseen")
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    processor = load_processor(str(folder), trust_remote_code=True)
+    picture = Image.effect_noise((16, 16), 64).convert("RGB")
+    inputs = InputBuilder(processor).build([Sample("a", "What is to be seen here?", (picture,))])
+    assert counts(probe_layers(model, inputs)) == {VISUAL: 4, STRUCTURAL: 0}
+    model.bridge.register_forward_hook(with_constant_row)
+    assert counts(probe_layers(model, inputs)) == {VISUAL: 3, STRUCTURAL: 1}
+
+
+def test_structural_rows_before_the_prompt() -> None:
+    model = tiny_model("git")
+    inputs = tiny_inputs(model, 1)
+    before = counts(probe_layers(model, inputs))
+    assert before[STRUCTURAL] == 0
+    model.git.visual_projection.register_forward_hook(with_constant_row)
+    after = counts(probe_layers(model, inputs))
+    assert after == {VISUAL: before[VISUAL] - 1, STRUCTURAL: 1}
+
+
+@pytest.mark.parametrize("measure", [probe_layers, probe_interface])
+def test_placeholders_without_an_image_are_an_error(measure) -> None:
+    model = tiny_model("llava")
+    inputs = tiny_inputs(model)
+    visual = int((inputs["input_ids"] == model.config.image_token_id).sum())
+    del inputs["pixel_values"]
+    with pytest.raises(NormprobeError, match=f"{visual} image placeholders, and the inputs no"):
+        measure(model, inputs)
+
+
+def test_a_tensor_is_no_inputs() -> None:
+    with pytest.raises(NormprobeError, match="the inputs are a Tensor; expected a dict"):
+        probe_layers(tiny_model("llava"), torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_inputs_without_ids_are_an_error() -> None:

@@ -8,6 +8,7 @@ from normprobe.schema import NONZERO_ROWS, TEXT, VISUAL
 MEASUREMENT = Measurement(
     name="embeddings",
     needs=embedding_tables,
+    runs_model=False,
     range_reads=True,
     measures=("text_embedding",),
     figures=("embeddings", "shift"),

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from torch import nn
 
+from normprobe.errors import NormprobeError
 from normprobe.measurements.inspect.table import parts_table
 from normprobe.measurements.inspect.weights import weights_table
 from normprobe.model.checkpoint import Checkpoint
@@ -13,6 +15,8 @@ from normprobe.model.find.norm_placement import norm_placement_note
 from normprobe.model.find.parts import family_of
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.build import build_on_meta
+from normprobe.model.load.checkpoint_files import weight_files_of
+from normprobe.model.load.plan import plan_loading
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,12 @@ def inspected(
         weights: read the headers of the weight files, too.
 
     Raises:
-        NormprobeError: the model cannot be built, its parts are not found, or a weight file is
-            absent or unreadable.
+        NormprobeError: the model cannot be built, its weight files hold tensors of other names or
+            shapes, its parts are not found, or ``weights`` are asked for and a file is absent or
+            unreadable.
     """
     model = build_on_meta(checkpoint)
+    compared = _compared(checkpoint, model, asked=weights)
     parts = find_parts(model, named=named)
     text_config = checkpoint.config.get_text_config(decoder=True)
     facts = {
@@ -55,7 +61,37 @@ def inspected(
         "norm placement": norm_placement_note(model, parts),
         "image token ids": ", ".join(map(str, parts.image_token_ids)),
     }
+    facts["weight files"] = compared
     if checkpoint.alignment is not None:
         facts["alignment norm"] = f"behind {checkpoint.alignment.after}"
     stored = weights_table(checkpoint, model, parts) if weights else None
     return Inspection(facts, parts_table(model, parts), stored)
+
+
+def _compared(checkpoint: Checkpoint, model: nn.Module, *, asked: bool) -> str:
+    """Compare names and shapes of the model's tensors with the headers of the weight files.
+
+    Args:
+        checkpoint: whose files are here, or on the hub.
+        model: of ``build_on_meta``.
+        asked: read the headers from the hub, too.
+
+    Returns:
+        What came of it, in a few words.
+
+    Raises:
+        NormprobeError: they differ; or, if asked for, a header cannot be read.
+    """
+    files = weight_files_of(checkpoint)
+    if not asked:
+        try:
+            if not files.headers_are_here:
+                return "not compared, no headers here"
+            for name in files.files:
+                files.headers(name)
+        except NormprobeError as error:  # nothing to compare with is no reason to refuse
+            return f"not compared, {error.problem}"
+    plan = plan_loading(checkpoint, model, weights=files)
+    if plan.keys is None:
+        return f"not compared, {plan.because}"
+    return "names and shapes as the model expects"

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
 from normprobe.model.embedding_table import embedding_scale
-from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.tracing.find_or_trace import find_or_trace
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
     DECODER_INPUT,
@@ -37,6 +37,8 @@ def probe_interface(
 ) -> pd.DataFrame:
     """Measure the way from pixels to the decoder input on one batch of a model in memory.
 
+    Where the structure of the model does not tell its parts, a trace of three forwards finds them.
+
     Args:
         model: a transformers vision-language model, vision encoder or language model.
         inputs: what its processor returned, on the model's device.
@@ -50,8 +52,8 @@ def probe_interface(
     Raises:
         NormprobeError: when the parts are not found, or the batch does not fit the model.
     """
-    parts = find_parts(model, named=named)
-    measured = MeasuredModel(model, parts, [*(special_token_ids or ())])
+    parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
+    measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
     return interface_table(sample_rows(measured, inputs), table_rows(parts, None))
 
 

@@ -21,8 +21,8 @@ from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.table import layers_table
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.model.tracing.find_or_trace import find_or_trace
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (
     IMAGE,
@@ -60,7 +60,8 @@ def probe_layers(
 ) -> pd.DataFrame:
     """Measure every decoder layer on one batch of a model in memory.
 
-    ``Probe`` does the same repeatedly, and finds the parts once.
+    ``Probe`` does the same repeatedly, and finds the parts once. Where the structure of the model
+    does not tell its parts, a trace of three more forwards finds them.
 
     Args:
         model: a transformers vision-language or language model.
@@ -76,10 +77,9 @@ def probe_layers(
     Raises:
         NormprobeError: when the parts are not found, or the batch does not fit the model.
     """
-    parts = find_parts(model, named=named)
-    return layers_table(
-        sample_rows(MeasuredModel(model, parts, [*(special_token_ids or ())]), inputs)
-    )
+    parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
+    measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
+    return layers_table(sample_rows(measured, inputs))
 
 
 def sample_rows(

@@ -30,8 +30,10 @@ def check_name(model: nn.Module, role: str, name: str) -> None:
 
 def by_hand(model: nn.Module, option: str, value: str) -> str:
     """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
+    own_code = type(model).__module__.startswith("transformers_modules.")
+    trust = " --trust-remote-code" if own_code else ""
     source = getattr(model, "name_or_path", "") or "MODEL"
-    return f"name it by hand: normprobe layers {source} {option} {value}"
+    return f"name it by hand: normprobe layers {source}{trust} {option} {value}"
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:

@@ -8,6 +8,7 @@ that is not enough.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from torch import nn
@@ -31,6 +32,7 @@ from normprobe.model.find.overrides import (
 )
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.residual_stream import STREAMS
+from normprobe.model.find.vision_fields import vision_fields, vision_modules
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -38,6 +40,9 @@ IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_t
 
 #: Sub-configs that hold them in some types.
 _HOLDERS = ("vlm_config", "vision_config")
+
+#: The family of a model of which ``find_tables`` found no more than its table.
+UNKNOWN = "unknown"
 
 _ROLES = {"vision_encoder", "projector", "text_embedding", "decoder_layers"}
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
@@ -64,7 +69,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     Raises:
         NormprobeError: when the model has neither side, or both but no image token id or no
             decoder layers; it names what was looked for and the candidates. Also when a name
-            given by hand is no module.
+            given by hand is no module, or when a model with code of its own speaks of images and
+            no vision side is found.
     """
     named = named or {}
     names = {id(module): name for name, module in model.named_modules()}
@@ -73,18 +79,11 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             f"parts named by hand: there is no part {unknown[0]!r}",
             f"expected some of {', '.join(KEYS)}",
         )
-    override = {**overrides_of(getattr(_config(model), "model_type", None)), **named}
+    override = _override(model, named)
     for role in _ROLES & named.keys():
         if isinstance(named[role], str):
             check_name(model, role, named[role])
-
-    def part(role: str, find: Callable[[], nn.Module | None]) -> Part | None:
-        if role not in override:
-            found = find()
-            return None if found is None else Part(names[id(found)], found)
-        name = override[role]
-        return _named(model, name(_config(model)) if callable(name) else name)
-
+    part = partial(_part, model, override)
     encoder = part("vision_encoder", lambda: _vision_encoder(model, names))
     bare_encoder = encoder is not None and (encoder.name == "" or _is_contrastive(model))
     embedding = None if bare_encoder else part("text_embedding", lambda: _text_embedding(model))
@@ -106,6 +105,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             by_hand(model, "--decoder-layers", largest(model, nn.ModuleList, names)),
         )
     projector = part("projector", lambda: _projector(model, encoder, decoder, names))
+    if encoder is None and projector is None:
+        _refuse_unseen_images(model)
     fusion = override.get("fusion", IN_SEQUENCE)
     ids: tuple[int, ...] = ()
     if encoder or projector:
@@ -123,6 +124,57 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         family=override.get("family", ""),
         channels_first=override.get("channels_first", False),
     )
+
+
+def find_tables(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> Parts:
+    """The parts of a model; where they are not all found, its text embedding table alone.
+
+    Arguments are those of ``find_parts``.
+
+    Raises:
+        NormprobeError: when there is no such table either, or a name given by hand is no module.
+    """
+    try:
+        return find_parts(model, named=named)
+    except NormprobeError as failure:
+        override = _override(model, named or {})
+        table = _part(model, override, "text_embedding", lambda: _text_embedding(model))
+        if table is None:
+            raise failure
+        return Parts(None, None, table, None, None, (), family=UNKNOWN)
+
+
+def _refuse_unseen_images(model: nn.Module) -> None:
+    """Refuse to take a model for a language model that speaks of images."""
+    modules = vision_modules(model)
+    fields = vision_fields(model.config) if _config(model) is not None else []
+    if fields or modules:
+        raise NormprobeError(
+            f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
+            f"; modules: {', '.join(modules[:3]) or 'none'}), but its structure tells neither a "
+            "vision encoder nor a projector",
+            by_hand(model, "--vision-encoder NAME --projector", "NAME"),
+        )
+
+
+def _override(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the model's type, and said by hand."""
+    return {**overrides_of(getattr(_config(model), "model_type", None)), **named}
+
+
+def _part(
+    model: nn.Module,
+    override: Mapping[str, Any],
+    role: str,
+    find: Callable[[], nn.Module | None],
+) -> Part | None:
+    """The part that is known of a role; else what ``find`` finds."""
+    if role in override:
+        name = override[role]
+        return _named(model, name(_config(model)) if callable(name) else name)
+    found = find()
+    names = {id(module): name for name, module in model.named_modules()}
+    return None if found is None else Part(names[id(found)], found)
 
 
 def _named(model: nn.Module, name: str | None) -> Part | None:

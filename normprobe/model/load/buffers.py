@@ -15,14 +15,20 @@ from torch import Tensor, nn
 from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
-from normprobe.model.load.versions import no_init_weights
+
+#: The mark of the loader on what it read.
+_READ = "_is_hf_initialized"
+
+#: Where a tensor is kept: a buffer that checkpoints hold, one that they do not, neither.
+_SAVED, _UNSAVED, _ATTRIBUTE = "saved", "unsaved", "attribute"
 
 
 def restore_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
     """Give every tensor that no checkpoint holds the value that its module's ``__init__`` makes.
 
-    These are non-persistent buffers, and tensors that are plain attributes of a module. The model
-    is built a second time, its parameters without memory.
+    These are buffers that are not saved, or were not, and tensors that are plain attributes of a
+    module. The model is built a second time, its parameters without memory; with code of its own
+    also a third time, with other random numbers: what was drawn at random, nobody can make again.
 
     Args:
         checkpoint: of the model.
@@ -32,23 +38,22 @@ def restore_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
         The names of the tensors that held something else.
 
     Raises:
-        NormprobeError: the second model has no such tensor, or of another shape: nobody can tell
-            the right values.
+        NormprobeError: the second model has no such tensor, or of another shape, or the third has
+            other values: nobody can tell the right ones.
     """
-    unsaved = {
-        name: tensor
-        for name, tensor, is_buffer in _unsaved_tensors(model)
-        if not (is_buffer and tensor.is_meta)
-    }
+    unsaved = _unsaved_tensors(model)
     if not unsaved:
         return []
-    second = _built(checkpoint, model, next(iter(unsaved)))
-    made = {name: tensor for name, tensor, _ in _unsaved_tensors(second)}
+    seeds = (0, 1) if checkpoint.trust_remote_code else (0,)
+    builds = [_built(checkpoint, model, next(iter(unsaved)), seed) for seed in seeds]
+    made, *others = ({name: tensor for name, tensor, _ in _tensors(build)} for build in builds)
     restored = []
     for name, tensor in unsaved.items():
         value = made.get(name)
         if value is None or value.is_meta or value.shape != tensor.shape:
             raise _unknown(checkpoint, name, "a second build of the model does not make it")
+        if any(not _same(value, other[name]) for other in others):
+            raise _unknown(checkpoint, name, "each build of the model draws other random numbers")
         value = value.to(tensor.dtype)
         if tensor.is_meta or not torch.equal(tensor.cpu(), value):
             _put(model, name, value, tensor)
@@ -56,16 +61,20 @@ def restore_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
     return restored
 
 
-def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str) -> nn.Module:
-    """The model with real buffers and without memory for parameters."""
+def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int) -> nn.Module:
+    """The model with real buffers and without memory for parameters.
+
+    ``_init_weights`` of its class runs: some classes fill their buffers there.
+    """
     config = copy.deepcopy(checkpoint.config)  # from_config writes the dtype into it
     floats = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
     try:
         with (
             foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
-            no_init_weights(),
+            torch.random.fork_rng(devices=[]),
             init_empty_weights(include_buffers=False),
         ):
+            torch.manual_seed(seed)
             made: nn.Module = auto_class(checkpoint).from_config(
                 config,
                 trust_remote_code=checkpoint.trust_remote_code,
@@ -76,16 +85,34 @@ def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str) -> nn.Modu
     return made
 
 
-def _unsaved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
-    """Name and value of non-persistent buffers and plain attributes, and whether it is a buffer."""
+def _unsaved_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """By name, what the loader did not read. It marks all that it reads, of transformers 5 on."""
+    marks = any(hasattr(weight, _READ) for weight in model.parameters())
+    quantised = getattr(model, "hf_quantizer", None) is not None  # carries no marks
+
+    def is_unsaved(tensor: Tensor, kind: str) -> bool:
+        if kind == _SAVED:
+            return marks and not quantised and not tensor.is_meta and not hasattr(tensor, _READ)
+        return kind == _ATTRIBUTE or not tensor.is_meta
+
+    return {name: tensor for name, tensor, kind in _tensors(model) if is_unsaved(tensor, kind)}
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, str]]:
+    """Name and value of buffers and of tensors that are plain attributes, and which it is."""
     for prefix, module in model.named_modules():
         before = f"{prefix}." if prefix else ""
-        for name in sorted(module._non_persistent_buffers_set):
-            if module._buffers.get(name) is not None:
-                yield before + name, module._buffers[name], True
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                unsaved = name in module._non_persistent_buffers_set
+                yield before + name, buffer, _UNSAVED if unsaved else _SAVED
         for name, value in vars(module).items():
             if type(value) is Tensor:
-                yield before + name, value, False
+                yield before + name, value, _ATTRIBUTE
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _put(model: nn.Module, name: str, value: Tensor, old: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
@@ -30,10 +30,12 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
         torch.device("meta"),
         meta_device_safe_creation_ops(),
     ):
-        model: nn.Module = auto_class(checkpoint).from_config(
+        model: Any = auto_class(checkpoint).from_config(
             checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
         )
-    return model.eval()
+    model.name_or_path = checkpoint.typed  # messages print it in commands
+    built: nn.Module = model.eval()
+    return built
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def load_model(
         )
     model, report = loaded
     # Where no source was passed, its own code and printed commands would meet the name "None".
-    model.config.name_or_path = model.name_or_path = checkpoint.source
+    model.config.name_or_path, model.name_or_path = checkpoint.source, checkpoint.typed
     refuse_missing(checkpoint, report)
     refuse_unread(checkpoint, model)
     if plan.keys is not None:

@@ -1,6 +1,6 @@
 """Plans a load: which tensors of a checkpoint it will read."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from normprobe.model.load.weight_files import WeightFiles
 if TYPE_CHECKING:
     from torch import nn
 
+    from normprobe.model.find.parts import Parts
 
 #: Why everything is read of a model whose parts are not found by structure.
 NO_PARTS = "its structure does not tell its parts, and to find them the whole model has to run"
@@ -63,6 +64,7 @@ def plan_for(
     checkpoint: Checkpoint,
     *,
     named: Mapping[str, Any] | None = None,
+    find: "Callable[..., Parts]" = find_parts,
     range_reads: bool = False,
 ) -> LoadPlan:
     """Plan the load of the tensors that a measurement reads. Reads headers, no weights.
@@ -71,10 +73,11 @@ def plan_for(
         needs: what the measurement reads, a function of ``required_tensors``.
         checkpoint: of ``open_checkpoint``.
         named: parts named by hand, as ``find_parts`` takes them.
+        find: ``find_parts``, or ``find_tables`` where tables are all that is read.
         range_reads: of files that are not here, fetch the needed bytes alone.
 
     Returns:
-        The plan. It reads everything where ``find_parts`` fails: then only a trace finds the
+        The plan. It reads everything where ``find`` fails: then only a trace finds the
         parts, and a trace runs the whole model.
 
     Raises:
@@ -83,7 +86,7 @@ def plan_for(
     model = build_on_meta(checkpoint)
     weights = weight_files_of(checkpoint, range_reads=range_reads)
     try:
-        parts = find_parts(model, named=named)
+        parts = find(model, named=named)
     except NormprobeError:
         return replace(plan_loading(checkpoint, model, weights=weights), because=NO_PARTS)
     return plan_loading(checkpoint, model, unneeded(needs, model, parts), weights=weights)

@@ -5,12 +5,6 @@ from importlib import import_module
 from typing import Any
 
 
-def no_init_weights() -> AbstractContextManager[None]:
-    """No weight is initialised inside the block."""
-    context: AbstractContextManager[None] = _home().no_init_weights()
-    return context
-
-
 def meta_device_safe_creation_ops() -> AbstractContextManager[None]:
     """Code that reads a value while it is built on the meta device gets one (transformers 5)."""
     make = getattr(_home(), "meta_device_safe_creation_ops", nullcontext)

@@ -128,7 +128,8 @@ def refuse_lacking(checkpoint: Checkpoint, lacking: Sequence[str]) -> None:
     if lacking:
         raise NormprobeError(
             f"{checkpoint.name} lacks weights that the model needs: {_some(lacking)}",
-            "fetch the checkpoint again; norms of randomly initialised weights mean nothing",
+            "check that config.json and weights belong together, or fetch them again; norms of "
+            "randomly initialised weights mean nothing",
         )
 
 

@@ -93,6 +93,23 @@ class WeightFiles:
         )
 
     @property
+    def headers_are_here(self) -> bool:
+        """Whether the headers of all files can be read on this machine, and no hub is asked.
+
+        ``.bin`` files have none.
+
+        Raises:
+            NormprobeError: an index cannot be read.
+        """
+        from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+        here = self.repository.path_here
+        whole, index = self._explicit or SAFE_WEIGHTS_NAME, here(SAFE_WEIGHTS_INDEX_NAME)
+        if here(whole) is not None or index is None:
+            return here(whole) is not None and whole.endswith(".safetensors")
+        return all(here(file) is not None for file in set(self._weight_map(index).values()))
+
+    @property
     def files(self) -> list[str]:
         """The names of all weight files."""
         return sorted(set(self.file_of.values()))

@@ -1,6 +1,7 @@
 """Find the parts of a model in memory, by its structure or, where that fails, by running it."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pandas as pd
 from torch import nn
@@ -8,6 +9,7 @@ from transformers import BatchFeature
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.structure import find_parts
@@ -15,34 +17,61 @@ from normprobe.model.tracing import TracedParts, trace_parts, verify
 
 
 def find_or_trace(
-    model: nn.Module, named: Mapping[str, object], example: Callable[[], BatchFeature]
+    model: nn.Module,
+    named: Mapping[str, object],
+    example: Callable[[], Mapping[str, Any]],
 ) -> tuple[Parts, str]:
     """Find the parts by structure; where that fails, by a trace.
+
+    A structure without a vision side is believed only where the example holds no pixels.
 
     Args:
         model: on its device.
         named: parts named by hand.
-        example: gives the inputs of one sample with an image; called only for a trace.
+        example: gives the inputs of one sample, with an image if there is one, or raises
+            ``NormprobeError`` where there is none; called only where the structure does not tell.
 
     Returns:
         The parts, and how they were found: ``structure``, ``by hand`` or ``trace``.
 
     Raises:
         NormprobeError: that of ``find_parts``, when parts are named by hand, or when the trace
-            does not find the decoder layers and the text embedding either.
+            fails, too; it says why.
     """
+    if named:
+        return find_parts(model, named=named), "by hand"
     try:
-        return find_parts(model, named=named), "by hand" if named else "structure"
+        parts = find_parts(model)
     except NormprobeError as failure:
-        if named:
-            raise
         try:
-            traced = trace_parts(model, inputs_for(model, example()))
-        except NormprobeError:
-            raise failure from None
-        if traced.decoder_layers is None or traced.text_embedding is None:
-            raise
-        return _as_parts(model, traced), "trace"
+            return _traced(model, example()), "trace"
+        except NormprobeError as second:
+            raise NormprobeError(
+                f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
+                failure.remedy,
+            ) from second
+    if parts.text_embedding is None or parts.vision_encoder or parts.projector:
+        return parts, "structure"
+    try:
+        inputs = example()
+    except NormprobeError:  # nothing to look at, so no image either
+        return parts, "structure"
+    return (_traced(model, inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
+
+
+def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
+    """The parts that a trace finds.
+
+    Raises:
+        NormprobeError: the trace fails, or finds no decoder layers or text embedding.
+    """
+    traced = trace_parts(model, inputs_for(model, inputs))
+    for role in ("decoder_layers", "text_embedding"):
+        if getattr(traced, role) is None:
+            raise NormprobeError(
+                f"no {role.replace('_', ' ')} among what ran", "name the parts by hand"
+            )
+    return _as_parts(model, traced)
 
 
 def verified(model: nn.Module, parts: Parts, example: BatchFeature) -> pd.DataFrame:

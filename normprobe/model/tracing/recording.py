@@ -43,7 +43,7 @@ Recording = dict[tuple[str, int], Call]
 
 
 def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
-    """Run the model on a copy of the inputs, without gradients, dropout and cache.
+    """Run the model without gradients, dropout and cache.
 
     Random numbers that the model draws are the same in every recording. The hooks are removed
     however the forward ends.
@@ -60,7 +60,7 @@ def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     with observing(model), attached(*handles), torch.random.fork_rng(devices):
         torch.manual_seed(0)
-        run_until(model, {name: copied(value) for name, value in inputs.items()})
+        run_until(model, inputs)
     return recorder.recording
 
 
@@ -143,15 +143,6 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from tensors(vars(value))
-
-
-def copied(value: Any) -> Any:
-    """The same with tensors of its own: a model may write into its inputs."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, list | tuple):
-        return type(value)(copied(item) for item in value)
-    return value
 
 
 def _sketches(values: Any) -> list[Sketch]:

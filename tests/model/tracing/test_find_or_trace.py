@@ -53,8 +53,17 @@ def test_where_the_trace_fails_too_the_first_error_is_raised(model):
     def fail():
         raise NormprobeError("no sample has an image", "pass one")
 
-    with pytest.raises(NormprobeError, match="no decoder layers found"):
+    with pytest.raises(NormprobeError, match="no decoder layers found") as failure:
         find_or_trace(model, {}, fail)
+    assert failure.value.problem.endswith("fails, too: no sample has an image")
+    assert failure.value.remedy.startswith("name it by hand")
+
+
+def test_why_a_trace_fails_is_told(model):
+    model.config.text_config.num_hidden_layers += 1
+    inputs = {name: value for name, value in tiny_inputs(model).items() if name != "input_ids"}
+    with pytest.raises(NormprobeError, match=r"no decoder layers found.*fails on these inputs"):
+        find_or_trace(model, {}, lambda: inputs)
 
 
 def test_parts_in_use_beside_a_trace(model):

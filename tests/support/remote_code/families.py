@@ -136,6 +136,28 @@ FAMILIES = {
         UNSEEN_CHAT,
         _processor("processing_unseen", "UnseenProcessor"),
     ),
+    # A language model with tables that no checkpoint holds.
+    "buffers": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_buffers.BuffersConfig",
+            "AutoModelForCausalLM": "modeling_buffers.BuffersForCausalLM",
+        },
+        {},
+    ),
+    # Says nothing of vision but in dicts, marks images by negative ids, changes its inputs.
+    "inplace": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_inplace.InplaceConfig",
+            "AutoModelForCausalLM": "modeling_inplace.InplaceForCausalLM",
+        },
+        {},
+        _vocabulary_in(),
+        ["<|im_user|>", "<|im_system|>", "<|im_assistant|>", "<|im_end|>", "<picture>"],
+        UNSEEN_CHAT,
+        _processor("processing_inplace", "InplaceProcessor"),
+    ),
     "ovis2_5": Family(
         "AutoModelForCausalLM",
         {

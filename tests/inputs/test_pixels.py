@@ -1,0 +1,39 @@
+"""Which inputs hold pixels: known names, else all that is not known to be something else."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
+
+IDS = {"input_ids": torch.zeros(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3)}
+PICTURE = torch.full((1, 3, 4), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ({"pixel_values": PICTURE, "state": torch.ones(1, 7)}, ["pixel_values"]),
+        ({"data": {"ids": torch.zeros(1, 2), "pixel_values": [PICTURE]}}, ["data"]),
+        ({"picture": PICTURE}, ["picture"]),
+        ({"media": {"image": [PICTURE]}}, ["media"]),
+        ({"input_features": PICTURE}, []),
+        ({"weight": torch.tensor(0.5)}, []),
+        ({}, []),
+    ],
+)
+def test_the_names_of_pixels(inputs: dict[str, Any], expected: list[str]) -> None:
+    inputs = IDS | inputs
+    assert list(pixel_inputs(inputs)) == expected
+    changed = with_other_pixels(inputs)
+    same = [name for name, value in inputs.items() if _equal(changed[name], value)]
+    assert same == [name for name in inputs if name not in expected]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_equal(one[name], other[name]) for name in other)
+    if isinstance(one, list):
+        return all(map(_equal, one, other))
+    return torch.equal(one, other)
