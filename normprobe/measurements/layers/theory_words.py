@@ -47,15 +47,15 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
 
 
 def with_interval(value: float, low: float, high: float) -> str:
-    """``1.6 (1.4 to 1.7)``; the value alone where there is no interval."""
+    """``1.6 [1.4, 1.7]``; the value alone where there is no interval."""
     interval = between(low, high)
-    return significant(value, 2) + f" ({interval})" * bool(interval)
+    return significant(value, 2) + f" {interval}" * bool(interval)
 
 
 def between(low: float, high: float) -> str:
-    """``1.4 to 1.7``; empty where there is no interval."""
+    """``[1.4, 1.7]``; empty where there is no interval."""
     ends = [significant(end, 2) for end in (low, high)]
-    return "" if MISSING in ends else " to ".join(ends)
+    return "" if MISSING in ends else f"[{', '.join(ends)}]"
 
 
 def _judgement(assumptions: pd.DataFrame) -> str:

@@ -38,9 +38,9 @@ def test_each_number_with_its_range_interval_layer_and_where_it_holds():
     rows = rows_of(ASSUMPTIONS)
     assert len(rows) == len(ASSUMPTIONS)
     for number, *cells in (
-        ("visual / text norm", ">= 1.25", "2.6", "2.6 to 2.6", "6", "all layers"),
-        ("visual / text |D|", "0.8-1.25", "0.70", "0.70 to 0.70", "1", "none"),
-        ("visual turn, text state", "±0.05", "0.12", "0.12 to 0.12", "6", "1-2"),  # 0.02 a layer
+        ("visual / text norm", ">= 1.25", "2.6", "[2.6, 2.6]", "6", "all layers"),
+        ("visual / text |D|", "0.8-1.25", "0.70", "[0.70, 0.70]", "1", "none"),
+        ("visual turn, text state", "±0.05", "0.12", "[0.12, 0.12]", "6", "1-2"),  # 0.02 a layer
     ):
         assert rows[number].split() == f"{number} {' '.join(cells)}".split()
 

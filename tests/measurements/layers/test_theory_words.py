@@ -74,11 +74,11 @@ def test_quiet_visual_tokens_are_no_imbalance_of_the_papers_kind() -> None:
 
 def test_the_norms_are_put_beside_the_angles_with_their_intervals() -> None:
     assert (
-        "By the norms alone (Eq. 13) text tokens would turn 5.0 (5.0 to 5.0) times as far as "
-        "visual ones in layer 1; measured 8.0 (8.0 to 8.0)." in said(made_tables.theory())
+        "By the norms alone (Eq. 13) text tokens would turn 5.0 [5.0, 5.0] times as far as "
+        "visual ones in layer 1; measured 8.0 [8.0, 8.0]." in said(made_tables.theory())
     )
     later = said(faithful(norm_ratio=[1, 1, 4, 4, 4, 4, 4], angle_ratio=[0, 1, 1, 3, 1, 1, 1]))
-    assert "in layer 3; measured 3.0 (" in later
+    assert "in layer 3; measured 3.0 [" in later
 
 
 def test_the_largest_miss_of_eq_15() -> None:
@@ -86,14 +86,14 @@ def test_the_largest_miss_of_eq_15() -> None:
     theory.loc[2, ["cosine_residual_mean_ci_low", "cosine_residual_mean_ci_high"]] = -0.3, -0.05
     sentence = said(theory)
     assert "Eq. 15 holds in layers 1, 3-6 and is open in layer 2." in sentence
-    assert "the largest miss of Eq. 15 is -0.20 (-0.30 to -0.050), in layer 2." in sentence
+    assert "the largest miss of Eq. 15 is -0.20 [-0.30, -0.050], in layer 2." in sentence
     assert "largest miss" not in said(faithful(cosine_residual_mean=np.nan))
     assert "Eq. 15 does not apply" in said(faithful(cosine_residual_mean=np.nan))
 
 
 def test_the_lag_angle_is_no_evidence() -> None:
     sentence = said(faithful())
-    assert "is 0.12 (0.12 to 0.12) rad after layer 6; by algebra it is never negative" in sentence
+    assert "is 0.12 [0.12, 0.12] rad after layer 6; by algebra it is never negative" in sentence
     few = faithful().assign(lag_angle_samples=5)
     assert "in the 5 of 56 samples that begin with a cosine above 0; by algebra" in said(few)
     assert "lag angle" not in said(faithful(lag_angle_mean=np.nan))
@@ -111,7 +111,7 @@ def test_one_image_has_no_interval_and_says_so() -> None:
 
 def test_one_layer() -> None:
     theory = faithful().query("layer <= 1")
-    assert "the largest miss of Eq. 15 is 0.060 (0.060 to 0.060), in layer 1." in said(theory)
+    assert "the largest miss of Eq. 15 is 0.060 [0.060, 0.060], in layer 1." in said(theory)
 
 
 def test_no_text_or_no_image_says_nothing() -> None:
@@ -121,11 +121,11 @@ def test_no_text_or_no_image_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [
-        ((1.6, 1.43, 1.71), "1.6 (1.4 to 1.7)"),
-        ((-0.1, -0.21, 0.012), "-0.10 (-0.21 to 0.012)"),
+        ((1.6, 1.43, 1.71), "1.6 [1.4, 1.7]"),
+        ((-0.1, -0.21, 0.012), "-0.10 [-0.21, 0.012]"),
         ((1.6, np.nan, np.nan), "1.6"),
     ],
 )
 def test_a_number_with_its_interval(numbers: tuple[float, ...], text: str) -> None:
     assert with_interval(*numbers) == text
-    assert text.endswith(f"({between(*numbers[1:])})" if between(*numbers[1:]) else "1.6")
+    assert text.endswith(between(*numbers[1:]))
