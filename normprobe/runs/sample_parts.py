@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.runs.atomic import write_by_rename, write_failures
+from normprobe.schema import IMAGE
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ MERGED = "samples/samples.parquet"
 _DAMAGED = "damaged-"
 
 #: What is one row: no two rows of a run agree in all of these that it has.
-_KEYS = ("sample_id", "layer", "stage", "group")
+_KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
 _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)

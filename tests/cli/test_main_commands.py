@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from cli.conftest import assert_same_tables
@@ -131,3 +132,19 @@ def test_a_projector_that_is_not_found_is_said(
     assert record["warnings"][:1] == [
         "no projector found: its stages are left out; --projector NAME names one"
     ]
+
+
+def test_several_images_a_sample(run: Run, tmp_path: Path) -> None:
+    result = run("layers", "--data", "pairs", "-b", "2", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert "images.csv" in result.stdout
+    images = pd.read_csv(tmp_path / "out/images.csv")
+    assert set(images["sample_id"]) == {"prompts/animal", "prompts/person"}
+    assert images.groupby(["sample_id", "image"]).size().tolist() == 4 * [7]
+    layers = pd.read_csv(tmp_path / "out/layers.csv")
+    assert "image" not in set(layers["group"])
+    visual = layers[layers["group"] == "visual"].set_index("layer")
+    for layer, rows in images.groupby("layer"):
+        assert rows["tokens"].sum() == visual.loc[layer, "tokens"]
+        mean = np.average(rows["norm_mean"], weights=rows["tokens"])
+        assert mean == pytest.approx(visual.loc[layer, "norm_mean"])
