@@ -324,7 +324,7 @@ def test_an_unknown_measurement_is_not_loaded() -> None:
 
 
 def test_a_run_that_goes_on_needs_its_folder() -> None:
-    with pytest.raises(NormprobeError, match="--resume needs the run folder"):
+    with pytest.raises(NormprobeError, match="only a run in a folder"):
         in_memory().layers("sample", limit=1, resume=True)
 
 

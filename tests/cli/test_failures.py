@@ -186,21 +186,21 @@ def test_an_image_that_is_none(run: Run, tmp_path: Path) -> None:
 def test_a_full_disk_keeps_what_is_there(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.runs import collecting, run_folder
+    from normprobe.runs import collecting, sample_parts
 
     monkeypatch.setattr(collecting, "SECONDS_A_PART", 0.0)
     written: list[Path] = []
-    real = run_folder.write_by_rename
+    real = sample_parts.write_by_rename
 
     def full_after_two_parts(path: Path, data: bytes) -> None:
         if path.suffix == ".parquet":
             written.append(path)
             if len(written) > 2:
                 path.parent.joinpath("no space")  # what the disk says is tested with run_folder
-                raise run_folder.NormprobeError(f"no space left in {path.parent}", "free some")
+                raise sample_parts.NormprobeError(f"no space left in {path.parent}", "free some")
         real(path, data)
 
-    monkeypatch.setattr(run_folder, "write_by_rename", full_after_two_parts)
+    monkeypatch.setattr(sample_parts, "write_by_rename", full_after_two_parts)
     assert_two_lines(run("layers", "-n", "4", "-o", "out"), "no space left")
     assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "partial"
     assert len(list(tmp_path.glob("out/samples/part-*.parquet"))) == 2
