@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -86,12 +87,12 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     def import_and_bridge(class_name: str, module_path: Any, **options: Any) -> type:
         found: type = imported(class_name, module_path, **options)
         for foreign in _classes_of(found):
+            bridge_default_rope(sys.modules[foreign.__module__])
             _bridge_class(foreign)
         return found
 
     for module_name, name, there in _MOVED:
         bridge_moved_name(module_name, name, there)
-    bridge_default_rope()
     _noting.append(bridges)
     try:
         with patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge):
@@ -122,8 +123,11 @@ def bridge_post_init(model_class: Any) -> None:
     @wraps(make)
     def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
-        outermost = next(c for c in type(self).__mro__ if _BRIDGED in vars(c))
-        if outermost is model_class and not hasattr(self, "all_tied_weights_keys"):
+        # Once, in the last of the repository's classes. AutoModel may have copied it to put
+        # `generate` beside it, and a partial load derives from it.
+        last = next(kind for kind in type(self).__mro__ if _BRIDGED in vars(kind))
+        is_last = vars(last)["__init__"] is make_and_finish
+        if is_last and not hasattr(self, "all_tied_weights_keys"):
             _note("post_init")
             self.post_init()
 
@@ -282,16 +286,20 @@ def bridge_config_defaults(config_class: type) -> None:
     config_class.__getattr__ = missing  # type: ignore[attr-defined]
 
 
-def bridge_default_rope() -> None:
-    """Plain rotary tables have no function among those of scaled ones any more."""
-    functions = importlib.import_module("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
-    functions.setdefault("default", _plain_rope)
+def bridge_default_rope(module: ModuleType) -> None:
+    """Plain rotary tables have no function among those of scaled ones any more.
+
+    Only the module's own copy of the list gets one: transformers takes its presence for an answer.
+    """
+    functions = getattr(module, "ROPE_INIT_FUNCTIONS", None)
+    if isinstance(functions, dict) and "default" not in functions:
+        setattr(module, "ROPE_INIT_FUNCTIONS", {**functions, "default": _plain_rope})
 
 
 def _plain_rope(
     config: Any, device: Any = None, seq_len: int | None = None, **_: Any
 ) -> tuple[Any, float]:
-    """The frequencies of a plain rotary table, ``[head size / 2]``, and its attention factor."""
+    """The frequencies of a plain rotary table, ``[turned / 2]``, and its attention factor."""
     import torch
 
     _note("default rope")

@@ -168,12 +168,12 @@ def _of_foreign_code(error: BaseException) -> NormprobeError | None:
 
 def _quiet_libraries() -> None:
     """Loading bars and warnings of the libraries are messages that nobody asked for."""
+    # What a checkpoint's own code calls will change one day: its user cannot change that.
+    warnings.simplefilter("ignore", FutureWarning)
+    logging.getLogger("transformers_modules").setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # To the authors of older code, which comes with a checkpoint.
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-    logging.getLogger("transformers_modules").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

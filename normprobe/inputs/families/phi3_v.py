@@ -8,6 +8,7 @@ of its rows. Every line of visual tokens ends in a learned separator.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 from typing import Any
 
 from normprobe.data.sample import Sample
@@ -20,12 +21,8 @@ parts = {
     "projector": "model.vision_embed_tokens.img_projection",
     "text_embedding": "model.embed_tokens",
     "decoder_layers": "model.layers",
-    "class_rows": 1,
     "positions": "perturbation",  # `visual_mask` marks them
 }
-
-#: Pixels of the side of a crop, and visual tokens along it: constants of its code.
-_CROP, _TOKENS = 336, 12
 
 
 def build(
@@ -49,15 +46,17 @@ def build(
     seen = [one for one in made if "pixel_values" in one]
     if not seen:
         return batch
+    pixels = torch.cat([one["pixel_values"] for one in seen])
     sizes = torch.cat([torch.as_tensor(one["image_sizes"]) for one in seen])
     order = model.config.embd_layer.get("hd_transform_order", "glb_sub")
+    side = isqrt(processor.num_img_tokens)  # of a crop, in tokens
     images = [
-        separators.of_image(height // _CROP * _TOKENS, width // _CROP * _TOKENS, _TOKENS, order)
-        for height, width in sizes.tolist()
+        separators.of_image(*(side * (size // pixels.shape[-1]) for size in image), side, order)
+        for image in sizes.tolist()
     ]
     return {
         **batch,
-        "pixel_values": torch.cat([one["pixel_values"] for one in seen]),
+        "pixel_values": pixels,
         "image_sizes": sizes,
         **separators.masks(batch["input_ids"] < 0, images),
     }

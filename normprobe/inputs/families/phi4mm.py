@@ -24,11 +24,7 @@ parts = {
     "positions": "perturbation",  # `visual_mask` marks them
 }
 
-
 _IMAGE = 200010  # a constant of its code, in no config
-
-#: Pixels of the side of a crop, and visual tokens along it.
-_CROP, _TOKENS = 448, 16
 
 
 def build(
@@ -53,8 +49,12 @@ def build(
     batch["position_ids"] = (batch["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)
     if images:
         order = model.config.embd_layer["image_embd_layer"].get("hd_transform_order", "glb_sub")
-        kept = zip(made["image_sizes"].tolist(), made["image_attention_mask"], strict=True)
-        rows = [separators.of_image(*_grid(size, mask), _TOKENS, order) for size, mask in kept]
+        crop = made["input_image_embeds"].shape[-1]
+        grids = zip(made["image_sizes"].tolist(), made["image_attention_mask"], strict=True)
+        rows = [
+            separators.of_image(*_grid(kept, high // crop, wide // crop), len(kept[0]) // 2, order)
+            for (high, wide), kept in grids
+        ]
         batch |= separators.masks(batch["input_ids"] == _IMAGE, rows)
     return batch
 
@@ -63,13 +63,15 @@ def _is_empty(value: Any) -> bool:
     return value is None or getattr(value, "numel", lambda: len(value))() == 0
 
 
-def _grid(size: Sequence[int], mask: Any) -> tuple[int, int]:
+def _grid(kept: Any, high: int, wide: int) -> tuple[int, int]:
     """Rows and columns of visual tokens of an image, without those of padding.
 
     Args:
-        size: height and width in pixels, padded to whole crops.
-        mask: ``[1 + crops, patches, patches]``, the thumbnail first: 1 where there is no padding.
+        kept: ``[1 + crops, patches, patches]``, the thumbnail first: 0 at padding. Two by two
+            patches make a token.
+        high: crops of the image from top to bottom.
+        wide: from left to right.
     """
-    high, wide = (pixels // _CROP for pixels in size)
-    crops = mask[1 : 1 + high * wide, ::2, ::2].reshape(high, wide, _TOKENS, _TOKENS)
+    tokens = kept[1 : 1 + high * wide, ::2, ::2]
+    crops = tokens.reshape(high, wide, *tokens.shape[1:])
     return int(crops[:, 0, :, 0].sum()), int(crops[0, :, 0, :].sum())
