@@ -14,7 +14,6 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -45,7 +44,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 )
 
 #: What a config held that did not say otherwise, of what is no longer there.
-_CONFIG_DEFAULTS = {
+_CONFIG_DEFAULTS: dict[str, Any] = {
     "add_cross_attention": False,
     "bos_token_id": None,
     "cross_attention_hidden_size": None,
@@ -61,7 +60,7 @@ _CONFIG_DEFAULTS = {
 }
 
 #: What ``rope_scaling`` holds of a table that nothing scales.
-_PLAIN_ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_PLAIN_ROPE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
 _BRIDGED = "_normprobe_bridged"
@@ -238,9 +237,9 @@ def bridge_missing_flash_attention(config: Any) -> None:
 
     Both compute the same; eager is what every model has, and what such repositories name instead.
     """
-    from transformers.utils import is_flash_attn_2_available
+    from transformers.utils import import_utils
 
-    if is_flash_attn_2_available():
+    if import_utils.is_flash_attn_2_available():
         return
     for part in (config, *vars(config).values()):
         if getattr(part, "_attn_implementation", None) == "flash_attention_2":
@@ -264,7 +263,7 @@ def bridge_rope_scaling(config_class: type) -> None:
         if not parameters:
             return None
         kind = parameters.setdefault("type", parameters.get("rope_type", "default"))
-        if kind == "default" and parameters.keys() <= _PLAIN_ROPE:
+        if kind == "default" and parameters.keys() <= set(_PLAIN_ROPE):
             _note("rope_scaling")
             return None
         return parameters
@@ -273,27 +272,29 @@ def bridge_rope_scaling(config_class: type) -> None:
 
 
 def bridge_config_defaults(config_class: type) -> None:
-    """Configs had these fields whether they were set or not."""
+    """Configs had these fields whether they were set or not; those of rotary tables moved."""
     if any("__getattr__" in vars(parent) for parent in config_class.__mro__):
         return
 
     def missing(self: Any, name: str) -> Any:
-        if name not in _CONFIG_DEFAULTS:
+        moved = (vars(self).get("rope_parameters") or {}) if name in _PLAIN_ROPE else {}
+        there = {**_CONFIG_DEFAULTS, **moved}
+        if name not in there:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         _note(f"config.{name}")
-        return _CONFIG_DEFAULTS[name]
+        return there[name]
 
     config_class.__getattr__ = missing  # type: ignore[attr-defined]
 
 
-def bridge_default_rope(module: ModuleType) -> None:
+def bridge_default_rope(module: Any) -> None:
     """Plain rotary tables have no function among those of scaled ones any more.
 
     Only the module's own copy of the list gets one: transformers takes its presence for an answer.
     """
     functions = getattr(module, "ROPE_INIT_FUNCTIONS", None)
     if isinstance(functions, dict) and "default" not in functions:
-        setattr(module, "ROPE_INIT_FUNCTIONS", {**functions, "default": _plain_rope})
+        module.ROPE_INIT_FUNCTIONS = {**functions, "default": _plain_rope}
 
 
 def _plain_rope(

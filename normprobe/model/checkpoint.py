@@ -155,6 +155,8 @@ def open_checkpoint(
             )
             if trust_remote_code:
                 bridge_missing_flash_attention(config)
+    except NormprobeError:
+        raise
     except Exception as error:
         if not (trust_remote_code or isinstance(error, _FAILURES)):
             raise  # none that a config can cause

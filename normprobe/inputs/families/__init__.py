@@ -19,6 +19,7 @@ MODULES = {
     "ovis2_5": "ovis2_5",
     "phi3_v": "phi3_v",
     "phi4mm": "phi4mm",
+    "vila": "vila",
 }
 
 

@@ -50,10 +50,8 @@ def build(
     sizes = torch.cat([torch.as_tensor(one["image_sizes"]) for one in seen])
     order = model.config.embd_layer.get("hd_transform_order", "glb_sub")
     side = isqrt(processor.num_img_tokens)  # of a crop, in tokens
-    images = [
-        separators.of_image(*(side * (size // pixels.shape[-1]) for size in image), side, order)
-        for image in sizes.tolist()
-    ]
+    crops = (sizes // pixels.shape[-1]).tolist()
+    images = [separators.of_image(high * side, wide * side, side, order) for high, wide in crops]
     return {
         **batch,
         "pixel_values": pixels,

@@ -49,4 +49,9 @@ PLACEHOLDERS: dict[str, tuple[str | int, ...]] = {
 }
 
 #: Rows of the image of one sample that pixels do not change: indicators, newlines, separators.
-STRUCTURAL_ROWS = {"ovis2_5": 2, "deepseek_vl_v2": 2 + 1 + 2, "phi4mm": 2 + 1 + 2, "phi3_v": 2 + 1 + 2}
+STRUCTURAL_ROWS = {
+    "ovis2_5": 2,
+    "deepseek_vl_v2": 2 + 1 + 2,
+    "phi4mm": 2 + 1 + 2,
+    "phi3_v": 3 + 1 + 3,
+}

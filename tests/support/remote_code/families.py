@@ -24,7 +24,8 @@ UNSEEN_CHAT = KIMI_CHAT.replace(
 
 #: String contents, which a template joins to other strings.
 PHI_CHAT = (
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 
@@ -258,7 +259,6 @@ FAMILIES = {
         {
             "img_processor": {"name": "clip_vision_model"},
             "embd_layer": {"embedding_cls": "image", "hd_transform_order": "sub_glb"},
-            "_attn_implementation": "flash_attention_2",
         },
         _vocabulary_in(),
         ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),

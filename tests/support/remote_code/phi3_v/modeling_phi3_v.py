@@ -7,7 +7,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 from .configuration_phi3_v import Phi3VConfig
 from .tiny_blocks import Block
 
-PATCH, WIDTH, SIDE = 7, 16, 4
+PATCH, WIDTH, SIDE = 7, 16, 6
 
 
 class CLIPVision(nn.Module):

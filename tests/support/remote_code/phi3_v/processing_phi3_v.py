@@ -6,7 +6,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from .tiny_blocks import pixels_of
 
-CROP, TOKENS = 28, 4
+CROP, TOKENS = 42, 9
 
 
 class Phi3VImageProcessor(BaseImageProcessor):
@@ -26,7 +26,7 @@ class Phi3VImageProcessor(BaseImageProcessor):
             empty = [torch.zeros(3, CROP, CROP)] * (2 - wide)
             crops.append(torch.stack([pixels_of(image, CROP, CROP), *detail, *empty]))
             sizes.append([CROP, CROP * wide])
-        counts = [(2 if wide > CROP else 1) * TOKENS + TOKENS + 5 for _, wide in sizes]
+        counts = [(2 if wide > CROP else 1) * TOKENS + TOKENS + 7 for _, wide in sizes]
         return BatchFeature(
             {
                 "pixel_values": torch.stack(crops),
