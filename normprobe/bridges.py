@@ -10,6 +10,7 @@ All of it only where the code is trusted (``--trust-remote-code``).
 """
 
 import importlib
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

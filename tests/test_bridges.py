@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
@@ -82,18 +80,3 @@ def test_flash_attention_is_asked_for_where_it_is(
     expected = "flash_attention_2" if installed else "eager"
     assert config._attn_implementation == config.vision_config._attn_implementation == expected
     assert config.other._attn_implementation == "sdpa"
-
-
-def test_parameters_alone_are_without_values() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(int(torch.tensor(80.0) / 2), 3)
-            self.register_buffer("table", torch.arange(4.0), persistent=False)
-
-    with bridges.parameters_on_meta():
-        model = Model()
-    assert model.linear.weight.is_meta
-    assert model.linear.in_features == 40
-    assert model.get_buffer("table").tolist() == [0, 1, 2, 3]
-    assert not nn.Linear(2, 2).weight.is_meta
