@@ -10,14 +10,20 @@ All of it only where the code is trusted (``--trust-remote-code``).
 """
 
 import importlib
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
-from transformers import PretrainedConfig, PreTrainedModel, dynamic_module_utils
+from transformers import (
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+    dynamic_module_utils,
+)
 
 #: Where older code imports a name from, the name, and where it is now or what stands for it.
 _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
@@ -38,6 +44,24 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("torch.nn.functional", "List", lambda: typing.List),  # noqa: UP006 the name itself is asked for
 )
 
+#: What a config held that did not say otherwise, of what is no longer there.
+_CONFIG_DEFAULTS: dict[str, Any] = {
+    "add_cross_attention": False,
+    "bos_token_id": None,
+    "cross_attention_hidden_size": None,
+    "decoder_start_token_id": None,
+    "eos_token_id": None,
+    "is_decoder": False,
+    "pad_token_id": None,
+    "pruned_heads": {},
+    "sep_token_id": None,
+    "tie_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "torchscript": False,
+}
+
+#: What ``rope_scaling`` holds of a table that nothing scales.
+_PLAIN_ROPE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
 _BRIDGED = "_normprobe_bridged"
@@ -63,6 +87,7 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     def import_and_bridge(class_name: str, module_path: Any, **options: Any) -> type:
         found: type = imported(class_name, module_path, **options)
         for foreign in _classes_of(found):
+            bridge_default_rope(sys.modules[foreign.__module__])
             _bridge_class(foreign)
         return found
 
@@ -98,12 +123,23 @@ def bridge_post_init(model_class: Any) -> None:
     @wraps(make)
     def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
-        if type(self) is model_class and not hasattr(self, "all_tied_weights_keys"):
+        # Once, in the last of the repository's classes. AutoModel may have copied it to put
+        # `generate` beside it, and a partial load derives from it.
+        last = next(kind for kind in type(self).__mro__ if _BRIDGED in vars(kind))
+        is_last = vars(last)["__init__"] is make_and_finish
+        if is_last and not hasattr(self, "all_tied_weights_keys"):
             _note("post_init")
-            bridge_tied_keys(self)
             self.post_init()
 
+    finish = model_class.post_init
+
+    @wraps(finish)
+    def bridge_and_finish(self: Any) -> None:
+        bridge_tied_keys(self)
+        finish(self)
+
     model_class.__init__ = make_and_finish
+    model_class.post_init = bridge_and_finish
 
 
 def bridge_tie_weights(model_class: type) -> None:
@@ -137,6 +173,43 @@ def bridge_tied_keys(model: Any) -> None:
         model._tied_weights_keys = {}
 
 
+def bridge_building(model_class: Any) -> None:
+    """Transformers 5 builds models on the meta device, where no tensor has values.
+
+    Older code computes with tensors while it is built: sizes of layers, positions, rotary tables.
+    Here only parameters are without values.
+    """
+    import torch
+    from accelerate import init_empty_weights
+
+    contexts = model_class.get_init_context.__func__
+
+    @classmethod  # type: ignore[misc]
+    def with_values(cls: Any, *arguments: Any, **options: Any) -> list[Any]:
+        asked = contexts(cls, *arguments, **options)
+        kept = [context for context in asked if not isinstance(context, torch.device)]
+        on_meta = len(kept) < len(asked)
+        return [*kept, init_empty_weights(include_buffers=False)] if on_meta else kept
+
+    model_class.get_init_context = with_values
+
+
+def bridge_generation(model_class: Any) -> None:
+    """Models without a head had ``prepare_inputs_for_generation``, which peft asks them for."""
+    name = "prepare_inputs_for_generation"
+    if hasattr(model_class, name):
+        return
+    look_up = model_class.__getattr__
+
+    def look_further(self: Any, wanted: str) -> Any:
+        if wanted != name:
+            return look_up(self, wanted)
+        _note(name)
+        return partial(GenerationMixin.prepare_inputs_for_generation, self)
+
+    model_class.__getattr__ = look_further
+
+
 def bridge_parallelizable(model_class: type) -> None:
     """``is_parallelizable`` went: older classes read it of the language model inside them."""
     del model_class
@@ -154,10 +227,32 @@ def bridge_class_attributes(model_class: type) -> None:
             setattr(model_class, name, False)
 
 
+def bridge_flash_attention(model_class: Any) -> None:
+    """What says that a model runs with flash attention has another name."""
+    if getattr(model_class, "_supports_flash_attn_2", False) is True:
+        model_class._supports_flash_attn = True
+
+
+def bridge_missing_flash_attention(config: Any) -> None:
+    """A config that asks for flash attention gets the eager one where there is none.
+
+    Both compute the same; eager is what every model has, and what such repositories name instead.
+    """
+    from transformers.utils import import_utils
+
+    if import_utils.is_flash_attn_2_available():
+        return
+    for part in (config, *vars(config).values()):
+        if getattr(part, "_attn_implementation", None) == "flash_attention_2":
+            part._attn_implementation = "eager"
+            _note("eager attention (flash_attn is not installed)")
+
+
 def bridge_rope_scaling(config_class: type) -> None:
     """``rope_scaling`` of plain rotary tables became a dict of type default; it was None.
 
-    Of others it has lost ``type``, which older code reads, to ``rope_type``.
+    Of others it has lost ``type``, which older code reads, to ``rope_type``. Such code may also
+    write into the dict, so it gets the one that the config keeps.
     """
     standard: Any = getattr(PretrainedConfig, "rope_scaling", None)
     if not isinstance(standard, property) or standard.fget is None:
@@ -165,15 +260,55 @@ def bridge_rope_scaling(config_class: type) -> None:
     standard_read = standard.fget
 
     def read(self: Any) -> Any:
-        parameters = standard_read(self) or {}
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if kind == "default":
-            if parameters:
-                _note("rope_scaling")
+        parameters = standard_read(self)
+        if not parameters:
             return None
-        return {**parameters, "type": kind}
+        kind = parameters.setdefault("type", parameters.get("rope_type", "default"))
+        if kind == "default" and parameters.keys() <= set(_PLAIN_ROPE):
+            _note("rope_scaling")
+            return None
+        return parameters
 
     config_class.rope_scaling = property(read, standard.fset)  # type: ignore[attr-defined]
+
+
+def bridge_config_defaults(config_class: type) -> None:
+    """Configs had these fields whether they were set or not; those of rotary tables moved."""
+    if any("__getattr__" in vars(parent) for parent in config_class.__mro__):
+        return
+
+    def missing(self: Any, name: str) -> Any:
+        moved = (vars(self).get("rope_parameters") or {}) if name in _PLAIN_ROPE else {}
+        there = {**_CONFIG_DEFAULTS, **moved}
+        if name not in there:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        _note(f"config.{name}")
+        return there[name]
+
+    config_class.__getattr__ = missing  # type: ignore[attr-defined]
+
+
+def bridge_default_rope(module: Any) -> None:
+    """Plain rotary tables have no function among those of scaled ones any more.
+
+    Only the module's own copy of the list gets one: transformers takes its presence for an answer.
+    """
+    functions = getattr(module, "ROPE_INIT_FUNCTIONS", None)
+    if isinstance(functions, dict) and "default" not in functions:
+        module.ROPE_INIT_FUNCTIONS = {**functions, "default": _plain_rope}
+
+
+def _plain_rope(
+    config: Any, device: Any = None, seq_len: int | None = None, **_: Any
+) -> tuple[Any, float]:
+    """The frequencies of a plain rotary table, ``[turned / 2]``, and its attention factor."""
+    import torch
+
+    _note("default rope")
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    turned = int(head * getattr(config, "partial_rotary_factor", 1.0))
+    powers = torch.arange(0, turned, 2, dtype=torch.int64).to(device, torch.float) / turned
+    return 1.0 / config.rope_theta**powers, 1.0
 
 
 def _bridge_class(foreign: type) -> None:
@@ -187,8 +322,12 @@ def _bridge_class(foreign: type) -> None:
                 bridge_tie_weights(foreign)
                 bridge_parallelizable(foreign)
                 bridge_class_attributes(foreign)
+                bridge_flash_attention(foreign)
+                bridge_generation(foreign)
+                bridge_building(foreign)
             elif issubclass(foreign, PretrainedConfig):
                 bridge_rope_scaling(foreign)
+                bridge_config_defaults(foreign)
             else:
                 return
         finally:

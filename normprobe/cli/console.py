@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
@@ -167,6 +168,9 @@ def _of_foreign_code(error: BaseException) -> NormprobeError | None:
 
 def _quiet_libraries() -> None:
     """Loading bars and warnings of the libraries are messages that nobody asked for."""
+    # What a checkpoint's own code calls will change one day: its user cannot change that.
+    warnings.simplefilter("ignore", FutureWarning)
+    logging.getLogger("transformers_modules").setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -76,6 +76,11 @@ class Checkpoint:
         return f"{self.typed} --trust-remote-code" if self.trust_remote_code else self.typed
 
     @property
+    def own_code(self) -> bool:
+        """Whether the code of the model is not that of transformers."""
+        return is_own_code(self.config)
+
+    @property
     def local_folders(self) -> list[str]:
         """The folders on this machine that it is read from, adapters last."""
         folders = [self.source, self.adapter, self.alignment and self.alignment.folder]
@@ -107,7 +112,7 @@ def open_checkpoint(
     """
     from transformers import AutoConfig, PretrainedConfig
 
-    from normprobe.bridges import foreign_code
+    from normprobe.bridges import bridge_missing_flash_attention, foreign_code
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
@@ -148,6 +153,10 @@ def open_checkpoint(
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
+            if trust_remote_code:
+                bridge_missing_flash_attention(config)
+    except NormprobeError:
+        raise
     except Exception as error:
         if not (trust_remote_code or isinstance(error, _FAILURES)):
             raise  # none that a config can cause
@@ -163,6 +172,11 @@ def open_checkpoint(
         alignment=config_settings(config),
         bridges=bridges,
     )
+
+
+def is_own_code(config: Any) -> bool:
+    """Whether a config is of a class that transformers does not bring."""
+    return not type(config).__module__.startswith("transformers.")
 
 
 def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> None:

@@ -22,7 +22,13 @@ from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.processor import load_processor
 from normprobe.inputs.vocabulary import special_token_ids, vocabulary_ids
-from normprobe.model.checkpoint import LANGUAGE_MODEL, SPECIMEN, VISION_ENCODER, Checkpoint
+from normprobe.model.checkpoint import (
+    LANGUAGE_MODEL,
+    SPECIMEN,
+    VISION_ENCODER,
+    Checkpoint,
+    is_own_code,
+)
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.build import build_on_meta
@@ -378,7 +384,7 @@ def _builder(
         processor,
         system,
         model_type=getattr(config, "model_type", None),
-        own_code=not type(config).__module__.startswith("transformers."),
+        own_code=is_own_code(config),
         inputs_file=inputs_file,
         model=model,
     )

@@ -9,6 +9,7 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, inputs_file
 
 #: The file of a family, by ``config.model_type``.
 MODULES = {
+    "Keye": "keye",
     "deepseek_vl_v2": "deepseek_vl_v2",
     "idefics": "idefics",
     "kimi_vl": "kimi_vl",
@@ -16,7 +17,9 @@ MODULES = {
     "molmo": "molmo",
     "moonvit": "moonvit",
     "ovis2_5": "ovis2_5",
+    "phi3_v": "phi3_v",
     "phi4mm": "phi4mm",
+    "vila": "vila",
 }
 
 

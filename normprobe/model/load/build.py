@@ -13,22 +13,23 @@ if TYPE_CHECKING:
 
 
 def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
-    """The modules of a model on the meta device, from the config alone: they hold no values.
+    """The modules of a model from the config alone: their parameters hold no values.
+
+    Nor do the buffers of a model of transformers. Code of a repository may need the values of those
+    while it is built.
 
     Raises:
         NormprobeError: when the config does not describe a model that can be built.
     """
     import torch
+    from accelerate import init_empty_weights
 
     from normprobe.bridges import foreign_code
-    from normprobe.model.load.versions import meta_device_safe_creation_ops
 
-    # As transformers does it: code that asks for a value while it is built gets one.
     with (
         explained_failures(checkpoint),
         foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
-        torch.device("meta"),
-        meta_device_safe_creation_ops(),
+        init_empty_weights(include_buffers=False) if checkpoint.own_code else torch.device("meta"),
     ):
         model: Any = auto_class(checkpoint).from_config(
             checkpoint.config, trust_remote_code=checkpoint.trust_remote_code

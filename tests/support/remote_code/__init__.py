@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from normprobe.bridges import foreign_code
+from normprobe.model.checkpoint import open_checkpoint
 from support.remote_code.families import FAMILIES
 from support.remote_code.tokenizer import byte_tokenizer
 
@@ -20,8 +22,6 @@ HERE = Path(__file__).parent
 
 def make_repository(family: str, folder: Path) -> Path:
     """Write a checkpoint that loads with ``trust_remote_code``, weights included."""
-    import transformers
-
     spec = FAMILIES[family]
     folder.mkdir(parents=True)
     for source in ("shared", *spec.code, family):
@@ -35,12 +35,20 @@ def make_repository(family: str, folder: Path) -> Path:
     _write(folder / "config.json", {**config, "model_type": family, "auto_map": spec.auto_map})
     for name, content in spec.files.items():
         _write(folder / name, content)
-    auto = getattr(transformers, spec.auto_class)
-    loaded = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    model = auto.from_config(loaded, trust_remote_code=True)
+    model = _built(family, folder)
     randomise(model)
     model.save_pretrained(folder)
     return folder
+
+
+def _built(family: str, folder: Path) -> nn.Module:
+    import transformers
+
+    config = open_checkpoint(str(folder), trust_remote_code=True).config
+    with foreign_code(True, []):
+        auto = getattr(transformers, FAMILIES[family].auto_class)
+        model: nn.Module = auto.from_config(config, trust_remote_code=True)
+    return model
 
 
 @torch.no_grad()

@@ -28,6 +28,13 @@ PARTS = {
         "model.embed_tokens",
         "model.layers",
     ),
+    "phi3_v": ExpectedParts(
+        "model.vision_embed_tokens.img_processor",
+        "model.vision_embed_tokens.img_projection",
+        "model.embed_tokens",
+        "model.layers",
+        class_rows=1,
+    ),
 }
 
 #: Tokens whose rows belong to an image, as text or as an id of the code alone.
@@ -38,7 +45,13 @@ PLACEHOLDERS: dict[str, tuple[str | int, ...]] = {
     "molmo": ("<im_patch>",),
     "deepseek_vl_v2": ("<image>",),
     "phi4mm": (200010,),
+    "phi3_v": (-1,),
 }
 
 #: Rows of the image of one sample that pixels do not change: indicators, newlines, separators.
-STRUCTURAL_ROWS = {"ovis2_5": 2, "deepseek_vl_v2": 2 + 1 + 2, "phi4mm": 2 + 1 + 2}
+STRUCTURAL_ROWS = {
+    "ovis2_5": 2,
+    "deepseek_vl_v2": 2 + 1 + 2,
+    "phi4mm": 2 + 1 + 2,
+    "phi3_v": 3 + 1 + 3,
+}

@@ -22,6 +22,13 @@ UNSEEN_CHAT = KIMI_CHAT.replace(
     "<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<picture>"
 )
 
+#: String contents, which a template joins to other strings.
+PHI_CHAT = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
 #: A language model small enough for milliseconds.
 LANGUAGE = {
     "hidden_size": 32,
@@ -230,10 +237,32 @@ FAMILIES = {
             "AutoModelForCausalLM": "modeling_phi4mm.Phi4MMForCausalLM",
         },
         # The image token is a constant of the code, far behind the bytes.
-        {**LANGUAGE, "hidden_size": 16, "head_dim": 4, "vocab_size": 200064},
+        {
+            **LANGUAGE,
+            "hidden_size": 16,
+            "head_dim": 4,
+            "vocab_size": 200064,
+            "embd_layer": {"image_embd_layer": {"hd_transform_order": "sub_glb"}},
+            "vision_lora": {"r": 2, "lora_alpha": 8},
+        },
         special_tokens=("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
         files=_processor(
             "processing_phi4mm", "Phi4MMProcessor", "processing_phi4mm.Phi4MMImageProcessor"
         ),
+    ),
+    "phi3_v": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_phi3_v.Phi3VConfig",
+            "AutoModelForCausalLM": "modeling_phi3_v.Phi3VForCausalLM",
+        },
+        {
+            "img_processor": {"name": "clip_vision_model"},
+            "embd_layer": {"embedding_cls": "image", "hd_transform_order": "sub_glb"},
+        },
+        _vocabulary_in(),
+        ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+        PHI_CHAT,
+        _processor("processing_phi3_v", "Phi3VProcessor", "processing_phi3_v.Phi3VImageProcessor"),
     ),
 }

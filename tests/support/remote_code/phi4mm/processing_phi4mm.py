@@ -25,7 +25,7 @@ class Phi4MMImageProcessor(BaseImageProcessor):
             {
                 "input_image_embeds": torch.stack(crops),
                 "image_sizes": torch.tensor([[28, 28]] * len(images)),
-                "image_attention_mask": torch.ones(len(images), 2, 2, 2),
+                "image_attention_mask": torch.ones(len(images), 2, 4, 4),
             }
         )
 
@@ -38,8 +38,11 @@ class Phi4MMProcessor(ProcessorMixin):
 
     def __call__(self, text, images=None, return_tensors=None):
         rows = [self._ids(prompt) for prompt in text]
-        masks = [torch.ones_like(row) for row in rows]
-        pixels = {} if images is None else self.image_processor.preprocess(images)
+        masks = [torch.ones_like(row, dtype=torch.bool) for row in rows]
+        none = torch.tensor([])
+        pixels = {"input_image_embeds": none, "image_sizes": none, "image_attention_mask": none}
+        if images is not None:
+            pixels = self.image_processor.preprocess(images)
         return BatchFeature(
             {
                 "input_ids": pad_sequence(
@@ -50,6 +53,8 @@ class Phi4MMProcessor(ProcessorMixin):
                 ),
                 "attention_mask": pad_sequence(masks, batch_first=True, padding_side="left"),
                 "input_mode": torch.tensor([0 if images is None else 1]),
+                "input_audio_embeds": none,
+                "num_img_tokens": [ROWS for _ in images or []],
                 **pixels,
             }
         )

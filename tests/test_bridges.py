@@ -1,0 +1,82 @@
+"""What older code finds on transformers 5, bridge by bridge."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.utils import import_utils
+
+from normprobe import bridges
+
+
+def older_config(**fields: Any) -> Any:
+    """A config as code for transformers 4 writes them, bridged."""
+
+    class OlderConfig(PretrainedConfig):
+        model_type = "older"
+
+        def __init__(self, rope_scaling: Any = None, rope_theta: float = 100.0, **kwargs: Any):
+            self.rope_theta, self.rope_scaling = rope_theta, rope_scaling
+            super().__init__(**kwargs)
+            if self.rope_scaling is not None and self.rope_scaling.get("type") == "mrope":
+                self.rope_scaling["type"] = "default"
+                self.rope_scaling["rope_type"] = self.rope_scaling["type"]
+
+    bridges.bridge_rope_scaling(OlderConfig)
+    bridges.bridge_config_defaults(OlderConfig)
+    return OlderConfig(**fields)
+
+
+def test_a_config_has_the_fields_that_each_had() -> None:
+    config = older_config()
+    assert config.pad_token_id is None
+    assert config.tie_word_embeddings is True
+    assert older_config(pad_token_id=7).pad_token_id == 7
+    assert older_config(tie_word_embeddings=False).tie_word_embeddings is False
+    with pytest.raises(AttributeError, match="'OlderConfig' object has no attribute 'nonsense'"):
+        config.nonsense  # noqa: B018
+
+
+def test_plain_rotary_tables_have_no_scaling() -> None:
+    assert older_config().rope_scaling is None
+    assert older_config(rope_scaling={"type": "default"}).rope_scaling is None
+
+
+def test_rope_scaling_has_its_type_under_both_names() -> None:
+    scaling = older_config(rope_scaling={"rope_type": "linear", "factor": 2.0}).rope_scaling
+    assert (scaling["type"], scaling["rope_type"], scaling["factor"]) == ("linear", "linear", 2.0)
+
+
+def test_what_older_code_writes_into_rope_scaling_stays() -> None:
+    """As Keye-VL does: its sections stay, and its type becomes that of a plain table."""
+    scaling = older_config(rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]}).rope_scaling
+    assert scaling["type"] == scaling["rope_type"] == "default"
+    assert scaling["mrope_section"] == [2, 3, 3]
+
+
+def test_the_function_of_plain_rotary_tables() -> None:
+    module: Any = ModuleType("older")
+    module.ROPE_INIT_FUNCTIONS = ROPE_INIT_FUNCTIONS
+    bridges.bridge_default_rope(module)
+    config = older_config(hidden_size=64, num_attention_heads=4, partial_rotary_factor=0.5)
+    table, factor = module.ROPE_INIT_FUNCTIONS["default"](config, "cpu")
+    assert factor == 1.0
+    np.testing.assert_allclose(table, [100.0 ** -(i / 8) for i in (0, 2, 4, 6)], rtol=1e-6)
+    assert "default" not in ROPE_INIT_FUNCTIONS  # transformers itself would take it for its own
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_flash_attention_is_asked_for_where_it_is(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_utils, "is_flash_attn_2_available", lambda: installed)
+    config = older_config(attn_implementation="flash_attention_2")
+    config.vision_config = older_config(attn_implementation="flash_attention_2")
+    config.other = older_config(attn_implementation="sdpa")
+    bridges.bridge_missing_flash_attention(config)
+    expected = "flash_attention_2" if installed else "eager"
+    assert config._attn_implementation == config.vision_config._attn_implementation == expected
+    assert config.other._attn_implementation == "sdpa"
