@@ -104,7 +104,11 @@ def bridge_post_init(model_class: Any) -> None:
     @wraps(make)
     def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
-        if type(self) is model_class and not hasattr(self, "all_tied_weights_keys"):
+        # Once, in the last of the repository's classes. AutoModel may have copied it to put
+        # `generate` beside it, and a partial load derives from it.
+        last = next(kind for kind in type(self).__mro__ if _BRIDGED in vars(kind))
+        is_last = vars(last)["__init__"] is make_and_finish
+        if is_last and not hasattr(self, "all_tied_weights_keys"):
             _note("post_init")
             bridge_tied_keys(self)
             self.post_init()

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -121,6 +122,8 @@ def _known(error: BaseException) -> NormprobeError | None:
 
 def _quiet_libraries() -> None:
     """Loading bars and warnings of the libraries are messages that nobody asked for."""
+    # What a checkpoint's own code calls will change one day: its user cannot change that.
+    warnings.simplefilter("ignore", FutureWarning)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

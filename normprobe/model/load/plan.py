@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.structure import find_parts
@@ -117,10 +118,11 @@ def plan_loading(
         return LoadPlan(
             checkpoint, type(model), weights, None, because="the checkpoint is quantised"
         )
-    model_class = partial_class(type(model), without)
+    model_class = partial_class(type(model), without, checkpoint.config.name_or_path)
     dtype = _stored_dtype(checkpoint, weights)
     try:
-        keys, report = dry_run(model_class, checkpoint.config, weights, dtype)
+        with foreign_code(checkpoint.trust_remote_code, checkpoint.bridges):
+            keys, report = dry_run(model_class, checkpoint.config, weights, dtype)
     except NormprobeError:
         raise
     except Exception as error:  # a model class may do anything with tensors without values
