@@ -20,14 +20,11 @@ from support.reference import layers_table, members, norm, observe_layers
 from support.remote_code import FAMILIES
 from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
 from support.remote_code.observed import Observed, observe
-from transformers import AutoModel, AutoModelForCausalLM
+from support.remote_code.opened import opened
 from typer.testing import Result
 
 from normprobe import probe_interface, schema
 from normprobe.data.data_set import open_data
-from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
-from normprobe.inputs.processor import load_processor
 
 Run = Callable[..., Result]
 Repository = Callable[[str], Path]
@@ -39,11 +36,10 @@ every_family = pytest.mark.parametrize("family", PARTS)
 @cache
 def observed(family: str, folder: Path, one_by_one: bool) -> list[Observed]:
     """The first two samples, each alone or both in one batch."""
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
-    processor = load_processor(str(folder), trust_remote_code=True)
+    builder = opened(folder)
     samples = list(open_data("sample", limit=2, seed=42))
     groups = [[sample] for sample in samples] if one_by_one else [samples]
-    return [observe(family, model, processor, group) for group in groups]
+    return [observe(family, builder, group) for group in groups]
 
 
 @every_family
@@ -96,8 +92,8 @@ def interface_rows(samples: list[Observed]) -> dict[tuple[str, str], Any]:
     """Norms of the rows of each stage and group, of all samples together."""
     rows: dict[tuple[str, str], list[Any]] = {}
     for seen in samples:
-        for stage, calls in seen.vision.items():
-            rows.setdefault((stage, schema.VISUAL), []).extend(map(norm, calls))
+        for key, calls in seen.vision.items():
+            rows.setdefault(key, []).extend(map(norm, calls))
         entered = seen.states.layers[0].entered
         for group, chosen in members(seen.groups).items():
             rows.setdefault((schema.DECODER_INPUT, group), []).append(norm(entered[chosen]))
@@ -135,13 +131,9 @@ def test_bare_moonvit(repository: Repository, run: Run, tmp_path: Path) -> None:
 
 
 def test_moonvit_gives_a_list_with_a_tensor_for_each_image(repository: Repository) -> None:
-    folder = repository("moonvit")
-    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
-    processor = load_processor(str(folder), trust_remote_code=True)
-    samples = list(open_data("sample", limit=2))
-    file = family_file("moonvit")
-    inputs = InputBuilder(processor, inputs_file=file).build(samples)
-    table = probe_interface(model, inputs)
+    builder = opened(repository("moonvit"))
+    inputs = builder.build(list(open_data("sample", limit=2)))
+    table = probe_interface(builder.model, inputs)
     assert table["tokens"].tolist() == [2 * 4 * 6]
 
 

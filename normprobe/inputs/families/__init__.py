@@ -10,6 +10,7 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, inputs_file
 #: The file of a family, by ``config.model_type``.
 MODULES = {
     "deepseek_vl_v2": "deepseek_vl_v2",
+    "internvl_chat": "internvl_chat",
     "kimi_vl": "kimi_vl",
     "minicpmv": "minicpmv",
     "molmo": "molmo",

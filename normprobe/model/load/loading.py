@@ -63,7 +63,7 @@ def load_model(
         source = None
     trusted = foreign_code(checkpoint.trust_remote_code, checkpoint.bridges)
     with explained_failures(checkpoint), trusted:
-        loaded: tuple[Any, Mapping[str, Any]] = plan.model_class.from_pretrained(
+        loaded: tuple[nn.Module, Mapping[str, Any]] = plan.model_class.from_pretrained(
             source,
             config=checkpoint.config,
             output_loading_info=True,
@@ -71,8 +71,6 @@ def load_model(
             **arguments,
         )
     model, report = loaded
-    # Where no source was passed, its own code and printed commands would meet the name "None".
-    model.config.name_or_path = model.name_or_path = checkpoint.source
     refuse_missing(checkpoint, report)
     refuse_unread(checkpoint, model)
     if plan.keys is not None:
@@ -82,8 +80,7 @@ def load_model(
         model = merge_adapter(checkpoint, model)
     put_norm_back(checkpoint, plan.weights, model)
     refuse_non_finite(checkpoint, model)
-    loaded_model: nn.Module = model.eval()
-    return loaded_model
+    return model.eval()
 
 
 def load_aligned(

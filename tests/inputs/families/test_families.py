@@ -12,16 +12,15 @@ import pytest
 import torch
 from support.capture import replaced_forward
 from support.remote_code.expected import PARTS
-from transformers import AutoModel, AutoModelForCausalLM
+from support.remote_code.opened import opened
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs import families
-from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import MODULES, family_file
 from normprobe.inputs.families.molmo import stacked
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
-from normprobe.inputs.processor import load_processor
+from normprobe.schema import MASKS
 
 every_family = pytest.mark.parametrize("family", PARTS)
 every_own_way = pytest.mark.parametrize("family", [name for name in MODULES if name in PARTS])
@@ -36,18 +35,8 @@ def samples():
 @pytest.fixture(scope="module")
 def builder(repository):
     """``builder(family)`` makes the inputs of a family, with its processor and model."""
-
-    @cache
-    def load(family):
-        load = family_file(family).load_processor
-        processor = load_processor(str(repository(family)), trust_remote_code=True, load=load)
-        return processor, model_of(family, repository)
-
-    def make(family, system=None):
-        processor, model = load(family)
-        return InputBuilder(processor, system, family, True, family_file(family), model)
-
-    return make
+    load = cache(lambda family: opened(repository(family)))
+    return lambda family, system=None: replace(load(family), system=system)
 
 
 def text_of(processor, inputs):
@@ -56,18 +45,12 @@ def text_of(processor, inputs):
     return tokenizer.decode([int(token) for token in ids if 0 <= token < len(tokenizer)])
 
 
-def model_of(family, repository):
-    auto = AutoModel if family == "moonvit" else AutoModelForCausalLM
-    return auto.from_pretrained(repository(family), trust_remote_code=True).eval()
-
-
-def last_states(family, repository, inputs):
+def last_states(family, model, inputs):
     """What the last decoder layer gives at the tokens that are no padding, sample by sample."""
-    model = model_of(family, repository)
     last = model.get_submodule(PARTS[family].decoder_layers)[-1]
     seen = []
     with torch.no_grad(), replaced_forward(last, lambda entered, output: seen.append(entered)):
-        model(**inputs)
+        model(**{name: value for name, value in inputs.items() if name not in MASKS})
     masks = inputs["attention_mask"].bool().numpy()
     return [state[mask] for state, mask in zip(seen[0], masks, strict=True)]
 
@@ -97,12 +80,12 @@ def test_asking_for_no_family_imports_none():
 
 
 @every_family
-def test_a_batch_holds_what_its_samples_hold(family, builder, repository, samples):
+def test_a_batch_holds_what_its_samples_hold(family, builder, samples):
     """Neither padding nor the other sample changes a state."""
-    together = last_states(family, repository, builder(family).build(samples))
+    made = builder(family)
+    together = last_states(family, made.model, made.build(samples))
     for sample, state in zip(samples, together, strict=True):
-        inputs = builder(family).build([sample])
-        (alone,) = last_states(family, repository, inputs)
+        (alone,) = last_states(family, made.model, made.build([sample]))
         np.testing.assert_allclose(state, alone, rtol=1e-4, atol=1e-4)
 
 
@@ -114,10 +97,10 @@ def test_the_prompt_is_in_the_text(family, builder, samples):
 
 
 @every_family
-def test_text_alone(family, builder, repository, samples):
-    sample = replace(samples[0], images=())
-    inputs = builder(family).build([sample])
-    (state,) = last_states(family, repository, inputs)
+def test_text_alone(family, builder, samples):
+    made = builder(family)
+    inputs = made.build([replace(samples[0], images=())])
+    (state,) = last_states(family, made.model, inputs)
     assert np.isfinite(state).all()
 
 

@@ -28,6 +28,13 @@ PARTS = {
         "model.embed_tokens",
         "model.layers",
     ),
+    "internvl_chat": ExpectedParts(
+        "vision_model",
+        "mlp1",
+        "language_model.model.embed_tokens",
+        "language_model.model.layers",
+        class_rows=1,
+    ),
 }
 
 #: Tokens whose rows belong to an image, as text or as an id of the code alone.
@@ -38,6 +45,7 @@ PLACEHOLDERS: dict[str, tuple[str | int, ...]] = {
     "molmo": ("<im_patch>",),
     "deepseek_vl_v2": ("<image>",),
     "phi4mm": (200010,),
+    "internvl_chat": ("<IMG_CONTEXT>",),
 }
 
 #: Rows of the image of one sample that pixels do not change: indicators, newlines, separators.

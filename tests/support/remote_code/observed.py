@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from normprobe import schema
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
 from support.capture import Array, Layer, States, to_numpy
 from support.reference import PADDING, Groups
 from support.remote_code.expected import PARTS, PLACEHOLDERS
@@ -39,26 +38,24 @@ class Call:
 class Observed:
     states: States
     groups: Groups
-    vision: dict[str, list[Array]] = field(default_factory=dict)  # rows, by stage
+    vision: dict[tuple[str, str], list[Array]] = field(default_factory=dict)  # by stage, group
 
 
-def observe(family: str, model: nn.Module, processor: Any, samples: Sequence[Sample]) -> Observed:
+def observe(family: str, builder: InputBuilder, samples: Sequence[Sample]) -> Observed:
     """Run the model on the samples as one batch, and once more on inverted images."""
-    builder = InputBuilder(processor, None, family, True, family_file(family), model)
     inputs = builder.build(samples)
-    states, vision = _run(family, model, inputs)
+    states, vision = _run(family, builder.model, inputs)
     inverted = [
         replace(sample, images=tuple(map(ImageOps.invert, sample.images))) for sample in samples
     ]
-    others, _ = _run(family, model, builder.build(inverted))
+    others, _ = _run(family, builder.model, builder.build(inverted))
     moved = (states.layers[0].entered != others.layers[0].entered).any(axis=-1)
-    return Observed(states, _groups(family, processor, inputs, moved), vision)
+    return Observed(states, _groups(family, builder.tokenizer, inputs, moved), vision)
 
 
 def _groups(
-    family: str, processor: Any, inputs: Mapping[str, Any], moved: NDArray[np.bool_]
+    family: str, tokenizer: Any, inputs: Mapping[str, Any], moved: NDArray[np.bool_]
 ) -> Groups:
-    tokenizer = getattr(processor, "tokenizer", processor)
     ids = inputs.get("data", inputs)["input_ids"].numpy()
     places = [
         tokenizer.convert_tokens_to_ids(place) if isinstance(place, str) else place
@@ -75,7 +72,7 @@ def _groups(
 @torch.no_grad()
 def _run(
     family: str, model: nn.Module, inputs: Mapping[str, Any]
-) -> tuple[States, dict[str, list[Array]]]:
+) -> tuple[States, dict[tuple[str, str], list[Array]]]:
     parts = PARTS[family]
     assert parts.decoder_layers and parts.vision_encoder and parts.projector
     with ExitStack() as stack:
@@ -85,18 +82,22 @@ def _run(
         ]
         encoder = stack.enter_context(_calls(model.get_submodule(parts.vision_encoder)))
         projector = stack.enter_context(_calls(model.get_submodule(parts.projector)))
-        model(**inputs)
+        model(**{name: value for name, value in inputs.items() if name not in schema.MASKS})
     states = States(
         layers=[Layer(call.entered, _numbers(call.output)) for (call,) in layers]  # type: ignore[arg-type]
     )
     kept = next((call.kwargs.get("patch_attention_mask") for call in encoder), None)
     projected = [call for call in projector if call.entered is not None]
+    encoded, first = [_numbers(call.output) for call in encoder], parts.class_rows
     vision = {
-        schema.VISION_ENCODER: [_rows(_numbers(call.output), kept) for call in encoder],
-        schema.PROJECTOR_INPUT: [_rows(call.entered, kept) for call in projected],
-        schema.PROJECTOR_OUTPUT: [_rows(_numbers(call.output), None) for call in projected],
+        (schema.VISION_ENCODER, schema.SPECIAL): [_rows(x[..., :first, :], None) for x in encoded],
+        (schema.VISION_ENCODER, schema.VISUAL): [_rows(x[..., first:, :], kept) for x in encoded],
+        (schema.PROJECTOR_INPUT, schema.VISUAL): [_rows(x.entered, kept) for x in projected],
+        (schema.PROJECTOR_OUTPUT, schema.VISUAL): [
+            _rows(_numbers(x.output), None) for x in projected
+        ],
     }
-    return states, vision
+    return states, {key: rows for key, rows in vision.items() if sum(map(len, rows))}
 
 
 @contextmanager

@@ -64,15 +64,18 @@ class Ovis2_5(PreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
+        # Its folder is read while the model is built.
+        self.text_tokenizer = AutoTokenizer.from_pretrained(config.name_or_path)
         self.llm = Qwen3ForCausalLM(config.llm_config)
         self.visual_tokenizer = VisualTokenizer(config)
         self.vte = VisualEmbedding(config.visual_vocab_size, config.hidden_size)
-        self.post_init()
+
+    def tie_weights(self):
+        self.llm.tie_weights()
 
     def preprocess_inputs(self, messages, add_generation_prompt=True):
         """What the repository offers in place of a processor: one prompt, at most one image."""
-        folder = self.config.name_or_path
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        tokenizer = self.text_tokenizer
         images = []
         turns = []
         for message in messages:

@@ -1,0 +1,26 @@
+"""A miniature as the package opens it."""
+
+from pathlib import Path
+
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.families import family_file
+from normprobe.inputs.processor import load_processor
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.loading import load_model
+
+
+def opened(folder: Path, system: str | None = None) -> InputBuilder:
+    """What makes inputs of samples; it holds the processor and the model, ready to run.
+
+    Args:
+        folder: of ``make_repository``.
+        system: a system prompt, as ``InputBuilder`` takes it.
+    """
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    family = checkpoint.config.model_type
+    file = family_file(family)
+    processor = load_processor(str(folder), trust_remote_code=True, load=file.load_processor)
+    model = load_model(checkpoint, device="cpu")
+    if file.prepare:
+        file.prepare(model, processor)
+    return InputBuilder(processor, system, family, True, file, model)
