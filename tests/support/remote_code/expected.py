@@ -10,7 +10,10 @@ PARTS = {
         "language_model.model.layers",
     ),
     "ovis2_5": ExpectedParts(
-        "visual_tokenizer.vit", "vte", "llm.model.embed_tokens", "llm.model.layers"
+        "visual_tokenizer.vit.vision_model.encoder",
+        "vte",
+        "llm.model.embed_tokens",
+        "llm.model.layers",
     ),
     "minicpmv": ExpectedParts("vpm", "resampler", "llm.model.embed_tokens", "llm.model.layers"),
     "molmo": ExpectedParts(
