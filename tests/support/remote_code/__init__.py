@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from normprobe.bridges import foreign_code
 from support.remote_code.families import FAMILIES
 from support.remote_code.tokenizer import byte_tokenizer
 
@@ -36,8 +37,9 @@ def make_repository(family: str, folder: Path) -> Path:
     for name, content in spec.files.items():
         _write(folder / name, content)
     auto = getattr(transformers, spec.auto_class)
-    loaded = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    model = auto.from_config(loaded, trust_remote_code=True)
+    with foreign_code(True, []):
+        loaded = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+        model = auto.from_config(loaded, trust_remote_code=True)
     randomise(model)
     model.save_pretrained(folder)
     return folder
