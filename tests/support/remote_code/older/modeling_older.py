@@ -1,6 +1,7 @@
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.image_utils import VideoInput
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils.import_utils import is_torch_fx_available
 
@@ -9,6 +10,7 @@ from .tiny_blocks import Block
 
 print("a message on stdout while the code is imported")  # noqa: T201
 assert is_torch_fx_available()
+assert VideoInput is not None
 
 
 class Rotary(nn.Module):
@@ -53,6 +55,7 @@ class OlderForCausalLM(PreTrainedModel):
 
     config_class = OlderConfig
     _tied_weights_keys = ["lm_head.weight"]  # noqa: RUF012
+    _supports_flash_attn_2 = True
 
     def __init__(self, config):
         super().__init__(config)
