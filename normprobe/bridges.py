@@ -33,6 +33,12 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "bytes_to_unicode",
         "transformers.convert_slow_tokenizer:bytes_to_unicode",
     ),
+    ("transformers.image_utils", "VideoInput", "transformers.video_utils:VideoInput"),
+    (
+        "transformers.image_utils",
+        "make_batched_videos",
+        "transformers.video_utils:make_batched_videos",
+    ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
@@ -220,7 +226,13 @@ def bridge_parallelizable(model_class: type) -> None:
 
 
 def bridge_class_attributes(model_class: type) -> None:
-    """What a model supports became a class attribute; a property on the class reads as true."""
+    """What a model supports became a class attribute; a property on the class reads as true.
+
+    Flash attention lost its number.
+    """
+    if vars(model_class).get("_supports_flash_attn_2"):
+        _note("_supports_flash_attn_2")
+        model_class._supports_flash_attn = True  # type: ignore[attr-defined]
     for name, value in list(vars(model_class).items()):
         if name.startswith("_supports_") and isinstance(value, property):
             _note(name)

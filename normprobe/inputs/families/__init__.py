@@ -12,6 +12,7 @@ MODULES = {
     "Keye": "keye",
     "deepseek_vl_v2": "deepseek_vl_v2",
     "idefics": "idefics",
+    "internvl_chat": "internvl_chat",
     "kimi_vl": "kimi_vl",
     "minicpmv": "minicpmv",
     "molmo": "molmo",

@@ -1,4 +1,8 @@
-"""Inputs of MoonViT: its image processor and its encoder give the grid sizes two names."""
+"""MoonViT alone: its image processor and its encoder give the grid sizes two names.
+
+The patches of all images of a batch are packed into one sequence, and its eager attention lets
+images see each other.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,23 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
 
 parts = {"vision_encoder": ""}
+
+
+def prepare(model: Any, processor: Any) -> None:
+    """Keep the images of a batch apart."""
+    del processor
+    keep_images_apart(model)
+
+
+def keep_images_apart(encoder: Any) -> None:
+    """Take sdpa in place of eager attention, which is the same for one image.
+
+    The published eager attention adds 1 to scores within an image and leaves the others as they
+    are, where sdpa and flash attention mask them.
+    """
+    for block in encoder.encoder.blocks:
+        if block.attn_implementation == "eager":
+            block.attn_implementation = "sdpa"
 
 
 def build(

@@ -1,4 +1,11 @@
-"""Ovis2.5, which has no processor: the model prepares its inputs, with its own tokenizer."""
+"""Inputs of Ovis2.5: the model prepares them itself (``preprocess_inputs``), of one conversation.
+
+- Ids below 0 stand for an image: -300 for each visual token, -301 and -302 for its start and end,
+  which are rows of the visual table that no pixel changes: structural.
+- The image processor that its folder names knows nothing of prompts, and the model deletes
+  ``<image>`` from texts: images are parts of a message.
+- The default conversation ends in an empty thinking block, and has no system prompt.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +17,13 @@ from normprobe.inputs.chat import NO_SYSTEM, content_of
 from normprobe.inputs.families.placeholders import refuse_placeholder
 
 parts = {
-    # Its last_hidden_state is normalised; the head reads the state before that norm.
-    "vision_encoder": "visual_tokenizer.vit",
+    # What the head reads; nothing reads the norm that follows.
+    "vision_encoder": "visual_tokenizer.vit.vision_model.encoder",
     # The table turns the probabilities that `visual_tokenizer.head` gives into visual tokens.
     "projector": "vte",
     "text_embedding": "llm.model.embed_tokens",
     "decoder_layers": "llm.model.layers",
-    # Patches; then start and end of an image and of a video: rows of the visual table too.
+    # Visual tokens; then start and end of an image and of a video.
     "image_token_ids": (-300, -301, -302, -303, -304),
 }
 
@@ -31,7 +38,7 @@ def load_processor(path: str) -> Any:
 def build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> dict[str, Any]:
-    """One batch, padded on the right. The empty thinking block is the model's own default."""
+    """One batch, padded on the right; the patches of all images follow each other."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

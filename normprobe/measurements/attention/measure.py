@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ _CROSS = re.compile(r"cross|encoder|enc_")
 _SHOWN = 4  # heat maps a query, where no layers are chosen
 
 _NUMBERS = ("share", "even_share", "entropy")
+
+_ASK = "output_attentions"
 
 
 class MeasuredAttention(NamedTuple):
@@ -192,6 +195,9 @@ def measure_attention(
         watching_attention(model.parts.decoder_layers, positions, reader.see),
     ):
         run_until(model.model, inputs, leaving=decoder_layers[-1])
+        if not reader.maps and _ASK in signature(model.model.forward).parameters:
+            # Attention of its own may return its weights only where it is asked.
+            run_until(model.model, {**inputs, _ASK: True}, leaving=decoder_layers[-1])
     if not reader.maps:
         raise NormprobeError(
             f"the attention of {model} to visual tokens cannot be watched: inside "

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
 from normprobe.model.embedding_table import embedding_scale
+from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing.find_or_trace import find_or_trace
 from normprobe.model.vision_stages import VisionStages
@@ -23,6 +24,7 @@ from normprobe.schema import (
     SPECIAL,
     TEXT,
     TOKEN_GROUPS,
+    VISUAL,
 )
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
@@ -91,12 +93,20 @@ def sample_rows(
         if batch is not None:
             x = model.read_stream(decoder_input[0])
             groups = batch.groups_at(x)
+            if not _shows_an_image(model, groups):
+                rows = []  # some code always wants pixels, and of text alone gets blank ones
             ids, _ = text_ids(inputs, model.parts)
             assert ids is not None
             scale = embedding_scale(model.parts, ids, x, groups)
             rows.extend(_decoder_input_rows(x, groups, scale))
     (sample_id,) = sample_ids or ["0"]
     return pd.DataFrame({"sample_id": sample_id, **row} for row in rows)
+
+
+def _shows_an_image(model: MeasuredModel, groups: Tensor) -> bool:
+    """Whether text can read what the vision side made."""
+    attends = model.parts.fusion == CROSS_ATTENTION
+    return attends or bool((groups == TOKEN_GROUPS.index(VISUAL)).any())
 
 
 def _decoder_input_rows(x: Tensor, groups: Tensor, scale: float | None) -> list[dict[str, Any]]:

@@ -14,20 +14,25 @@ from torch import nn
 _HIDDEN = "_normprobe_hidden"
 
 
-def partial_class(model_class: type[nn.Module], unneeded: Collection[str]) -> Any:
+def partial_class(
+    model_class: type[nn.Module], unneeded: Collection[str], name_or_path: str
+) -> Any:
     """A subclass whose instances lack some tensors until ``show_again`` is called on them.
 
     Args:
         model_class: a transformers model class.
         unneeded: names of parameters and buffers, as ``named_parameters`` and ``named_buffers`` of
             a model give them.
+        name_or_path: of the checkpoint. The loader does not know it of tensors in memory, and some
+            models with code of their own read more files of the checkpoint while they are built.
 
     Returns:
         A class with ``model_class``'s name, because transformers picks conversions by it.
     """
 
-    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        model_class.__init__(self, *args, **kwargs)
+    def __init__(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
+        config.name_or_path = name_or_path
+        model_class.__init__(self, config, *args, **kwargs)
         hidden: list[tuple[nn.Module, str, str]] = []
         _hide(self, "", frozenset(unneeded), hidden)
         setattr(self, _HIDDEN, hidden)

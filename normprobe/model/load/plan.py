@@ -121,7 +121,7 @@ def plan_loading(
         return LoadPlan(
             checkpoint, type(model), weights, None, because="the checkpoint is quantised"
         )
-    model_class = partial_class(type(model), without)
+    model_class = partial_class(type(model), without, checkpoint.config.name_or_path)
     dtype = _stored_dtype(checkpoint, weights)
     try:
         with foreign_code(checkpoint.trust_remote_code, checkpoint.bridges):

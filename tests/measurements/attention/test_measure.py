@@ -302,3 +302,31 @@ def test_attention_between_the_layers_is_refused():
     model = tiny_model("idefics")
     with pytest.raises(NormprobeError, match="cannot be watched"):
         measure(model, tiny_inputs(model))
+
+
+def test_code_that_returns_its_weights_where_it_is_asked():
+    """As older code does, with attention of its own: here by products of the states."""
+    model = tiny_model("llava")
+    inputs, layers = tiny_inputs(model), model.model.language_model.layers
+    rows, visual = rows_of(model, inputs)
+    plain, asked, kept = model.forward, [False], {}
+
+    def forward(output_attentions=None, **named):
+        asked[0] = bool(output_attentions)
+        return plain(**named)
+
+    def attention(number):
+        def attend(hidden_states, **_):
+            scores = hidden_states @ hidden_states.mT
+            later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+            weights = scores.masked_fill(later, -torch.inf).softmax(-1)[:, None]
+            kept[number] = weights[0].double().numpy()
+            return hidden_states, weights if asked[0] else None
+
+        return attend
+
+    model.forward = forward
+    for number, layer in enumerate(layers):
+        layer.self_attn.forward = attention(number)
+    table = measure(model, inputs).table
+    assert_agrees(table, [kept[number] for number in range(len(layers))], rows, visual)

@@ -1,13 +1,14 @@
 """Code that is older than transformers 5: loaded as it is, with the values that it computes.
 
 The repository calls no ``post_init``, ties its weights without keywords, tells ``sdpa`` by a
-property, imports a name that went, prints to stdout, and holds a rotary table that no checkpoint
-saves.
+property, imports a name that went, prints to stdout, can generate without saying so to its base
+class, and holds a rotary table that no checkpoint saves.
 """
 
 import json
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +27,9 @@ from support.tiny_models import VLM_TYPES, tiny_model
 from normprobe import NormprobeError, Probe
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load import buffers
+from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.plan import plan_loading
 
 NAMES = {
     "vision_encoder": "vision_model",
@@ -52,7 +55,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]
     gone = patch.object(
         transformers.utils.import_utils, "is_torch_fx_available", lambda: True, create=True
     )
-    with gone, patch.object(sys, "path", [str(folder.parent), *sys.path]):
+    moved = patch.object(transformers.image_utils, "VideoInput", object, create=True)
+    with gone, moved, patch.object(sys, "path", [str(folder.parent), *sys.path]):
         module: Any = import_module("plain_older.modeling_older")
     # As transformers 4 had both.
     module.OlderForCausalLM._supports_sdpa = False
@@ -99,7 +103,8 @@ def test_tables_that_no_checkpoint_holds_are_those_of_init(
 
 
 def test_the_bridges_are_named(opened: Checkpoint) -> None:
-    load_model(opened)
+    model = load_model(opened)
+    assert model._supports_flash_attn and not model._supports_sdpa
     assert set(opened.bridges) >= {"post_init", "tie_weights", "_supports_sdpa", "rope_scaling"}
 
 
@@ -137,6 +142,17 @@ def test_a_table_that_nobody_can_make_again_is_an_error(
         buffers.restore_buffers(opened, model)
 
 
+def test_a_plan_reads_no_more_than_is_needed(
+    opened: Checkpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loader runs on a class of the project that derives from the repository's."""
+    plan = plan_loading(opened, build_on_meta(opened), ["projector.weight"])
+    assert plan.because == ""
+    assert plan.keys is not None and "projector.weight" not in plan.keys
+    assert load_model(opened, plan).projector.weight.is_meta
+    assert capsys.readouterr().out == ""
+
+
 def test_stdout_is_data(made: tuple[Path, Any], repository: Any, tmp_path: Path) -> None:
     result = invoke("inspect", made[0], "--trust-remote-code", "--json")
     assert result.exit_code == 0, result.output
@@ -144,6 +160,15 @@ def test_stdout_is_data(made: tuple[Path, Any], repository: Any, tmp_path: Path)
     assert {role: parts[role] for role in ("text_embedding", "decoder_layers")} == {
         role: NAMES[role] for role in ("text_embedding", "decoder_layers")
     }
+
+
+def test_nobody_is_told_what_will_change_for_foreign_code(
+    made: tuple[Path, Any], repository: Any
+) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert invoke("inspect", made[0], "--trust-remote-code").exit_code == 0
+        assert not [warning for warning in seen if warning.category is FutureWarning]
 
 
 @pytest.mark.parametrize("model_type", VLM_TYPES)

@@ -10,7 +10,10 @@ PARTS = {
         "language_model.model.layers",
     ),
     "ovis2_5": ExpectedParts(
-        "visual_tokenizer.vit", "vte", "llm.model.embed_tokens", "llm.model.layers"
+        "visual_tokenizer.vit.vision_model.encoder",
+        "vte",
+        "llm.model.embed_tokens",
+        "llm.model.layers",
     ),
     "minicpmv": ExpectedParts("vpm", "resampler", "llm.model.embed_tokens", "llm.model.layers"),
     "molmo": ExpectedParts(
@@ -35,6 +38,13 @@ PARTS = {
         "model.layers",
         class_rows=1,
     ),
+    "internvl_chat": ExpectedParts(
+        "vision_model",
+        "mlp1",
+        "language_model.model.embed_tokens",
+        "language_model.model.layers",
+        class_rows=1,
+    ),
 }
 
 #: Tokens whose rows belong to an image, as text or as an id of the code alone.
@@ -46,6 +56,7 @@ PLACEHOLDERS: dict[str, tuple[str | int, ...]] = {
     "deepseek_vl_v2": ("<image>",),
     "phi4mm": (200010,),
     "phi3_v": (-1,),
+    "internvl_chat": ("<IMG_CONTEXT>",),
 }
 
 #: Rows of the image of one sample that pixels do not change: indicators, newlines, separators.

@@ -265,4 +265,24 @@ FAMILIES = {
         PHI_CHAT,
         _processor("processing_phi3_v", "Phi3VProcessor", "processing_phi3_v.Phi3VImageProcessor"),
     ),
+    "internvl_chat": Family(
+        "AutoModelForCausalLM",
+        {
+            "AutoConfig": "configuration_internvl_chat.InternVLChatConfig",
+            "AutoModel": "modeling_internvl_chat.InternVLChatModel",
+            "AutoModelForCausalLM": "modeling_internvl_chat.InternVLChatModel",
+        },
+        {
+            "llm_config": LANGUAGE,
+            "force_image_size": 28,
+            "template": "tiny",
+            "dynamic_image_size": True,
+            "use_thumbnail": True,
+            "max_dynamic_patch": 12,
+        },
+        _vocabulary_in("llm_config"),
+        (*_IM, "<img>", "</img>", "<IMG_CONTEXT>"),
+        CHAT,  # of its language model: images are unknown to it
+        {"preprocessor_config.json": {"feature_extractor_type": "CLIPFeatureExtractor"}},
+    ),
 }

@@ -19,14 +19,20 @@ class KimiVLMultiModalProjector(nn.Module):
 
 
 class KimiVLForConditionalGeneration(PreTrainedModel):
+    """Calls no post_init, and knows late whether it supports sdpa: it runs eagerly."""
+
     config_class = KimiVLConfig
 
     def __init__(self, config):
         super().__init__(config)
+        config.vision_config._attn_implementation = config._attn_implementation
         self.vision_tower = MoonVitPretrainedModel(config.vision_config)
         self.multi_modal_projector = KimiVLMultiModalProjector(config)
         self.language_model = LlamaForCausalLM(config.text_config)
-        self.post_init()
+
+    @property
+    def _supports_sdpa(self):
+        return self.language_model._supports_sdpa
 
     def forward(
         self, input_ids, pixel_values=None, image_grid_hws=None, attention_mask=None, use_cache=None

@@ -1,6 +1,7 @@
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.image_utils import VideoInput
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils.import_utils import is_torch_fx_available
 
@@ -9,6 +10,7 @@ from .tiny_blocks import Block
 
 print("a message on stdout while the code is imported")  # noqa: T201
 assert is_torch_fx_available()
+assert VideoInput is not None
 
 
 class Rotary(nn.Module):
@@ -46,13 +48,18 @@ class Eye(PreTrainedModel):
 
 
 class OlderForCausalLM(PreTrainedModel):
-    """Does not call post_init, ties its weights without keywords, tells sdpa by a property."""
+    """Does not call post_init, ties its weights without keywords, tells sdpa by a property.
+
+    AutoModel derives a class from it that can also ``generate``.
+    """
 
     config_class = OlderConfig
     _tied_weights_keys = ["lm_head.weight"]  # noqa: RUF012
+    _supports_flash_attn_2 = True
 
     def __init__(self, config):
         super().__init__(config)
+        print("another one while the model is built")  # noqa: T201
         self.vision_model = Eye(config)
         self.projector = nn.Linear(config.vision_config["hidden_size"], config.hidden_size)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -72,6 +79,9 @@ class OlderForCausalLM(PreTrainedModel):
 
     def tie_weights(self):
         self.lm_head.weight = self.embed_tokens.weight
+
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        return {"input_ids": input_ids, **kwargs}
 
     def forward(self, input_ids, pixel_values=None, attention_mask=None):
         x = self.embed_tokens(input_ids)

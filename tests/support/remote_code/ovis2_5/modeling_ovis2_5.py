@@ -11,29 +11,45 @@ PATCH = -300
 INDICATORS = [-301, -302, -303, -304]
 
 
+class Siglip2Encoder(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            Block(config.hidden_size) for _ in range(config.num_hidden_layers)
+        )
+
+    def forward(self, inputs_embeds, grid_thws):
+        images = inputs_embeds.split(grid_thws.prod(dim=-1).tolist())
+        states = []
+        for layer in self.layers:
+            images = [layer(image) for image in images]
+            states.append(torch.cat(images))
+        return states[-1], tuple(states)
+
+
+class Siglip2VisionTransformer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        values = 3 * config.temporal_patch_size * config.patch_size**2
+        self.embeddings = nn.Linear(values, config.hidden_size)
+        self.encoder = Siglip2Encoder(config)
+        self.post_layernorm = nn.LayerNorm(config.hidden_size)
+
+    def forward(self, pixel_values, grid_thws):
+        last, states = self.encoder(self.embeddings(pixel_values), grid_thws)
+        return BaseModelOutput(last_hidden_state=self.post_layernorm(last), hidden_states=states)
+
+
 class Siglip2NavitModel(PreTrainedModel):
     config_class = Siglip2NavitConfig
     main_input_name = "pixel_values"
 
     def __init__(self, config):
         super().__init__(config)
-        values = 3 * config.temporal_patch_size * config.patch_size**2
-        self.embeddings = nn.Linear(values, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Block(config.hidden_size) for _ in range(config.num_hidden_layers)
-        )
-        self.post_layernorm = nn.LayerNorm(config.hidden_size)
-        self.post_init()
+        self.vision_model = Siglip2VisionTransformer(config)
 
     def forward(self, pixel_values, grid_thws):
-        images = self.embeddings(pixel_values).split(grid_thws.prod(dim=-1).tolist())
-        states = [torch.cat(images)]
-        for layer in self.layers:
-            images = [layer(image) for image in images]
-            states.append(torch.cat(images))
-        return BaseModelOutput(
-            last_hidden_state=self.post_layernorm(states[-1]), hidden_states=tuple(states)
-        )
+        return self.vision_model(pixel_values, grid_thws)
 
 
 class VisualTokenizer(nn.Module):
@@ -64,15 +80,18 @@ class Ovis2_5(PreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
+        # Its folder is read while the model is built.
+        self.text_tokenizer = AutoTokenizer.from_pretrained(config.name_or_path)
         self.llm = Qwen3ForCausalLM(config.llm_config)
         self.visual_tokenizer = VisualTokenizer(config)
         self.vte = VisualEmbedding(config.visual_vocab_size, config.hidden_size)
-        self.post_init()
+
+    def tie_weights(self):
+        self.llm.tie_weights()
 
     def preprocess_inputs(self, messages, add_generation_prompt=True):
         """What the repository offers in place of a processor: one prompt, at most one image."""
-        folder = self.config.name_or_path
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        tokenizer = self.text_tokenizer
         images = []
         turns = []
         for message in messages:

@@ -1,0 +1,134 @@
+"""InternVL in its chat layout (1.5, 2, 2.5, 3), which has no processor.
+
+Its README cuts the image by hand: resized to the grid of squares whose shape is closest to its own,
+of at most ``max_dynamic_patch`` squares, and once more as a whole where it is cut. Its ``chat``
+writes ``<img>``, as many ``<IMG_CONTEXT>`` as the squares have visual tokens, and ``</img>`` into
+the conversation of the repository's own template.
+
+- The id of ``<IMG_CONTEXT>`` stands in no config; the model is told of it by an attribute.
+- ``forward`` wants pixels always. Of text alone it gets a blank square with the flag 0, as in
+  training: the square is encoded, and no position takes it.
+- Every ``<IMG_CONTEXT>`` holds pixels: no row is structural.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.sample import Sample
+from normprobe.inputs.chat import NO_SYSTEM
+from normprobe.inputs.families.placeholders import refuse_placeholder, with_placeholder
+from normprobe.inputs.standard import ensure_pad_token
+from normprobe.schema import VISUAL_MASK
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+_CONTEXT = "<IMG_CONTEXT>"
+_IMAGE = "<image>"
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the README
+
+parts = {
+    "vision_encoder": "vision_model",
+    "projector": "mlp1",
+    "decoder_layers": "language_model.model.layers",
+    "positions": "perturbation",  # `build` marks them
+}
+
+
+def load_processor(path: str) -> Any:
+    """The tokenizer: what else the folder may hold makes inputs of another shape."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=True, use_fast=False)
+
+
+def prepare(model: Any, processor: Any) -> None:
+    """Tell the model which token stands for a visual one."""
+    model.img_context_token_id = processor.convert_tokens_to_ids(_CONTEXT)
+
+
+def build(
+    model: Any, processor: Any, samples: Sequence[Sample], system: str | None
+) -> dict[str, Any]:
+    """One batch, padded on the right; the squares of all images follow each other."""
+    import torch
+
+    refuse_placeholder(samples, _CONTEXT)
+    texts, squares = [], []
+    for sample, placed in zip(samples, with_placeholder(samples, f"{_IMAGE}\n"), strict=True):
+        text = _conversation(model, placed.prompt, system)
+        for image in sample.images:
+            of_image = _squares(image, model.config)
+            tokens = f"<img>{_CONTEXT * model.num_image_token * len(of_image)}</img>"
+            text = text.replace(_IMAGE, tokens, 1)
+            squares += of_image
+        texts.append(text)
+    flags = torch.ones(len(squares) or 1, 1, dtype=torch.long)
+    if not squares:
+        squares, flags = [torch.zeros(3, *[_side(model.config)] * 2)], flags * 0
+    ensure_pad_token(processor)
+    made = processor(texts, padding=True, padding_side="right", return_tensors="pt")
+    return {
+        "input_ids": made["input_ids"],
+        "attention_mask": made["attention_mask"],
+        "pixel_values": torch.stack(squares),
+        "image_flags": flags,
+        VISUAL_MASK: made["input_ids"] == processor.convert_tokens_to_ids(_CONTEXT),
+    }
+
+
+def _conversation(model: Any, question: str, system: str | None) -> str:
+    """The prompt in the template of the repository."""
+    template = model.conv_template.copy()
+    template.system_message = model.system_message if system is None else system
+    if system == NO_SYSTEM:
+        template.system_message = template.system_template = ""
+    template.append_message(template.roles[0], question)
+    template.append_message(template.roles[1], None)
+    prompt: str = template.get_prompt()
+    return prompt.removeprefix(template.sep) if system == NO_SYSTEM else prompt
+
+
+def _squares(image: Image, config: Any) -> list[Tensor]:
+    """Squares ``[3, side, side]`` of an image in reading order, then all of it in one."""
+    side = _side(config)
+    columns, rows = 1, 1
+    if config.dynamic_image_size:
+        columns, rows = _grid(image, side, config.min_dynamic_patch, config.max_dynamic_patch)
+    resized = image.resize((columns * side, rows * side))
+    corners = [(side * x, side * y) for y in range(rows) for x in range(columns)]
+    pictures = [resized.crop((x, y, x + side, y + side)) for x, y in corners]
+    if config.use_thumbnail and len(pictures) > 1:
+        pictures.append(image.resize((side, side)))
+    return [_normalised(picture) for picture in pictures]
+
+
+def _grid(image: Image, side: int, fewest: int, most: int) -> tuple[int, int]:
+    """Columns and rows: of the grids of the closest shape the largest that the image half fills."""
+    counts = range(1, most + 1)
+    grids = [(x, y) for x in counts for y in counts if fewest <= x * y <= most]
+    grids.sort(key=lambda grid: grid[0] * grid[1])
+    distances = [abs(image.width / image.height - x / y) for x, y in grids]
+    closest = [
+        g for g, distance in zip(grids, distances, strict=True) if distance == min(distances)
+    ]
+    filled = [(x, y) for x, y in closest if 2 * image.width * image.height > side * side * x * y]
+    return [*closest[:1], *filled][-1]
+
+
+def _normalised(picture: Image) -> Tensor:
+    import numpy as np
+    import torch
+
+    values = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
+    mean, std = (torch.tensor(of_channel)[:, None, None] for of_channel in (_MEAN, _STD))
+    return (values - mean) / std
+
+
+def _side(config: Any) -> int:
+    side: int = config.force_image_size or config.vision_config.image_size
+    return side
