@@ -63,7 +63,7 @@ def load_model(
         source = None
     trusted = foreign_code(checkpoint.trust_remote_code, checkpoint.bridges)
     with explained_failures(checkpoint), trusted:
-        loaded: tuple[nn.Module, Mapping[str, Any]] = plan.model_class.from_pretrained(
+        loaded: tuple[Any, Mapping[str, Any]] = plan.model_class.from_pretrained(
             source,
             config=checkpoint.config,
             output_loading_info=True,
@@ -82,7 +82,8 @@ def load_model(
         model = merge_adapter(checkpoint, model)
     put_norm_back(checkpoint, plan.weights, model)
     refuse_non_finite(checkpoint, model)
-    return model.eval()
+    ready: nn.Module = model.eval()
+    return ready
 
 
 def load_aligned(
