@@ -184,7 +184,9 @@ def _read_rows(file: ParquetFile) -> pa.Table:
     """All rows, a few at a time: at once, pictures take twice the memory and far longer."""
     import pyarrow as pa
 
-    return pa.Table.from_batches(file.iter_batches(_ROWS_AT_ONCE), file.schema_arrow)
+    table = pa.Table.from_batches(file.iter_batches(_ROWS_AT_ONCE), file.schema_arrow)
+    table.validate(full=True)  # text that is not UTF-8 would fail where it is read
+    return table
 
 
 def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any]]]:

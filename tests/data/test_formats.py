@@ -95,6 +95,14 @@ def test_bad_json_lines_are_refused(tmp_path, content, message):
     assert str(path) in refusal.value.problem
 
 
+def test_text_of_parquet_is_utf8(tmp_path):
+    cells = pa.array([b"\xff\xfe"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, cells.buffers())
+    parquet.write_table(pa.table({"question": text}), tmp_path / "bad.parquet")
+    with pytest.raises(NormprobeError, match="Invalid UTF8"):
+        read_parquet([tmp_path / "bad.parquet"])
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1 but not parquet"])
 def test_bad_parquet_is_refused(tmp_path, content):
     path = tmp_path / "bad.parquet"
