@@ -42,6 +42,9 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
 _BRIDGED = "_normprobe_bridged"
 
+#: The class of a model whose ``__init__`` came first.
+_MAKER = "_normprobe_maker"
+
 #: Where bridges are noted: the list of the innermost ``foreign_code``.
 _noting: list[list[str]] = []
 
@@ -97,8 +100,11 @@ def bridge_post_init(model_class: Any) -> None:
 
     @wraps(make)
     def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
+        # The outermost of these classes. The model's own class may be one made of it: AutoModel puts
+        # `generate` beside it, and a load of some weights leaves modules out.
+        is_outermost = vars(self).setdefault(_MAKER, model_class) is model_class
         make(self, *arguments, **options)
-        if type(self) is model_class and not hasattr(self, "all_tied_weights_keys"):
+        if is_outermost and not hasattr(self, "all_tied_weights_keys"):
             _note("post_init")
             bridge_tied_keys(self)
             self.post_init()
