@@ -29,6 +29,16 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
+    (
+        "transformers.modeling_utils",
+        "is_flash_attn_2_available",
+        "transformers.utils:is_flash_attn_2_available",
+    ),
+    (
+        "transformers.models.llama.modeling_llama",
+        "LlamaFlashAttention2",
+        "transformers.models.llama.modeling_llama:LlamaAttention",
+    ),
     ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
     (
         "transformers.processing_utils",
@@ -42,9 +52,6 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
 #: Marks a class that has its bridges, and holds the names of those it needed when it came.
 _BRIDGED = "_normprobe_bridged"
 
-#: The class of a model whose ``__init__`` came first.
-_MAKER = "_normprobe_maker"
-
 #: Where bridges are noted: the list of the innermost ``foreign_code``.
 _noting: list[list[str]] = []
 
@@ -52,6 +59,9 @@ _noting: list[list[str]] = []
 @contextmanager
 def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     """Bridge the classes of a repository that are imported inside the block.
+
+    Those of the repository's files are bridged before they are used, those of an installed package
+    when the block ends.
 
     Args:
         trusted: False: no such code runs, and nothing is changed.
@@ -71,10 +81,14 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
 
     for module_name, name, there in _MOVED:
         bridge_moved_name(module_name, name, there)
+    before = set(sys.modules)
     _noting.append(bridges)
     try:
         with patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge):
             yield
+            for module_name in sys.modules.keys() - before:
+                for foreign in _classes_in(module_name):
+                    _bridge_class(foreign)
     finally:
         _noting.pop()
 
@@ -100,11 +114,12 @@ def bridge_post_init(model_class: Any) -> None:
 
     @wraps(make)
     def make_and_finish(self: Any, *arguments: Any, **options: Any) -> None:
-        # The outermost of these classes. The model's own class may be one made of it: AutoModel puts
-        # `generate` beside it, and a load of some weights leaves modules out.
-        is_outermost = vars(self).setdefault(_MAKER, model_class) is model_class
         make(self, *arguments, **options)
-        if is_outermost and not hasattr(self, "all_tied_weights_keys"):
+        # Once, in the last of the repository's classes. AutoModel may have copied it to put
+        # `generate` beside it, and a partial load derives from it.
+        last = next(kind for kind in type(self).__mro__ if _BRIDGED in vars(kind))
+        is_last = vars(last)["__init__"] is make_and_finish
+        if is_last and not hasattr(self, "all_tied_weights_keys"):
             _note("post_init")
             bridge_tied_keys(self)
             self.post_init()
@@ -216,6 +231,14 @@ def _classes_of(found: type) -> Iterator[type]:
     for value in [found, *vars(module).values()]:
         if isinstance(value, type) and value.__module__.startswith(f"{package}."):
             yield value
+
+
+def _classes_in(module_name: str) -> Iterator[type]:
+    """The classes that a module defines; none of transformers, whose code is no older than it."""
+    if module_name.partition(".")[0] != "transformers":
+        for value in list(vars(sys.modules[module_name]).values()):
+            if isinstance(value, type) and value.__module__ == module_name:
+                yield value
 
 
 def _take_from(missing_keys: Any, model: Any) -> None:

@@ -137,17 +137,20 @@ def open_checkpoint(
     bridges: list[str] = []
     try:
         with foreign_code(trust_remote_code, bridges):
+            raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
+            setup = inputs_file.over(family_file(raw.get("model_type"))).setup
             if trust_remote_code:
-                raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
                 _import_code(raw, source, revision)
-                setup = inputs_file.over(family_file(raw.get("model_type"))).setup
-            else:
-                setup = inputs_file.setup
+            elif setup != inputs_file.setup:
+                raise _not_trusted(model)
             if setup is not None:
                 setup()
+        with foreign_code(trust_remote_code, bridges):
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
+    except NormprobeError:
+        raise
     except Exception as error:
         if not (trust_remote_code or isinstance(error, _FAILURES)):
             raise  # none that a config can cause
@@ -336,6 +339,13 @@ def _refuse_bad_path(model: str, source: str) -> None:
         )
 
 
+def _not_trusted(model: str) -> NormprobeError:
+    return NormprobeError(
+        f"{model} needs code of its own, which is not run unless asked for",
+        "read that code, then pass --trust-remote-code",
+    )
+
+
 def _explained(error: Exception, model: str, revision: str | None) -> NormprobeError:
     """Why a config cannot be loaded, and what to do."""
     from huggingface_hub import is_offline_mode
@@ -343,10 +353,7 @@ def _explained(error: Exception, model: str, revision: str | None) -> NormprobeE
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
     if "trust_remote_code" in str(error):
-        return NormprobeError(
-            f"{model} needs code of its own, which is not run unless asked for",
-            "read that code, then pass --trust-remote-code",
-        )
+        return _not_trusted(model)
     if isinstance(error.__cause__, GatedRepoError):
         return NormprobeError(
             f"{model} is gated, and the hub does not let this account in",
