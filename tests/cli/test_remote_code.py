@@ -17,10 +17,9 @@ from cli.conftest import assert_two_lines
 from safetensors.torch import load_file
 from support.agreement import assert_agrees
 from support.reference import layers_table, members, norm, observe_layers
-from support.remote_code import FAMILIES
+from support.remote_code import FAMILIES, plain_model
 from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
 from support.remote_code.observed import Observed, observe
-from transformers import AutoModel, AutoModelForCausalLM
 from typer.testing import Result
 
 from normprobe import probe_interface, schema
@@ -42,8 +41,9 @@ every_family = pytest.mark.parametrize("family", PARTS)
 @cache
 def observed(family: str, folder: Path, one_by_one: bool) -> list[Observed]:
     """The first two samples, each alone or both in one batch."""
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
-    processor = load_processor(str(folder), trust_remote_code=True)
+    model = plain_model(family, folder)
+    load = family_file(family).load_processor
+    processor = load_processor(str(folder), trust_remote_code=True, load=load)
     samples = list(open_data("sample", limit=2, seed=42))
     groups = [[sample] for sample in samples] if one_by_one else [samples]
     return [observe(family, model, processor, group) for group in groups]
@@ -142,7 +142,7 @@ def test_bare_moonvit(repository: Repository, run: Run, tmp_path: Path) -> None:
 
 def test_moonvit_gives_a_list_with_a_tensor_for_each_image(repository: Repository) -> None:
     folder = repository("moonvit")
-    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    model = plain_model("moonvit", folder)
     processor = load_processor(str(folder), trust_remote_code=True)
     samples = list(open_data("sample", limit=2))
     file = family_file("moonvit")

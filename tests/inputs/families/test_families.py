@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from support.capture import replaced_forward
+from support.remote_code import plain_model
 from support.remote_code.expected import PARTS
-from transformers import AutoModel, AutoModelForCausalLM
 
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
@@ -42,7 +42,7 @@ def builder(repository):
     def load(family):
         load = family_file(family).load_processor
         processor = load_processor(str(repository(family)), trust_remote_code=True, load=load)
-        return processor, model_of(family, repository)
+        return processor, plain_model(family, repository(family))
 
     def make(family, system=None):
         processor, model = load(family)
@@ -57,14 +57,9 @@ def text_of(processor, inputs):
     return tokenizer.decode([int(token) for token in ids if 0 <= token < len(tokenizer)])
 
 
-def model_of(family, repository):
-    auto = AutoModel if family == "moonvit" else AutoModelForCausalLM
-    return auto.from_pretrained(repository(family), trust_remote_code=True).eval()
-
-
 def last_states(family, repository, inputs):
     """What the last decoder layer gives at the tokens that are no padding, sample by sample."""
-    model = model_of(family, repository)
+    model = plain_model(family, repository(family))
     last = model.get_submodule(PARTS[family].decoder_layers)[-1]
     seen = []
     with torch.no_grad(), replaced_forward(last, lambda entered, output: seen.append(entered)):

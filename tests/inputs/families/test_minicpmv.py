@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.remote_code.expected import PARTS
 
 from normprobe import Probe
@@ -67,12 +68,11 @@ def test_id_0_is_masked_and_not_counted(builder, samples):
 
 def test_a_class_that_generates_is_finished_whichever_way_it_is_loaded(folder):
     """AutoModel makes a class of it with ``generate``; a partial load, a class of that one."""
-    probe = Probe(folder, trust_remote_code=True)
-    probe.load("interface")
-    plan = probe._source.plan
-    assert plan.because == ""
-    assert plan.keys is not None and not any("layers.2." in key for key in plan.keys)
-    assert probe._source.checkpoint.bridges == ["is_parallelizable", "post_init"]
+    record = Probe(folder, trust_remote_code=True).embeddings().record
+    assert "post_init" in record["bridges"]
+    assert record["weights"]["everything_because"] is None
+    table = load_file(f"{folder}/model.safetensors")["llm.model.embed_tokens.weight"]
+    assert record["weights"]["bytes"] == table.nbytes
 
 
 def test_the_table_of_places_is_that_of_init(folder):

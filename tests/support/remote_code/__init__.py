@@ -7,40 +7,67 @@ it: tiny layers, random weights, a tokenizer of bytes. What these miniatures do 
 
 import json
 import shutil
+from importlib import invalidate_caches
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from normprobe.bridges import foreign_code
+from normprobe.model.checkpoint import open_checkpoint
 from support.remote_code.families import FAMILIES
 from support.remote_code.tokenizer import byte_tokenizer
 
 HERE = Path(__file__).parent
 
+#: A folder for ``sys.path``, beside the repositories.
+PACKAGES = "packages"
+
 
 def make_repository(family: str, folder: Path) -> Path:
-    """Write a checkpoint that loads with ``trust_remote_code``, weights included."""
-    import transformers
+    """Write a checkpoint that loads with ``trust_remote_code``, weights included.
 
+    The code of a package is written beside it, below ``PACKAGES``.
+    """
     spec = FAMILIES[family]
     folder.mkdir(parents=True)
+    code = folder.parent / PACKAGES / spec.package.replace(".", "/") if spec.package else folder
+    code.mkdir(parents=True, exist_ok=True)
     for source in ("shared", *spec.code, family):
         for file in (HERE / source).glob("*.py"):
-            shutil.copy(file, folder)
+            shutil.copy(file, code)
+    invalidate_caches()  # a folder on sys.path came or grew
     config = dict(spec.config)
     if spec.special_tokens is not None:
         tokenizer = byte_tokenizer(spec.special_tokens, spec.chat_template)
         tokenizer.save_pretrained(folder)
         spec.fit(config, tokenizer)
-    _write(folder / "config.json", {**config, "model_type": family, "auto_map": spec.auto_map})
+    auto_map = {"auto_map": spec.auto_map} if spec.auto_map else {}
+    _write(folder / "config.json", {**config, "model_type": family, **auto_map})
     for name, content in spec.files.items():
         _write(folder / name, content)
-    auto = getattr(transformers, spec.auto_class)
-    loaded = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    model = auto.from_config(loaded, trust_remote_code=True)
+    model = _built(family, folder)
     randomise(model)
     model.save_pretrained(folder)
     return folder
+
+
+def plain_model(family: str, folder: Path) -> nn.Module:
+    """The model as its ``__init__`` makes it, with its weights: no loader takes part."""
+    model = _built(family, folder)
+    model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    return model.eval()
+
+
+def _built(family: str, folder: Path) -> nn.Module:
+    import transformers
+
+    config = open_checkpoint(str(folder), trust_remote_code=True).config
+    with foreign_code(True, []):
+        auto = getattr(transformers, FAMILIES[family].auto_class)
+        model: nn.Module = auto.from_config(config, trust_remote_code=True)
+    return model
 
 
 @torch.no_grad()
