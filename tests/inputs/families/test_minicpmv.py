@@ -47,6 +47,14 @@ def test_each_image_has_a_line_of_its_own(builder, samples):
     assert f"Is \n{slices}\n or \n{slices}\n red?" in text_of(builder, builder.build([marked]))
 
 
+def test_the_model_takes_one_dict(builder, samples):
+    inputs = builder.build(samples)
+    assert set(inputs) == {"data", "attention_mask"}
+    positions, mask = inputs["data"]["position_ids"], inputs["attention_mask"]
+    for row, kept in zip(positions, mask.bool(), strict=True):
+        assert row[kept].tolist() == list(range(int(kept.sum())))
+
+
 @pytest.mark.parametrize("mark", ["<image>", "</image>", "<slice>", "</slice>"])
 def test_marks_of_slices_in_a_prompt_are_refused(mark, builder, samples):
     """Two of them would be taken for a slice; one is an error of shapes inside the processor."""
