@@ -173,13 +173,25 @@ def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> N
 
     Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
     and what the model's file registers for one of them is not found for the other.
+
+    Raises:
+        NormprobeError: a model among it cannot be run as a module (moondream).
     """
+    from torch import nn
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+    classes: list[Any] = []
     for reference in (raw.get("auto_map") or {}).values():
         if isinstance(reference, str):
             with suppress(Exception):  # said better when it is used
-                get_class_from_dynamic_module(reference, source, revision=revision)
+                classes.append(get_class_from_dynamic_module(reference, source, revision=revision))
+    for found in classes:
+        if issubclass(found, nn.Module) and found.forward is nn.Module.forward:
+            raise NormprobeError(
+                f"{found.__name__} has no forward: it computes in methods of its own, past the "
+                "modules whose states would be measured",
+                "pass another model; this one cannot be measured",
+            )
 
 
 def _name_of(model: str) -> str:
