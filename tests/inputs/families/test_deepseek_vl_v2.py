@@ -9,12 +9,14 @@ import pytest
 import torch
 from support.remote_code import plain_model
 
-from normprobe import NormprobeError, Probe
+from normprobe import NormprobeError
 from normprobe.data.data_set import open_data
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.find.norm_placement import norm_placement_note
+from normprobe.model.find.structure import find_parts
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
@@ -87,7 +89,7 @@ def test_rows_of_each_image(checkpoint, builder, samples):
     model = load_model(checkpoint)
     several = replace(samples[0], prompt="Is it <image> or <image>?", images=2 * samples[0].images)
     inputs = builder.build([several, samples[1]])
-    batch = MeasuredModel(model, Probe(model, builder.processor).parts).batch(inputs)
+    batch = MeasuredModel(model, find_parts(model)).batch(inputs)
     groups = batch.groups_at(batch.model.decoder_input(inputs))
     codes = {TOKEN_GROUPS.index(VISUAL): "v", TOKEN_GROUPS.index(STRUCTURAL): "s"}
     shown = ["".join(codes.get(code, " ") for code in row) for row in groups.tolist()]
@@ -104,3 +106,8 @@ def test_a_padded_batch_can_be_run(checkpoint, builder, samples):
         alone = model(**builder.build(samples[:1]), use_cache=False).logits
     kept = together["attention_mask"][0]
     np.testing.assert_allclose(both[0, kept], alone[0], rtol=1e-4, atol=1e-4)
+
+
+def test_the_placement_of_norms_is_told_by_a_layer_without_experts(checkpoint):
+    model = load_model(checkpoint)
+    assert norm_placement_note(model, find_parts(model)).startswith("pre")

@@ -34,14 +34,32 @@ class Rotary(nn.Module):
         return self.cos_cached[:length], self.sin_cached[:length]
 
 
+class Experts(nn.Module):
+    """Counts the tokens of each expert outside PyTorch, as no meta device can."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+
+    def forward(self, x):
+        chosen = (x[..., 0] > 0).long()
+        counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).cpu().numpy()
+        y = torch.zeros_like(x)
+        for number, count in enumerate(counts):
+            if count:
+                y[chosen == number] = self.experts[number](x[chosen == number])
+        return y
+
+
 class DeepseekV2DecoderLayer(nn.Module):
     """Each row sees the mean of all rows, turned by how far they are away."""
 
-    def __init__(self, config):
+    def __init__(self, config, number):
         super().__init__()
+        width = config.hidden_size
         self.rotary_emb = Rotary(config)
-        self.norm = nn.LayerNorm(config.hidden_size)
-        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(width)
+        self.linear = Experts(width) if number else nn.Linear(width, width)
 
     def forward(self, hidden_states, attention_mask=None):
         x = self.norm(hidden_states)
@@ -65,7 +83,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
-            DeepseekV2DecoderLayer(config) for _ in range(config.num_hidden_layers)
+            DeepseekV2DecoderLayer(config, number) for number in range(config.num_hidden_layers)
         )
         self.post_init()
 
