@@ -1,8 +1,9 @@
-"""Code that a checkpoint brings: what transformers 5 changed for it, and a clean stdout.
+"""Code that a checkpoint brings: what transformers 5 changed for it.
 
 Each bridge is a function that says which change it makes up for. Names are put back where they were
-imported from; classes are bridged as they come out of the repository's files, and no others are.
-All of it only where the code is trusted (``--trust-remote-code``).
+imported from; classes are bridged as they come out of the repository's files, or out of an
+installed package that is imported for it, and no others are. All of it only where the code is
+trusted (``--trust-remote-code``).
 
     with foreign_code(trusted, bridges):   # around what imports or runs such code
         model = auto_class.from_config(config, trust_remote_code=trusted)
@@ -10,6 +11,7 @@ All of it only where the code is trusted (``--trust-remote-code``).
 """
 
 import importlib
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

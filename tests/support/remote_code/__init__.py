@@ -1,8 +1,8 @@
 """Miniature repositories with code of their own, one a family.
 
-Each has the module names, config fields and inputs that the family publishes, and nothing else of
-it: tiny layers, random weights, a tokenizer of bytes. What these miniatures do not show is said in
-``normprobe/inputs/families/__init__.py``: the real code was read in excerpts, never executed.
+Each has the module names, config fields and inputs that the family publishes, and of its code the
+traits that loading, positions and numbers depend on: tiny layers, random weights, a tokenizer of
+bytes.
 """
 
 import json
