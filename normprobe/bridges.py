@@ -1,8 +1,9 @@
-"""Code that a checkpoint brings: what transformers 5 changed for it, and a clean stdout.
+"""Code that a checkpoint brings: what transformers 5 changed for it.
 
 Each bridge is a function that says which change it makes up for. Names are put back where they were
-imported from; classes are bridged as they come out of the repository's files, and no others are.
-All of it only where the code is trusted (``--trust-remote-code``).
+imported from; classes are bridged as they come out of the repository's files, or out of an
+installed package that is imported for it, and no others are. All of it only where the code is
+trusted (``--trust-remote-code``).
 
     with foreign_code(trusted, bridges):   # around what imports or runs such code
         model = auto_class.from_config(config, trust_remote_code=trusted)
@@ -41,6 +42,16 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
+    (
+        "transformers.modeling_utils",
+        "is_flash_attn_2_available",
+        "transformers.utils:is_flash_attn_2_available",
+    ),
+    (
+        "transformers.models.llama.modeling_llama",
+        "LlamaFlashAttention2",
+        "transformers.models.llama.modeling_llama:LlamaAttention",
+    ),
     ("transformers.pytorch_utils", "is_torch_greater_or_equal_than_1_13", lambda: True),
     (
         "transformers.processing_utils",
@@ -80,6 +91,9 @@ _noting: list[list[str]] = []
 def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     """Bridge the classes of a repository that are imported inside the block.
 
+    Those of the repository's files are bridged before they are used, those of an installed package
+    when the block ends.
+
     Args:
         trusted: False: no such code runs, and nothing is changed.
         bridges: gets the name of each bridge that was needed.
@@ -99,10 +113,14 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
 
     for module_name, name, there in _MOVED:
         bridge_moved_name(module_name, name, there)
+    before = set(sys.modules)
     _noting.append(bridges)
     try:
         with patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge):
             yield
+            for module_name in sys.modules.keys() - before:
+                for foreign in _classes_in(module_name):
+                    _bridge_class(foreign)
     finally:
         _noting.pop()
 
@@ -361,6 +379,14 @@ def _classes_of(found: type) -> Iterator[type]:
     for value in [found, *vars(module).values()]:
         if isinstance(value, type) and value.__module__.startswith(f"{package}."):
             yield value
+
+
+def _classes_in(module_name: str) -> Iterator[type]:
+    """The classes that a module defines; none of transformers, whose code is no older than it."""
+    if module_name.partition(".")[0] != "transformers":
+        for value in list(vars(sys.modules[module_name]).values()):
+            if isinstance(value, type) and value.__module__ == module_name:
+                yield value
 
 
 def _take_from(missing_keys: Any, model: Any) -> None:

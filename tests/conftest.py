@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -55,9 +56,12 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
     """``repository(family)``: code and weights, written once; its code is cached beside it."""
-    from support.remote_code import make_repository
+    from support.remote_code import PACKAGES, make_repository
     from transformers import dynamic_module_utils
 
     root = tmp_path_factory.mktemp("remote-code")
-    with patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(root / "modules")):
+    with (
+        patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(root / "modules")),
+        patch.object(sys, "path", [*sys.path, str(root / PACKAGES)]),
+    ):
         yield cache(lambda family: make_repository(family, root / family))

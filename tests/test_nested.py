@@ -1,11 +1,12 @@
-"""Tensors in any depth are replaced; the value itself is left alone."""
+"""Values inside dicts, lists and tuples."""
 
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
-from normprobe.nested import with_tensors
+from normprobe.nested import find_named, flattened, unflattened, with_tensors
 
 
 class Pair(NamedTuple):
@@ -14,6 +15,7 @@ class Pair(NamedTuple):
 
 
 def test_tensors_are_replaced_wherever_they_are() -> None:
+    """The value itself is left alone."""
     one = torch.ones(2)
     value = {"a": one, "data": {"b": [one, (one, "text")]}, "pair": Pair(one, "name"), "c": None}
     changed = with_tensors(value, lambda tensor: tensor + 1)
@@ -27,3 +29,25 @@ def test_tensors_are_replaced_wherever_they_are() -> None:
     assert changed["c"] is None
     assert value["data"]["b"][0] is one
     assert one.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "value"),
+    [
+        ({"input_ids": 1, "data": {"input_ids": 2}}, 1),
+        ({"input_ids": None, "data": {"input_ids": 2}}, 2),
+        ({"mask": 0, "data": {"more": {"input_ids": 3}}}, 3),
+        ({"first": {"input_ids": None}, "second": {"input_ids": 4}}, 4),
+        ({"mask": 0, "data": {}}, None),
+        ({}, None),
+    ],
+)
+def test_an_input_is_found_wherever_it_lies(inputs, value):
+    assert find_named(inputs, "input_ids") == value
+
+
+@pytest.mark.parametrize("inputs", [{}, {"a": 1, "b": {"c": [2], "d": {"e": None}}}])
+def test_what_is_flattened_can_be_put_back(inputs):
+    flat = flattened(inputs)
+    assert not any(isinstance(value, dict) for value in flat.values())
+    assert unflattened(flat) == inputs

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normprobe.nested import find_named
 from normprobe.schema import VISUAL_MASK
 
 
@@ -13,16 +14,17 @@ def marked_positions(inputs: Mapping[str, Any], shape: torch.Size) -> Tensor | N
     """The positions that an input marks as belonging to an image.
 
     Args:
-        inputs: what the model takes; a dict inside it (MiniCPM-V) is looked into as well.
+        inputs: what the model takes; dicts inside it are looked into as well.
         shape: ``[batch, seq]`` of the prompts.
 
     Returns:
         bool ``[batch, seq]``; None where no input marks positions.
     """
-    data = inputs.get("data")
-    found = {**(data if isinstance(data, Mapping) else {}), **inputs}
-    name = next((name for name in MARKS if found.get(name) is not None), None)
-    return None if name is None else MARKS[name](found[name], shape)
+    for name, positions in MARKS.items():
+        marks = find_named(inputs, name)
+        if marks is not None:
+            return positions(marks, shape)
+    return None
 
 
 def _by_mask(mask: Tensor, shape: torch.Size) -> Tensor:

@@ -162,9 +162,10 @@ def _end_with_the_parent(_: int) -> None:
 def _workers(tasks: int) -> int:
     """How many processes: half of this process's share of the cores, none for a single task.
 
-    Only where a process can be forked: elsewhere each would load its own libraries and data.
+    Only where a process can be forked: elsewhere each would load its own libraries and data. Nor
+    with TensorFlow, which Molmo resizes with: once it ran, it hangs in a forked process.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or "tensorflow" in sys.modules:
         return 0
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(0, min(_MOST_WORKERS, max(1, cores // 2), tasks - 1))

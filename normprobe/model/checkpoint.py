@@ -142,14 +142,15 @@ def open_checkpoint(
     bridges: list[str] = []
     try:
         with foreign_code(trust_remote_code, bridges):
+            raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
+            setup = inputs_file.over(family_file(raw.get("model_type"))).setup
             if trust_remote_code:
-                raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
                 _import_code(raw, source, revision)
-                setup = inputs_file.over(family_file(raw.get("model_type"))).setup
-            else:
-                setup = inputs_file.setup
+            elif setup != inputs_file.setup:
+                raise _not_trusted(model)
             if setup is not None:
                 setup()
+        with foreign_code(trust_remote_code, bridges):
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
@@ -184,13 +185,25 @@ def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> N
 
     Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
     and what the model's file registers for one of them is not found for the other.
+
+    Raises:
+        NormprobeError: a model among it cannot be run as a module (moondream).
     """
+    from torch import nn
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+    classes: list[Any] = []
     for reference in (raw.get("auto_map") or {}).values():
         if isinstance(reference, str):
             with suppress(Exception):  # said better when it is used
-                get_class_from_dynamic_module(reference, source, revision=revision)
+                classes.append(get_class_from_dynamic_module(reference, source, revision=revision))
+    for found in classes:
+        if issubclass(found, nn.Module) and found.forward is nn.Module.forward:
+            raise NormprobeError(
+                f"{found.__name__} has no forward: it computes in methods of its own, past the "
+                "modules whose states would be measured",
+                "pass another model; this one cannot be measured",
+            )
 
 
 def _name_of(model: str) -> str:
@@ -350,6 +363,13 @@ def _refuse_bad_path(model: str, source: str) -> None:
         )
 
 
+def _not_trusted(model: str) -> NormprobeError:
+    return NormprobeError(
+        f"{model} needs code of its own, which is not run unless asked for",
+        "read that code, then pass --trust-remote-code",
+    )
+
+
 def _explained(error: Exception, model: str, revision: str | None) -> NormprobeError:
     """Why a config cannot be loaded, and what to do."""
     from huggingface_hub import is_offline_mode
@@ -357,10 +377,7 @@ def _explained(error: Exception, model: str, revision: str | None) -> NormprobeE
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
     if "trust_remote_code" in str(error):
-        return NormprobeError(
-            f"{model} needs code of its own, which is not run unless asked for",
-            "read that code, then pass --trust-remote-code",
-        )
+        return _not_trusted(model)
     if isinstance(error.__cause__, GatedRepoError):
         return NormprobeError(
             f"{model} is gated, and the hub does not let this account in",

@@ -30,6 +30,7 @@ from normprobe.model.find.overrides import (
     PREPENDED,
 )
 from normprobe.model.find.parts import Parts
+from normprobe.nested import find_named
 from normprobe.schema import (
     IMAGE_NUMBERS,
     PADDING,
@@ -354,13 +355,10 @@ def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Te
     """The ids that the measured decoder reads and their mask, each None where there is none.
 
     The text decoder of an encoder-decoder that attends to the image reads ``decoder_input_ids``.
-    MiniCPM-V takes its ids inside a dict, and the mask beside it.
     """
-    if isinstance(inputs.get("data"), Mapping):
-        return inputs["data"].get("input_ids"), inputs.get("attention_mask")
     if parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"], inputs.get("decoder_attention_mask")
-    return inputs.get("input_ids"), inputs.get("attention_mask")
+    return find_named(inputs, "input_ids"), find_named(inputs, "attention_mask")
 
 
 def fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:

@@ -17,7 +17,7 @@ from cli.conftest import assert_two_lines
 from safetensors.torch import load_file
 from support.agreement import assert_agrees
 from support.reference import layers_table, members, norm, observe_layers
-from support.remote_code import FAMILIES
+from support.remote_code import FAMILIES, plain_model
 from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
 from support.remote_code.observed import Observed, observe
 from support.remote_code.opened import opened
@@ -39,7 +39,7 @@ every_family = pytest.mark.parametrize("family", PARTS)
 @cache
 def observed(family: str, folder: Path, one_by_one: bool) -> list[Observed]:
     """The first two samples, each alone or both in one batch."""
-    builder = opened(folder)
+    builder = opened(folder, model=plain_model(family, folder))
     samples = list(open_data("sample", limit=2, seed=42))
     groups = [[sample] for sample in samples] if one_by_one else [samples]
     return [observe(family, builder, group) for group in groups]

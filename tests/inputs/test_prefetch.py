@@ -1,5 +1,6 @@
 """Batches from worker processes: the same inputs as made here, in a fixed order, little padding."""
 
+import os
 import sys
 
 import pytest
@@ -51,6 +52,26 @@ def test_inputs_are_those_that_are_made_here(builder, batch_size):
         seen += ids
     assert sorted(seen) == sorted(data.ids)
     assert batch_size > 1 or seen == data.ids
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_process_with_tensorflow_is_not_forked(builder, monkeypatch, imported):
+    """Once it ran, TensorFlow hangs in a forked process."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    if imported:
+        monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    processes, real = [], InputBuilder.build
+
+    def build(self, samples):
+        inputs = real(self, samples)
+        inputs["made_in"] = torch.tensor(os.getpid())
+        return inputs
+
+    monkeypatch.setattr(InputBuilder, "build", build)
+    for batch in prefetched(made([1] * 16), builder, 2):
+        processes.append(int(batch.inputs["made_in"]))
+    assert (set(processes) == {os.getpid()}) == imported
 
 
 def test_the_order_is_always_the_same(builder):

@@ -66,3 +66,26 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(NormprobeError, match="is a file") as failure:
         open_checkpoint(str(tmp_path / "weights.bin"))
     assert str(tmp_path) in failure.value.remedy
+
+
+def test_a_model_without_a_forward_is_refused(repository: Any, tmp_path: Path) -> None:
+    """Nothing calls the layers of moondream as modules. Its folder holds no tokenizer either."""
+    del repository  # its cache of modules
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "from transformers import PretrainedConfig, PreTrainedModel\n"
+        "class OwnConfig(PretrainedConfig):\n"
+        "    model_type = 'own'\n"
+        "class OwnModel(PreTrainedModel):\n"
+        "    config_class = OwnConfig\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config)\n"
+        "        self.blocks = nn.ModuleList(nn.ModuleDict() for _ in range(2))\n"
+        "    def query(self, image, question): ...\n"
+    )
+    auto_map = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    config = {"model_type": "own", "auto_map": auto_map}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(NormprobeError, match="OwnModel has no forward") as failure:
+        open_checkpoint(str(tmp_path), trust_remote_code=True)
+    assert failure.value.remedy == "pass another model; this one cannot be measured"

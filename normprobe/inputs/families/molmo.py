@@ -1,10 +1,19 @@
-"""Inputs of Molmo: its processor takes one sample, writes the roles and adds no batch axis."""
+"""Inputs of Molmo-7B-D, as its README makes them: ``processor.process``, one sample a call.
+
+It writes the roles itself (the chat template of the tokenizer is not used), puts the image before
+the prompt, and adds no batch axis. Its resizing needs tensorflow. It fails without an image, and
+gives the features of a second image the positions of the first.
+
+``image_input_idx`` says where each image feature goes: there it is added to the embedding of a
+placeholder. The marks around images and lines are words of a second embedding table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.chat import NO_SYSTEM
@@ -32,6 +41,7 @@ def build(
 
     Raises:
         NormprobeError: a system prompt was asked for.
+        RefusedSample: a sample has several images, or one that does not come first.
         ValueError: only some of the samples have an image.
     """
     if system not in (None, NO_SYSTEM):
@@ -41,13 +51,31 @@ def build(
         )
     processed = []
     for sample in samples:
-        images = None if sample.image is None else [sample.image]
-        inputs = dict(processor.process(images=images, text=sample.prompt))
+        inputs = _processed(processor, sample)
         inputs["attention_mask"] = inputs["input_ids"].new_ones(len(inputs["input_ids"]))
         processed.append(inputs)
     # The model passes over crops of -1 and over features whose index is negative.
     fill = {"attention_mask": 0, "images": -1, "image_masks": -1, "image_input_idx": -100}
     return stacked(processed, fill)
+
+
+def _processed(processor: Any, sample: Sample) -> dict[str, Tensor]:
+    """One sample, without a batch axis."""
+    import torch
+
+    text = sample.pieces[-1]
+    if len(sample.pieces) > 2 or not isinstance(text, str):
+        raise RefusedSample(
+            f"{sample.id}: {len(sample.images)} images in {len(sample.pieces)} pieces; this model "
+            "reads one image, and then the prompt.",
+            "Leave the sample out of the data.",
+        )
+    if sample.images:
+        return dict(processor.process(images=list(sample.images), text=text))
+    # As `process` would go on.
+    ids = processor.get_tokens_input(text, message_format="role", always_start_with_space=True)
+    tokenizer = processor.tokenizer
+    return {"input_ids": torch.tensor([tokenizer.bos_token_id or tokenizer.eos_token_id, *ids])}
 
 
 def stacked(samples: Sequence[Mapping[str, Tensor]], fill: Mapping[str, float]) -> BatchFeature:

@@ -49,7 +49,8 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
 
     The middle layer stands for all: first layers may be dense where others are sparse, and kinds of
     attention alternate, but no type of transformers mixes placements. The layer after it is tried
-    where the middle one does not run on text alone (cross-attention of Mllama).
+    where the middle one does not run on text alone (cross-attention of Mllama), and then the first,
+    where experts are chosen by values that made-up states do not have (DeepSeek-VL2).
 
     Args:
         model: with weights, or on the meta device.
@@ -74,7 +75,7 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
     state = table.new_zeros(1, 4, hidden_size)
     first_error: Exception | None = None
     with observing(model), Operations(_with_zero_values):
-        for layer in layers[len(layers) // 2 :][:2]:
+        for layer in [*layers[len(layers) // 2 :][:2], layers[0]]:
             for forward in _forwards(model, stack.name, layer, state):
                 try:
                     return norm_placement(layer, forward, hidden_size=hidden_size)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from normprobe.hooks import attached, observing, run_until
 from normprobe.model.tracing.sketches import Sketch, sketch
+from normprobe.nested import unflattened
 
 #: A list of this many modules of one class holds blocks. The blocks are watched, the modules inside
 #: them are not: there are hundreds, and no part of a model is inside a block.
@@ -45,8 +46,8 @@ Recording = dict[tuple[str, int], Call]
 def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
     """Run the model without gradients, dropout and cache.
 
-    Random numbers that the model draws are the same in every recording. The hooks are removed
-    however the forward ends.
+    Inputs inside dicts have dotted names, of ``nested.flattened``. Random numbers that the model
+    draws are the same in every recording. The hooks are removed however the forward ends.
     """
     recorder = _Recorder({name: t for name, t in inputs.items() if is_ids(t)})
     handles = [
@@ -60,7 +61,7 @@ def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     with observing(model), attached(*handles), torch.random.fork_rng(devices):
         torch.manual_seed(0)
-        run_until(model, inputs)
+        run_until(model, unflattened(inputs))
     return recorder.recording
 
 

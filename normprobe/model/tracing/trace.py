@@ -16,6 +16,7 @@ from normprobe.model.tracing.perturbation import other_pixels, other_words
 from normprobe.model.tracing.recording import Recording, record
 from normprobe.model.tracing.stacks import find_stacks
 from normprobe.model.tracing.visual_tokens import visual_tokens
+from normprobe.nested import flattened
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def trace_parts(
         NormprobeError: when other pixels change nothing, or the prompt has no two ordinary words.
         Exception: whatever the model raises.
     """
+    inputs = flattened(inputs)
     base = record(model, inputs)
     changed = other_pixels(inputs)
     pixels = base if changed is None else record(model, changed)

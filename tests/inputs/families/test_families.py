@@ -18,7 +18,6 @@ from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs import families
 from normprobe.inputs.families import MODULES, family_file
-from normprobe.inputs.families.molmo import stacked
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
 from normprobe.schema import MASKS
 
@@ -134,36 +133,6 @@ def test_a_processor_of_another_making_is_named_not_traced(builder, samples):
         replace(builder("molmo"), processor=builder("kimi_vl").processor).build(samples[:1])
 
 
-def test_molmo_pads_on_the_right(builder, samples):
-    processor, batch = builder("molmo").processor, builder("molmo").build(samples)
-    numbers_of_crops = []
-    for row, sample in enumerate(samples):
-        own = processor.process(images=[sample.image], text=sample.prompt)
-        length, crops = len(own["input_ids"]), len(own["images"])
-        assert batch["input_ids"][row, :length].tolist() == own["input_ids"].tolist()
-        assert batch["attention_mask"][row].sum() == length
-        assert torch.equal(batch["images"][row, :crops], own["images"])
-        assert torch.equal(batch["image_input_idx"][row, :crops], own["image_input_idx"])
-        assert (batch["images"][row, crops:] == -1).all()
-        assert (batch["image_input_idx"][row, crops:] < 0).all()
-        numbers_of_crops.append(crops)
-    assert len(set(numbers_of_crops)) == 2  # so one of them was padded
-
-
-def test_molmo_does_not_mix_samples_with_and_without_images(builder, samples):
-    mixed = [samples[0], replace(samples[1], images=())]
-    with pytest.raises(NormprobeError, match="with and without an image"):
-        builder("molmo").build(mixed)
-
-
-def test_minicpmv_takes_one_dict(builder, samples):
-    inputs = builder("minicpmv").build(samples)
-    assert set(inputs) == {"data", "attention_mask"}
-    positions, mask = inputs["data"]["position_ids"], inputs["attention_mask"]
-    for row, kept in zip(positions, mask.bool(), strict=True):
-        assert row[kept].tolist() == list(range(int(kept.sum())))
-
-
 def test_ovis_patches_are_blocks_of_neighbours(builder, samples):
     """Patch k of the flat list, against the pixels at the place where it must come from."""
     sample = samples[0]
@@ -199,13 +168,3 @@ def test_moonvit_gets_the_grid_under_its_own_name(builder, samples):
     assert set(inputs) == {"pixel_values", "grid_hws"}
     with pytest.raises(NormprobeError, match="image in every sample"):
         builder("moonvit").build([replace(samples[0], images=())])
-
-
-def test_stacked_pads_every_axis_at_its_end():
-    samples = [
-        {"x": torch.ones(1, 2), "y": torch.ones(1)},
-        {"x": torch.ones(2, 1), "y": torch.ones(2)},
-    ]
-    batch = stacked(samples, {"x": -1})
-    assert batch["x"].tolist() == [[[1, 1], [-1, -1]], [[1, -1], [1, -1]]]
-    assert batch["y"].tolist() == [[1, 0], [1, 1]]

@@ -1,15 +1,17 @@
 """Miniature repositories with code of their own, one a family.
 
-Each has the module names, config fields and inputs that the family publishes, and nothing else of
-it: tiny layers, random weights, a tokenizer of bytes. What these miniatures do not show is said in
-``normprobe/inputs/families/__init__.py``: the real code was read in excerpts, never executed.
+Each has the module names, config fields and inputs that the family publishes, and of its code the
+traits that loading, positions and numbers depend on: tiny layers, random weights, a tokenizer of
+bytes.
 """
 
 import json
 import shutil
+from importlib import invalidate_caches
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from normprobe.bridges import foreign_code
@@ -19,26 +21,43 @@ from support.remote_code.tokenizer import byte_tokenizer
 
 HERE = Path(__file__).parent
 
+#: A folder for ``sys.path``, beside the repositories.
+PACKAGES = "packages"
+
 
 def make_repository(family: str, folder: Path) -> Path:
-    """Write a checkpoint that loads with ``trust_remote_code``, weights included."""
+    """Write a checkpoint that loads with ``trust_remote_code``, weights included.
+
+    The code of a package is written beside it, below ``PACKAGES``.
+    """
     spec = FAMILIES[family]
     folder.mkdir(parents=True)
+    code = folder.parent / PACKAGES / spec.package.replace(".", "/") if spec.package else folder
+    code.mkdir(parents=True, exist_ok=True)
     for source in ("shared", *spec.code, family):
         for file in (HERE / source).glob("*.py"):
-            shutil.copy(file, folder)
+            shutil.copy(file, code)
+    invalidate_caches()  # a folder on sys.path came or grew
     config = dict(spec.config)
     if spec.special_tokens is not None:
         tokenizer = byte_tokenizer(spec.special_tokens, spec.chat_template)
         tokenizer.save_pretrained(folder)
         spec.fit(config, tokenizer)
-    _write(folder / "config.json", {**config, "model_type": family, "auto_map": spec.auto_map})
+    auto_map = {"auto_map": spec.auto_map} if spec.auto_map else {}
+    _write(folder / "config.json", {**config, "model_type": family, **auto_map})
     for name, content in spec.files.items():
         _write(folder / name, content)
     model = _built(family, folder)
     randomise(model)
     model.save_pretrained(folder)
     return folder
+
+
+def plain_model(family: str, folder: Path) -> nn.Module:
+    """The model as its ``__init__`` makes it, with its weights: no loader takes part."""
+    model = _built(family, folder)
+    model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    return model.eval()
 
 
 def _built(family: str, folder: Path) -> nn.Module:

@@ -53,6 +53,7 @@ class Family:
     chat_template: str | None = None
     files: dict[str, Any] = field(default_factory=dict)
     code: Sequence[str] = ()  # other families whose files it needs
+    package: str = ""  # an installed package that holds the code; empty: the repository does
 
 
 def _fit_unseen(config: dict[str, Any], tokenizer: Any) -> None:
@@ -221,14 +222,12 @@ FAMILIES = {
     ),
     "deepseek_vl_v2": Family(
         "AutoModelForCausalLM",
-        {
-            "AutoConfig": "configuration_deepseek.DeepseekVLV2Config",
-            "AutoModelForCausalLM": "modeling_deepseek_vl_v2.DeepseekVLV2ForCausalLM",
-        },
+        {},
         {"language_config": LANGUAGE},
         _vocabulary_in("language_config"),
         ("<image>", "<|User|>", "<|Assistant|>"),
-        files=_processor("processing_deepseek_vl_v2", "DeepseekVLV2Processor"),
+        files={"processor_config.json": {"processor_class": "DeepseekVLV2Processor"}},
+        package="deepseek_vl2.models",
     ),
     "phi4mm": Family(
         "AutoModelForCausalLM",

@@ -1,9 +1,12 @@
 import torch
 from torch import nn
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from .configuration_deepseek import DeepseekVLV2Config
+from .modeling_deepseek import DeepseekV2ForCausalLM
 from .tiny_blocks import Block
+
+print("a message on stdout while the package is imported")  # noqa: T201
 
 
 class VisionTransformer(nn.Module):
@@ -21,6 +24,8 @@ class VisionTransformer(nn.Module):
 
 
 class DeepseekVLV2ForCausalLM(PreTrainedModel):
+    """Calls no post_init; of its language model it calls ``forward``, not the module."""
+
     config_class = DeepseekVLV2Config
 
     def __init__(self, config):
@@ -30,28 +35,28 @@ class DeepseekVLV2ForCausalLM(PreTrainedModel):
         self.projector = nn.Linear(config.vision_config.width, hidden)
         self.image_newline = nn.Parameter(torch.zeros(hidden))
         self.view_seperator = nn.Parameter(torch.zeros(hidden))
-        self.language = LlamaForCausalLM(config.language_config)
-        self.post_init()
+        self.language = DeepseekV2ForCausalLM(config.language_config)
+
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        raise NotImplementedError
 
     def prepare_inputs_embeds(
         self, input_ids, images=None, images_seq_mask=None, images_spatial_crop=None
     ):
         x = self.language.get_input_embeddings()(input_ids)
-        counts = images_spatial_crop.prod(dim=-1)
-        counts = torch.where(counts > 0, counts + 1, 0).sum(dim=-1).tolist()
-        if not sum(counts):
-            return x
-        # Tiles beyond a sample's own are padding of the batch.
-        tiles = torch.cat(
-            [of_sample[:count] for of_sample, count in zip(images, counts, strict=True)]
-        )
-        features = self.projector(self.vision(tiles)).split(counts)
-        rows = [
-            self._rows(of_sample, *crop[0].tolist())
-            for of_sample, crop in zip(features, images_spatial_crop, strict=True)
-            if len(of_sample)
-        ]
-        return x.masked_scatter(images_seq_mask.unsqueeze(-1), torch.cat(rows))
+        for row, mask, tiles, crops in zip(
+            x, images_seq_mask, images, images_spatial_crop.tolist(), strict=True
+        ):
+            start, rows = 0, []
+            for wide, high in crops:
+                if wide * high == 0:
+                    break
+                end = start + 1 + wide * high
+                rows.append(self._rows(self.projector(self.vision(tiles[start:end])), wide, high))
+                start = end
+            if rows:
+                row.masked_scatter_(mask.unsqueeze(-1), torch.cat(rows))
+        return x
 
     def _rows(self, tiles, wide, high):
         side = self.config.vision_config.image_size // self.config.vision_config.patch_size
@@ -76,4 +81,10 @@ class DeepseekVLV2ForCausalLM(PreTrainedModel):
         use_cache=None,
     ):
         x = self.prepare_inputs_embeds(input_ids, images, images_seq_mask, images_spatial_crop)
-        return self.language(inputs_embeds=x, attention_mask=attention_mask, use_cache=use_cache)
+        return self.language.forward(
+            inputs_embeds=x, attention_mask=attention_mask, use_cache=use_cache
+        )
+
+
+AutoConfig.register("deepseek_vl_v2", DeepseekVLV2Config)
+AutoModelForCausalLM.register(DeepseekVLV2Config, DeepseekVLV2ForCausalLM)

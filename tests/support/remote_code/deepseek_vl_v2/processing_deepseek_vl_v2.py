@@ -19,29 +19,38 @@ class Batch(SimpleNamespace):
 
 
 class DeepseekVLV2Processor(ProcessorMixin):
+    tokenizer_class = ("LlamaTokenizer", "LlamaTokenizerFast")
     attributes = ("tokenizer",)
 
     def __init__(self, tokenizer=None, **kwargs):
+        print("a message on stdout while the processor is made")  # noqa: T201
         super().__init__(tokenizer)
 
     def __call__(self, *, conversations, images, force_batchify=True, system_prompt=""):
-        turns = [f"{turn['role']}: {turn['content']}".strip() for turn in conversations]
-        text = "\n\n".join([*([system_prompt] if system_prompt else []), *turns])
-        before, *after = (
-            self.tokenizer(piece, add_special_tokens=False)["input_ids"]
-            for piece in text.split("<image>")
-        )
+        """``system_prompt`` is in ``sft_format`` alone, not in the ids."""
+        texts = []
+        for turn in conversations:
+            content = turn["content"].strip()
+            is_system = turn["role"] == "system"
+            texts.append(content if is_system else f"{turn['role']}: {content}\n\n")
+        text = "".join(texts).strip()
+        pieces = text.split("<image>")
+        assert len(pieces) == len(images) + 1
         image_id = self.tokenizer.convert_tokens_to_ids("<image>")
-        tail = after[0] if after else []
-        visual = [image_id] * (ROWS if images else 0)
+        ids, mask = [], []
+        for number, piece in enumerate(pieces):
+            visual = [image_id] * (ROWS if number else 0)
+            words = self.tokenizer(piece, add_special_tokens=False)["input_ids"]
+            ids += [*visual, *words]
+            mask += [True] * len(visual) + [False] * len(words)
+        empty = torch.zeros(1, 3, SIZE, SIZE)
+        tiles = [tile for image in images for tile in self._tiles(image)]
         prepared = Batch(
-            sft_format=text,
-            input_ids=torch.tensor([*before, *visual, *tail]),
-            images_seq_mask=torch.tensor(
-                [False] * len(before) + [True] * len(visual) + [False] * len(tail)
-            ),
-            images=torch.stack(self._tiles(*images)) if images else torch.zeros(1, 3, SIZE, SIZE),
-            images_spatial_crop=torch.tensor([[WIDE, HIGH] if images else [0, 0]]),
+            sft_format=system_prompt + text,
+            input_ids=torch.tensor(ids),
+            images_seq_mask=torch.tensor(mask),
+            images=torch.stack(tiles) if tiles else empty,
+            images_spatial_crop=torch.tensor([[WIDE, HIGH] for _ in images] or [[0, 0]]),
         )
         return self.batchify([prepared]) if force_batchify else prepared
 
@@ -55,11 +64,13 @@ class DeepseekVLV2Processor(ProcessorMixin):
             return pad_sequence(values, batch_first=True, padding_value=value, padding_side=side)
 
         masks = [torch.ones_like(row.input_ids) for row in rows]
+        seen = padded("images_seq_mask", False, "left")
+        same = len({len(row.input_ids) for row in rows}) == 1
         return Batch(
             sft_format=[row.sft_format for row in rows],
             input_ids=padded("input_ids", self.tokenizer.pad_token_id, "left"),
-            attention_mask=pad_sequence(masks, batch_first=True, padding_side="left"),
-            images_seq_mask=padded("images_seq_mask", False, "left"),
+            attention_mask=pad_sequence(masks, batch_first=True, padding_side="left").bool(),
+            images_seq_mask=seen if same else seen.long(),  # padded as ids are
             images=padded("images", 0.0, "right"),
             images_spatial_crop=padded("images_spatial_crop", 0, "right"),
         )

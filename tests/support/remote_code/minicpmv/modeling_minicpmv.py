@@ -1,7 +1,8 @@
 import torch
 from torch import nn
+from torch.nn.functional import List  # which torch took along until it did not
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM, Qwen2PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_minicpm import MiniCPMVConfig
@@ -27,21 +28,29 @@ class VisionTransformer(nn.Module):
 
 
 class Resampler(nn.Module):
-    def __init__(self, queries, width, hidden):
+    """Its table of places is in no checkpoint."""
+
+    def __init__(self, queries, width, hidden, longest=32):
         super().__init__()
         self.query = nn.Parameter(torch.zeros(queries, hidden))
         self.key = nn.Linear(width, hidden)
+        places = torch.linspace(0, 3, longest)[:, None] * torch.linspace(0.5, 1.5, hidden)
+        self.register_buffer("pos_embed", places.sin(), persistent=False)
 
     def forward(self, x, tgt_sizes):
-        keys = self.key(x)
+        keys = self.key(x) + self.pos_embed[: x.shape[1]]
         lengths = tgt_sizes.prod(dim=-1)
         padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
         scores = (self.query @ keys.transpose(1, 2)).masked_fill(padding.unsqueeze(1), -torch.inf)
         return scores.softmax(dim=-1) @ keys
 
 
-class MiniCPMV(PreTrainedModel):
+class MiniCPMVPreTrainedModel(Qwen2PreTrainedModel):
     config_class = MiniCPMVConfig
+
+
+class MiniCPMV(MiniCPMVPreTrainedModel):
+    """Calls no post_init. It has a ``generate``, so AutoModel makes another class of it."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -49,20 +58,21 @@ class MiniCPMV(PreTrainedModel):
         self.vpm = VisionTransformer(config.vision_config)
         width = config.vision_config.hidden_size
         self.resampler = Resampler(config.query_num, width, config.hidden_size)
-        self.post_init()
+
+    def generate(self, **inputs):
+        raise NotImplementedError
+
+    def get_input_embeddings(self):
+        return self.llm.get_input_embeddings()
 
     def forward(self, data, **kwargs):
         x = self.llm.get_input_embeddings()(data["input_ids"])
-        slices = [values for of_sample in data["pixel_values"] for values in of_sample]
+        slices: List = [values for of_sample in data["pixel_values"] for values in of_sample]
         if slices:
             features = iter(self._visual_rows(slices, torch.cat(data["tgt_sizes"])))
-            rows = []
             for row, bounds in zip(x, data["image_bound"], strict=True):
-                row = row.clone()
                 for start, end in bounds.tolist():
-                    row[start:end] = next(features)
-                rows.append(row)
-            x = torch.stack(rows)
+                    row[start:end] = next(features)  # in place
         return self.llm(inputs_embeds=x, position_ids=data["position_ids"], **kwargs)
 
     def _visual_rows(self, slices, sizes):

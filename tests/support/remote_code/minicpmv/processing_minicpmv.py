@@ -41,7 +41,9 @@ class MiniCPMVProcessor(ProcessorMixin):
     def __init__(self, image_processor=None, tokenizer=None, **kwargs):
         super().__init__(image_processor, tokenizer)
 
-    def __call__(self, text, images, return_tensors=None):
+    def __call__(self, text, images, max_length=None, return_tensors=None):
+        for prompt, of_sample in zip(text, images, strict=True):
+            assert prompt.count(PLACEHOLDER) == len(of_sample)
         rows = "<unk>" * self.image_processor.query_num
         visual = f"<image>{rows}</image><slice>{rows}</slice>"
         rendered = [re.sub(re.escape(PLACEHOLDER), visual, prompt) for prompt in text]
@@ -55,7 +57,8 @@ class MiniCPMVProcessor(ProcessorMixin):
         return BatchFeature(
             {
                 "input_ids": tokens["input_ids"],
-                "attention_mask": tokens["attention_mask"].bool(),
+                "attention_mask": tokens["input_ids"].ne(0),
+                "image_sizes": [[image.size for image in of_sample] for of_sample in images],
                 "image_bound": [self._bounds(row) for row in tokens["input_ids"]],
                 **self.image_processor.preprocess(images),
             }

@@ -1,6 +1,6 @@
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from .config_molmo import MolmoConfig
@@ -96,12 +96,22 @@ class Molmo(nn.Module):
 
 
 class MolmoForCausalLM(PreTrainedModel):
+    """Calls no post_init, takes no keywords to tie its weights, and can generate."""
+
     config_class = MolmoConfig
 
     def __init__(self, config):
         super().__init__(config)
         self.model = Molmo(config)
-        self.post_init()
+
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        raise NotImplementedError
+
+    def get_input_embeddings(self):
+        return self.model.transformer.wte
+
+    def tie_weights(self):
+        """There is nothing to tie."""
 
     def forward(
         self,
@@ -112,14 +122,15 @@ class MolmoForCausalLM(PreTrainedModel):
         image_input_idx=None,
         use_cache=None,
     ):
-        x = self.model.transformer.wte(input_ids)
+        x = self.model.transformer.wte(input_ids * (input_ids != -1))
         if images is not None:
             features, _ = self.model.vision_backbone(images, image_masks)
             features, places = features.flatten(1, 2), image_input_idx.flatten(1)
             sample, feature = (places >= 0).nonzero(as_tuple=True)
-            x = x.index_put(
-                (sample, places[sample, feature]), features[sample, feature], accumulate=True
-            )
+            x[sample, places[sample, feature]] += features[sample, feature]
         for block in self.model.transformer.blocks:
             x, _ = block(x, attention_mask)
         return CausalLMOutput(logits=self.model.transformer.ff_out(self.model.transformer.ln_f(x)))
+
+
+AutoModelForCausalLM.register(MolmoConfig, MolmoForCausalLM)

@@ -26,25 +26,37 @@ class MolmoProcessor(ProcessorMixin):
     def __init__(self, image_processor=None, tokenizer=None, **kwargs):
         super().__init__(image_processor, tokenizer)
 
+    def get_tokens_input(self, prompt, message_format, always_start_with_space):
+        if message_format == "role":
+            prompt = f"User: {prompt} Assistant:"
+        return self.tokenizer.encode(
+            " " * always_start_with_space + prompt, add_special_tokens=False
+        )
+
     def process(self, text=None, images=None):
-        ids = self.tokenizer(f" User: {text} Assistant:")["input_ids"]
-        if images is None:
-            return {"input_ids": torch.tensor(ids)}
+        """Fails without images, and gives all of them the positions of the first."""
+        ids = self.get_tokens_input(text, "role", always_start_with_space=True)
         start, end, patch, column = (
             self.tokenizer.convert_tokens_to_ids(token)
             for token in ("<im_start>", "<im_end>", "<im_patch>", "<im_col>")
         )
-        (image,) = images
-        pixels = self.image_processor.crops(image)
-        whole = [start, patch, patch, column, patch, patch, column, end]
-        overlapping = [start, patch, patch, column, patch, column, end]
-        visual = torch.tensor([whole, [*whole, *overlapping]][len(pixels) - 1])
-        found = (visual == patch).nonzero().flatten()
-        places = torch.full((len(pixels), 4), -100)
-        places.view(-1)[: len(found)] = found
+        tokens, crops, indices = [], [], []
+        for image in images:
+            pixels = self.image_processor.crops(image)
+            whole = [start, patch, patch, column, patch, patch, column, end]
+            overlapping = [start, patch, patch, column, patch, column, end]
+            visual = torch.tensor([whole, [*whole, *overlapping]][len(pixels) - 1])
+            found = (visual == patch).nonzero().flatten()
+            places = torch.full((len(pixels), 4), -100)
+            places.view(-1)[: len(found)] = found + 1  # behind the first token
+            tokens.append(visual)
+            crops.append(pixels)
+            indices.append(places)
+        first = torch.tensor([self.tokenizer.bos_token_id or self.tokenizer.eos_token_id])
+        pixels = torch.cat(crops)
         return {
-            "input_ids": torch.cat([visual, torch.tensor(ids)]),
+            "input_ids": torch.cat([first, *tokens, torch.tensor(ids)]).int(),
             "images": pixels,
-            "image_input_idx": places,
+            "image_input_idx": torch.cat(indices),
             "image_masks": torch.ones(pixels.shape[:2]),
         }
