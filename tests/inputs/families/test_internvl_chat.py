@@ -12,6 +12,7 @@ from normprobe import Probe
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.schema import MASKS
 
 SIDE, TOKENS = 28, 4  # pixels and tokens of a square
 OPENING = "<|im_start|>system\nYou are tiny.<|im_end|>\n"
