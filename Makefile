@@ -3,7 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-all readme cost types models loading-cost check
+# The same on transformers 4.57, with an environment of its own.
+OLDER := .venv-4.57
+OLDER_READY := $(OLDER)/ready
+# What depends on transformers: parts, loading, all numbers of tiny models and of the specimen
+# against float64, code of checkpoints. Types that it lacks are skipped, and named.
+OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoint.py \
+	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
+	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
+
+.PHONY: demo test test-all test-4.57 readme cost types models loading-cost check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -13,6 +22,9 @@ test: $(READY)  ## the fast tests, some six minutes on two cores
 
 test-all: test  ## the slow tests too
 	$(BIN)/pytest --numprocesses 2 -m "slow and not gpu and not network"
+
+test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57: some two minutes on two cores
+	$(OLDER)/bin/pytest --numprocesses 2 $(OLDER_TESTS)
 
 readme: $(READY)  ## refresh the table and the figure in the README
 	$(BIN)/python .ci/readme.py
@@ -39,4 +51,9 @@ check: $(READY)  ## lint, format, types, import layers, spelling
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
+	touch $@
+
+$(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt
+	$(PYTHON) -m venv $(OLDER)
+	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints-4.57.txt --editable '.[test]'
 	touch $@

@@ -26,6 +26,8 @@ from transformers import (
     dynamic_module_utils,
 )
 
+from normprobe.versions import is_line_5
+
 #: Where older code imports a name from, the name, and where it is now or what stands for it.
 _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
@@ -286,7 +288,7 @@ def bridge_rope_scaling(config_class: type) -> None:
     """
     standard: Any = getattr(PretrainedConfig, "rope_scaling", None)
     if not isinstance(standard, property) or standard.fget is None:
-        return  # transformers 4
+        return
     standard_read = standard.fget
 
     def read(self: Any) -> Any:
@@ -347,7 +349,9 @@ def _bridge_class(foreign: type) -> None:
         needed: list[str] = []
         _noting.append(needed)
         try:
-            if issubclass(foreign, PreTrainedModel):
+            if issubclass(foreign, PreTrainedModel) and not is_line_5():
+                bridge_class_attributes(foreign)
+            elif issubclass(foreign, PreTrainedModel):
                 bridge_post_init(foreign)
                 bridge_tie_weights(foreign)
                 bridge_parallelizable(foreign)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from normprobe.code_failures import code_failure, runs_own_code, version_of
 from normprobe.errors import NormprobeError, first_line
 from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
@@ -178,10 +179,11 @@ def run_until(
         except (NormprobeError, MemoryError):
             raise
         except Exception as error:
-            own_code = type(model).__module__.startswith("transformers_modules.")
             if any(word in str(error) for word in _NOT_ABOUT_INPUTS):
                 raise
-            if not (own_code or isinstance(error, _REFUSALS)):
+            if runs_own_code(model):
+                raise code_failure(error, type(model).__name__, version_of(model)) from error
+            if not isinstance(error, _REFUSALS):
                 raise
             raise NormprobeError(
                 f"{type(model).__name__} fails on these inputs: {first_line(error)}",

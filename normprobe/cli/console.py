@@ -7,12 +7,10 @@ it runs, and stdout is data.
 import logging
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
@@ -153,14 +151,13 @@ def _known(error: BaseException, resumes: bool) -> NormprobeError | None:
 
 def _of_foreign_code(error: BaseException) -> NormprobeError | None:
     """An exception that a checkpoint's own code raised; None: it was another's."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own = [f for f in frames if str(f.f_globals.get("__name__")).startswith("transformers_modules")]
-    if not own:
+    from normprobe.code_failures import raised_in_own_code
+
+    place = raised_in_own_code(error)
+    if place is None:
         return None
-    code = own[-1].f_code
     return NormprobeError(
-        f"the model's own code fails in {code.co_name} of {Path(code.co_filename).name}: "
-        f"{type(error).__name__}: {first_line(error)}",
+        f"the model's own code fails in {place}: {type(error).__name__}: {first_line(error)}",
         "it may need another version of transformers or a package; NORMPROBE_DEBUG=1 shows the "
         "traceback",
     )

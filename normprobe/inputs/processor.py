@@ -38,8 +38,15 @@ def load_processor(
         NormprobeError: the files are missing, or need a library that is not installed.
     """
     import transformers
+    from transformers import PretrainedConfig
 
     from normprobe.bridges import foreign_code
+    from normprobe.code_failures import (
+        code_failure,
+        install,
+        missing_packages,
+        raised_in_own_code,
+    )
 
     auto: Any = getattr(transformers, auto_class)
     try:
@@ -51,7 +58,21 @@ def load_processor(
             return auto.from_pretrained(
                 path_or_id, revision=revision, trust_remote_code=trust_remote_code
             )
-    except (ImportError, OSError, *REFUSALS) as error:
+    except NormprobeError:
+        raise
+    except Exception as error:
+        if packages := missing_packages(error):
+            raise NormprobeError(
+                f"the processor of {path_or_id} needs {', '.join(packages)}, not installed here",
+                install(packages),
+            ) from error
+        if trust_remote_code and raised_in_own_code(error):
+            written_for = PretrainedConfig.get_config_dict(path_or_id, revision=revision)[0].get(
+                "transformers_version"
+            )
+            raise code_failure(error, f"the processor of {path_or_id}", written_for) from error
+        if not isinstance(error, (ImportError, OSError, *REFUSALS)):
+            raise
         raise NormprobeError(
             f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",
             _remedy(error),
@@ -68,9 +89,11 @@ def _folder_of(path_or_id: str, revision: str | None) -> str:
 
 
 def _remedy(error: Exception) -> str:
+    from normprobe.code_failures import VISION, install
+
     message = str(error).lower()
-    if any(library in message for library in ("torchvision", "timm", "scipy")):
-        return "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
+    if any(library in message for library in VISION):
+        return install(VISION)
     if "trust_remote_code" in message:
         return "Read the code that comes with the checkpoint, then pass --trust-remote-code."
     if isinstance(error, ImportError):

@@ -113,6 +113,7 @@ def open_checkpoint(
     from transformers import AutoConfig, PretrainedConfig
 
     from normprobe.bridges import bridge_missing_flash_attention, foreign_code
+    from normprobe.code_failures import code_failure, refuse_newer_files
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
@@ -159,9 +160,14 @@ def open_checkpoint(
     except NormprobeError:
         raise
     except Exception as error:
-        if not (trust_remote_code or isinstance(error, _FAILURES)):
-            raise  # none that a config can cause
-        raise _explained(error, model, revision) from error
+        settings = _settings(config_file)
+        if isinstance(error, OSError) or not (trust_remote_code and settings.get("auto_map")):
+            if isinstance(error, _FAILURES):
+                raise _explained(error, model, revision, settings) from error
+            if not trust_remote_code:
+                raise  # none that a config can cause
+        raise code_failure(error, model, settings.get("transformers_version")) from error
+    refuse_newer_files(model, getattr(config, "transformers_version", None))
     return Checkpoint(
         name=_name_of(model),
         typed=model,
@@ -204,6 +210,15 @@ def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> N
                 "modules whose states would be measured",
                 "pass another model; this one cannot be measured",
             )
+
+
+def _settings(config_file: Path | None) -> dict[str, Any]:
+    """What stands in config.json; nothing where it cannot be read."""
+    try:
+        found = json.loads(config_file.read_text(encoding="utf-8")) if config_file else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _name_of(model: str) -> str:
@@ -370,11 +385,16 @@ def _not_trusted(model: str) -> NormprobeError:
     )
 
 
-def _explained(error: Exception, model: str, revision: str | None) -> NormprobeError:
+def _explained(
+    error: Exception, model: str, revision: str | None, settings: Mapping[str, Any]
+) -> NormprobeError:
     """Why a config cannot be loaded, and what to do."""
-    from huggingface_hub import is_offline_mode
-    from huggingface_hub.constants import ENDPOINT
+    import transformers
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
+    from transformers import CONFIG_MAPPING
+
+    from normprobe.code_failures import is_newer, other_version
 
     if "trust_remote_code" in str(error):
         return _not_trusted(model)
@@ -388,7 +408,7 @@ def _explained(error: Exception, model: str, revision: str | None) -> NormprobeE
             f"{model} has no revision {revision!r}",
             "pass a branch, tag or commit that it has, or leave --revision out",
         )
-    if isinstance(error, OSError) and is_offline_mode() and not Path(model).is_dir():
+    if isinstance(error, OSError) and HF_HUB_OFFLINE and not Path(model).is_dir():
         return NormprobeError(
             f"config.json of {model} is not in the cache, and HF_HUB_OFFLINE is set",
             f"check the name, unset HF_HUB_OFFLINE, pass a local folder, or use `{SPECIMEN}`",
@@ -398,7 +418,17 @@ def _explained(error: Exception, model: str, revision: str | None) -> NormprobeE
             f"cannot find the model {model!r}: no such folder, and no hub answered for that id",
             f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",
         )
+    model_type, written_for = settings.get("model_type"), settings.get("transformers_version")
+    if model_type and model_type not in CONFIG_MAPPING:
+        return NormprobeError(
+            f"{model} is of the type {model_type!r}, which transformers "
+            f"{transformers.__version__} does not have; config.json names no code for it",
+            other_version(written_for)
+            if is_newer(written_for)
+            else "upgrade transformers if the type is new; if a package registers it, import that "
+            "in setup() of an --inputs file",
+        )
     return NormprobeError(
         f"cannot read the config of {model}: {first_line(error)}",
-        "check config.json; upgrade transformers if the model type is new",
+        other_version(written_for) if is_newer(written_for) else "check config.json",
     )

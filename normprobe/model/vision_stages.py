@@ -23,6 +23,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.versions import reader_of_encoder
 
 
 class VisionStages:
@@ -40,11 +41,17 @@ class VisionStages:
 
     def handles(self) -> list[RemovableHandle]:
         """The hooks to attach while the model runs."""
-        watched = (
-            (self._parts.vision_encoder, self._encoded),
-            (self._parts.projector, self._projected),
-        )
-        return [on_call(part.module, see) for part, see in watched if part is not None]
+        encoder, projector = self._parts.vision_encoder, self._parts.projector
+        handles = []
+        if encoder is not None:
+            reader = reader_of_encoder(encoder.module, projector.module if projector else None)
+            if reader is None:
+                handles.append(on_call(encoder.module, self._encoded))
+            else:
+                handles.append(on_call(reader, lambda x, _, __: self._encoded(x, x, {})))
+        if projector is not None:
+            handles.append(on_call(projector.module, self._projected))
+        return handles
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a (stage, group): stage, group, hidden_size and the statistics of the norm."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from normprobe.versions import is_line_5
 from support.expected_parts import ExpectedParts
 from support.tiny_inputs import Inputs
 
@@ -45,7 +46,11 @@ def capture(
     calls: list[list[Layer]] = []
 
     def see_encoder(_: Any, output: Any) -> None:
-        states.vision_encoder.append(to_numpy(output.last_hidden_state))
+        if hasattr(output, "last_hidden_state"):
+            states.vision_encoder.append(to_numpy(output.last_hidden_state))
+
+    def see_states_inside(entered: Array, _: Any) -> None:
+        states.vision_encoder.append(entered)
 
     def see_projector(entered: Array, output: Any) -> None:
         states.projector_input.append(entered)
@@ -55,6 +60,11 @@ def capture(
         if parts.vision_encoder is not None:
             encoder = model.get_submodule(parts.vision_encoder)
             stack.enter_context(replaced_forward(encoder, see_encoder))
+            if not is_line_5():  # where the encoder of transformers 4 does not return its states
+                for name in ("merger", "head_linear"):
+                    if hasattr(encoder, name):
+                        inside = getattr(encoder, name)
+                        stack.enter_context(replaced_forward(inside, see_states_inside))
         if parts.projector is not None:
             projector = model.get_submodule(parts.projector)
             stack.enter_context(replaced_forward(projector, see_projector))

@@ -195,6 +195,11 @@ def count_image_tokens(model: PreTrainedModel, pixels: Inputs) -> int:
     owner = [module for module in model.modules() if hasattr(module, "get_image_features")][-1]
     accepted = signature(owner.get_image_features).parameters
     fields = {name: tensor for name, tensor in pixels.items() if name in accepted}
+    if "return_dict" not in accepted:  # transformers 4
+        features = owner.get_image_features(**fields)
+        if isinstance(features[0], tuple) or model.config.model_type == "ovis2":
+            features = features[0]  # DeepStack features or visual indicators stand beside them
+        return sum(image.shape[:-1].numel() for image in features)
     outputs = owner.get_image_features(**fields, return_dict=True)
     features = outputs.get("pooler_output")
     if features is None and "deepstack_features" in outputs:

@@ -4,6 +4,7 @@ from difflib import get_close_matches
 
 from torch import nn
 
+from normprobe.code_failures import runs_own_code
 from normprobe.errors import NormprobeError
 
 
@@ -30,8 +31,7 @@ def check_name(model: nn.Module, role: str, name: str) -> None:
 
 def by_hand(model: nn.Module, option: str, value: str) -> str:
     """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
-    own_code = type(model).__module__.startswith("transformers_modules.")
-    trust = " --trust-remote-code" if own_code else ""
+    trust = " --trust-remote-code" if runs_own_code(model) else ""
     source = getattr(model, "name_or_path", "") or "MODEL"
     return f"name it by hand: normprobe layers {source}{trust} {option} {value}"
 

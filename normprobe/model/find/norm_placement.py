@@ -16,6 +16,7 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import observing, run_until
 from normprobe.model.find.layer_norms import Operations, norm_placement
 from normprobe.model.find.parts import Parts
+from normprobe.versions import autocast_on_meta
 
 #: The paper's theory speaks of a residual that no norm resets, and of updates whose size does not
 #: depend on it because a norm opens each branch (Section 3.1). It does not speak of norms that
@@ -74,7 +75,7 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
     hidden_size = getattr(config, "hidden_size", table.shape[-1])  # PI0's config has none
     state = table.new_zeros(1, 4, hidden_size)
     first_error: Exception | None = None
-    with observing(model), Operations(_with_zero_values):
+    with observing(model), autocast_on_meta(), Operations(_with_zero_values):
         for layer in [*layers[len(layers) // 2 :][:2], layers[0]]:
             for forward in _forwards(model, stack.name, layer, state):
                 try:

@@ -33,6 +33,7 @@ from normprobe.model.find.overrides import (
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.residual_stream import STREAMS
 from normprobe.model.find.vision_fields import vision_fields, vision_modules
+from normprobe.versions import decoder, image_encoder
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -191,7 +192,7 @@ def _config(model: nn.Module) -> Any:
 
 def _vision_encoder(model: nn.Module, names: dict[int, str]) -> nn.Module | None:
     """What ``get_encoder(modality="image")`` gives; the model itself when it is a bare encoder."""
-    found = _ask(model, "get_encoder", modality="image")
+    found = _ask(lambda: image_encoder(model))
     if found is None or id(found) not in names:
         return None
     if found is not model:
@@ -202,7 +203,7 @@ def _vision_encoder(model: nn.Module, names: dict[int, str]) -> nn.Module | None
 
 def _text_embedding(model: nn.Module) -> nn.Module | None:
     """The token embedding table: a module with a two-dimensional weight."""
-    found = _ask(model, "get_input_embeddings")
+    found = _ask(lambda: cast(Any, model).get_input_embeddings())
     weight = getattr(found, "weight", None)
     return found if weight is not None and weight.dim() == 2 else None
 
@@ -216,7 +217,7 @@ def _is_contrastive(model: nn.Module) -> bool:
 
 
 def _decoder(model: nn.Module, encoder: Part | None) -> nn.Module:
-    found = _ask(model, "get_decoder")
+    found = _ask(lambda: decoder(model))
     return model if found is None or (encoder and found is encoder.module) else found
 
 
@@ -299,10 +300,10 @@ def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int
     return tuple(dict.fromkeys(ids))
 
 
-def _ask(model: nn.Module, accessor: str, **arguments: str) -> nn.Module | None:
+def _ask(accessor: Callable[[], Any]) -> nn.Module | None:
     """The answer of an accessor, or None where the model has none or refuses it."""
     try:
-        answer = getattr(model, accessor)(**arguments)
+        answer = accessor()
     except (AttributeError, NotImplementedError, TypeError):
         return None
     return answer if isinstance(answer, nn.Module) else None

@@ -11,6 +11,17 @@ from normprobe.model.load.repository import FETCH_AGAIN
 if TYPE_CHECKING:
     from torch import nn
 
+#: What transformers raises on a config or weights that make no model.
+_FAILURES = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    ImportError,
+)
+
 
 def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
     """The modules of a model from the config alone: their parameters hold no values.
@@ -21,18 +32,18 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
     Raises:
         NormprobeError: when the config does not describe a model that can be built.
     """
-    import torch
-    from accelerate import init_empty_weights
-
     from normprobe.bridges import foreign_code
+    from normprobe.versions import made_on_meta
 
     with (
         explained_failures(checkpoint),
         foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
-        init_empty_weights(include_buffers=False) if checkpoint.own_code else torch.device("meta"),
     ):
-        model: Any = auto_class(checkpoint).from_config(
-            checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
+        model: Any = made_on_meta(
+            lambda: auto_class(checkpoint).from_config(
+                checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
+            ),
+            keeps_buffers=checkpoint.own_code,
         )
     model.name_or_path = checkpoint.typed  # messages print it in commands
     built: nn.Module = model.eval()
@@ -50,17 +61,33 @@ def explained_failures(checkpoint: Checkpoint) -> Iterator[None]:
         raise NormprobeError(
             f"a weight file of {checkpoint.name} cannot be read: {first_line(error)}", FETCH_AGAIN
         ) from error
-    except ImportError as error:
-        raise NormprobeError(
-            f"{checkpoint.name} needs a package that is not installed: {first_line(error)}",
-            "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
-            if any(package in str(error) for package in ("torchvision", "timm", "scipy"))
-            else "install the package that it names",
-        ) from error
-    except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
-        raise NormprobeError(
-            f"cannot build {checkpoint.name} ({checkpoint.config.model_type}): "
-            f"{first_line(error, most=300)}",
+    except NormprobeError:
+        raise
+    except Exception as error:
+        told = _told(error, checkpoint)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError | None:
+    """What to say of a failure; None where nobody foresaw it."""
+    from torch import OutOfMemoryError
+
+    from normprobe.code_failures import brings_code, code_failure, install, missing_packages
+
+    name, config = checkpoint.name, checkpoint.config
+    if packages := missing_packages(error):
+        return NormprobeError(
+            f"{name} needs {', '.join(packages)}, not installed here", install(packages)
+        )
+    own_code = checkpoint.trust_remote_code and brings_code(config)
+    if own_code and not isinstance(error, OSError | OutOfMemoryError):
+        return code_failure(error, name, getattr(config, "transformers_version", None))
+    if isinstance(error, _FAILURES):
+        return NormprobeError(
+            f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}",
             "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the "
             "traceback",
-        ) from error
+        )
+    return None

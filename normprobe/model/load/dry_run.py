@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
-from normprobe.model.load.weight_files import WeightFiles
+from normprobe.model.load.weight_files import TensorHeader, WeightFiles
+from normprobe.versions import load_and_report
 
 if TYPE_CHECKING:
     import torch
@@ -37,14 +38,13 @@ def dry_run(
     stand_ins = {key: _StandIn(weights, key) for key in weights.file_of}
     try:
         with _silent():
-            _, report = model_class.from_pretrained(
+            _, report = load_and_report(
+                model_class,
                 None,
                 config=config,
                 state_dict=stand_ins,
                 device_map="meta",
                 dtype=dtype,
-                ignore_mismatched_sizes=True,  # the caller refuses them, with both shapes
-                output_loading_info=True,
             )
     finally:
         _raise_known(stand_ins.values())
@@ -52,7 +52,7 @@ def dry_run(
 
 
 class _StandIn:
-    """Stands for one checkpoint tensor; it notes when the loader reads it, by indexing it."""
+    """Stands for one checkpoint tensor, as a slice of safetensors; it notes when it is read."""
 
     def __init__(self, weights: WeightFiles, key: str) -> None:
         self.weights, self.key = weights, key
@@ -64,13 +64,22 @@ class _StandIn:
         from transformers.modeling_utils import str_to_torch_dtype
 
         self.was_read = True
+        header = self._header()
+        dtype = str_to_torch_dtype.get(header.dtype, torch.uint8)
+        return torch.empty(header.shape, dtype=dtype, device="meta")
+
+    def get_shape(self) -> list[int]:
+        return list(self._header().shape)
+
+    def get_dtype(self) -> str:
+        return self._header().dtype
+
+    def _header(self) -> TensorHeader:
         try:
-            header = self.weights.header(self.key)
+            return self.weights.header(self.key)
         except NormprobeError as failure:  # the loader may swallow it
             self.failure = failure
             raise
-        dtype = str_to_torch_dtype.get(header.dtype, torch.uint8)
-        return torch.empty(header.shape, dtype=dtype, device="meta")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError
@@ -16,6 +16,7 @@ from normprobe.model.load.partial_load import show_again
 from normprobe.model.load.peft_adapter import merge_adapter
 from normprobe.model.load.plan import LoadPlan, plan_loading
 from normprobe.model.load.weight_checks import refuse_missing, refuse_non_finite, refuse_unread
+from normprobe.versions import load_and_report
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,13 +64,7 @@ def load_model(
         source = None
     trusted = foreign_code(checkpoint.trust_remote_code, checkpoint.bridges)
     with explained_failures(checkpoint), trusted:
-        loaded: tuple[Any, Mapping[str, Any]] = plan.model_class.from_pretrained(
-            source,
-            config=checkpoint.config,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below with both shapes
-            **arguments,
-        )
+        loaded = load_and_report(plan.model_class, source, config=checkpoint.config, **arguments)
     model, report = loaded
     # Where no source was passed, its own code and printed commands would meet the name "None".
     model.config.name_or_path, model.name_or_path = checkpoint.source, checkpoint.typed

@@ -129,6 +129,7 @@ def plan_loading(
     except NormprobeError:
         raise
     except Exception as error:  # a model class may do anything with tensors without values
+        refuse_scaled(checkpoint, weights, weights.file_of)
         because = f"a dry run of the loader failed: {first_line(error)}"
         return LoadPlan(checkpoint, type(model), weights, None, because=because)
     refuse_missing(checkpoint, report)

@@ -42,9 +42,9 @@ class Repository:
         Raises:
             NormprobeError: the hub does not answer.
         """
-        from huggingface_hub import HfApi, is_offline_mode
+        from huggingface_hub import HfApi, constants
 
-        if self.is_local or self.path_here(file) or is_offline_mode():
+        if self.is_local or self.path_here(file) or constants.HF_HUB_OFFLINE:
             return self.path_here(file) is not None
         with self._asking_for(file):
             return HfApi().file_exists(self.source, file, revision=self.revision)
@@ -178,7 +178,7 @@ class Repository:
     @contextmanager
     def _asking_for(self, file: str) -> Iterator[None]:
         """Turn what the hub library raises about a file into a ``NormprobeError``."""
-        from huggingface_hub import is_offline_mode
+        from huggingface_hub import constants
         from huggingface_hub.errors import (
             EntryNotFoundError,
             LocalEntryNotFoundError,
@@ -199,7 +199,7 @@ class Repository:
                 f"{file} of {self.name} cannot be read: {first_line(error)}", FETCH_AGAIN
             ) from error
         except Exception as error:  # the hub library's HTTP client changes from version to version
-            if is_offline_mode():
+            if constants.HF_HUB_OFFLINE:
                 raise self.not_cached(file) from error
             raise NormprobeError(
                 f"cannot fetch {file} of {self.name}: {first_line(error)}",

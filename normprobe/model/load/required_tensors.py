@@ -72,7 +72,9 @@ def outside(part_name: str, model: "nn.Module") -> frozenset[str]:
 
 def _all_but(needed: set[str], model: "nn.Module") -> frozenset[str]:
     """A tensor tied to a needed one is needed too: checkpoints store it under either name."""
-    tied: dict[str, str] = getattr(model, "all_tied_weights_keys", {})
+    from normprobe.versions import tied_weights
+
+    tied = tied_weights(model)
     sources = {tied.get(name, name) for name in needed}
     partners = {name for name in tied if tied[name] in sources}
     return frozenset(_tensors(model) - needed - sources - partners)

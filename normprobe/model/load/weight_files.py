@@ -65,7 +65,7 @@ class WeightFiles:
         Raises:
             NormprobeError: no weight file, or an index that cannot be read.
         """
-        from huggingface_hub import is_offline_mode
+        from huggingface_hub import constants
         from transformers.utils import (
             SAFE_WEIGHTS_INDEX_NAME,
             SAFE_WEIGHTS_NAME,
@@ -84,7 +84,7 @@ class WeightFiles:
                 return self._weight_map(path)
             if repository.holds(whole):
                 return dict.fromkeys(self.headers(whole), whole)
-        if is_offline_mode() and not repository.is_local:
+        if constants.HF_HUB_OFFLINE and not repository.is_local:
             raise repository.not_cached(formats[0][0])
         raise NormprobeError(
             f"{repository.name} holds no weights: looked for {formats[0][0]} and "

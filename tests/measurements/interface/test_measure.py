@@ -17,6 +17,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import LANGUAGE_MODELS, TINY, VISION_ENCODERS, VLM_TYPES
 
 from normprobe import probe_interface, schema
+from normprobe.versions import is_line_5
 
 every_type = pytest.mark.parametrize("model_type", TINY)
 
@@ -60,6 +61,8 @@ def test_quantiles(model_type):
 
 @pytest.mark.parametrize("model_type", VLM_TYPES)
 def test_bfloat16_states_are_measured_in_float32(model_type):
+    if model_type == "mistral3" and not is_line_5():
+        pytest.skip("takes no float32 pixels on transformers 4")
     model = copy.deepcopy(model_of(model_type)).to(torch.bfloat16)
     case = make_case(model, tiny_inputs(model, 4), PARTS[model_type], ())
     table, expected = measure(model, case.inputs), interface_table(stage_rows(case))

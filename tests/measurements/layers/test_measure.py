@@ -25,6 +25,7 @@ from support.tiny_models import PAD, VLM_TYPES
 from normprobe import find_parts, probe_layers, schema
 from normprobe.measurements.layers.measure import sample_rows
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.versions import is_line_5
 
 LAYERS = 3
 BATCHES = [(1, "right"), (4, "right"), (4, "left")]
@@ -83,6 +84,8 @@ def test_quantiles(model_type, batch_size, padding):
 
 @every_type
 def test_bfloat16_states_are_measured_in_float32(model_type):
+    if model_type == "mistral3" and not is_line_5():
+        pytest.skip("takes no float32 pixels on transformers 4")
     model = copy.deepcopy(model_of(model_type)).to(torch.bfloat16)
     case = make_case(model, tiny_inputs(model, 4), PARTS[model_type], SPECIAL_IDS)
     assert_table_agrees(measure(model, case.inputs), layers_table(case.observations))
@@ -135,6 +138,8 @@ def test_pair_metrics(model_type):
 
 @every_type
 def test_last_layer_is_before_the_final_norm(model_type):
+    if model_type == "qwen3_vl" and not is_line_5():
+        pytest.skip("transformers 4 gives its states without the final norm")
     case, table = case_of(model_type), measured(model_type)
     text = case.groups == schema.TEXT
     with torch.no_grad():

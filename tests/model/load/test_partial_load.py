@@ -34,6 +34,7 @@ from normprobe.model.load.required_tensors import (
     unneeded,
 )
 from normprobe.statistics.embedding_rows import embedding_statistics
+from normprobe.versions import tied_weights
 
 NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)
 
@@ -83,13 +84,13 @@ def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> N
             assert any(name.startswith(parts.text_embedding.name) for name in held)
         if needs is before_the_decoder and parts.decoder_layers is not None:
             # UDOP shares a position bias with its first layer, diffusion_gemma whole layers.
-            tied = getattr(full, "all_tied_weights_keys", {})
+            tied = tied_weights(full)
             shared = {*tied, *tied.values(), *(name for name, _ in full.named_buffers())}
             assert all(name in shared for name in held if inside(name, parts))
         if needs is forward_to_last_layer:
             head = full.get_output_embeddings()
             alone = {name for name, module in full.named_modules() if module is head}
-            tied = getattr(full, "all_tied_weights_keys", {})
+            tied = tied_weights(full)
             assert all(
                 name.rpartition(".")[0] in alone and name not in tied
                 for name in values.keys() - held.keys()

@@ -1,0 +1,218 @@
+"""What differs between the two lines of transformers that are supported, 4.57 and 5.
+
+Each function says what differs. All of it is here: the rest of the package knows one transformers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import transformers
+from accelerate import init_empty_weights
+from torch import Size, Tensor, nn
+
+#: Attributes of the types of transformers that hold the vision encoder, and the language model.
+_IMAGE_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
+_DECODERS = ("language_model", "text_model", "decoder", "text_decoder")
+
+
+def is_line_5() -> bool:
+    """Whether transformers 5 is installed: it builds on the meta device, and loads otherwise."""
+    return int(transformers.__version__.partition(".")[0]) >= 5
+
+
+def made_on_meta(make: Callable[[], nn.Module], *, keeps_buffers: bool = False) -> nn.Module:
+    """A model on the meta device, built as ``from_pretrained`` builds it.
+
+    transformers 5 builds it there, but code that reads a value meanwhile gets one. 4.57 puts
+    parameters alone there, without their initialisation, and ties them afterwards.
+
+    Args:
+        make: builds the model.
+        keeps_buffers: code of a repository may need the values of buffers while it is built.
+    """
+    if is_line_5() and keeps_buffers:
+        with init_empty_weights(include_buffers=False):
+            return make()
+    if is_line_5():
+        home = import_module("transformers.initialization")
+        with torch.device("meta"), home.meta_device_safe_creation_ops():
+            return make()
+    loader = import_module("transformers.modeling_utils")
+    with loader.no_init_weights(), init_empty_weights(include_buffers=False):
+        model: Any = make()
+    model.tie_weights()
+    on_meta: nn.Module = model.to("meta")
+    return on_meta
+
+
+def tied_weights(model: nn.Module) -> dict[str, str]:
+    """The name of each tied weight and of the one that it is tied to.
+
+    transformers 5 lists them; in 4.57 they are one object as soon as the model is built.
+    """
+    if is_line_5():
+        return dict(getattr(model, "all_tied_weights_keys", {}))
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        source = first.setdefault(id(weight), name)
+        if source != name:
+            tied[name] = source
+    return tied
+
+
+def image_encoder(model: Any) -> Any:
+    """What ``get_encoder(modality="image")`` gives: the vision encoder, or the model itself.
+
+    The accessors of 4.57 know no modalities, and its bare encoders are one module in another.
+    """
+    if is_line_5():
+        return model.get_encoder(modality="image")
+    found = _attribute(model, _IMAGE_ENCODERS)
+    return model if found is None or [found] == list(model.children()) else found
+
+
+def reader_of_encoder(encoder: nn.Module, projector: nn.Module | None) -> nn.Module | None:
+    """The module inside a vision encoder that reads its hidden states; None: they are its output.
+
+    In 5 an encoder returns its hidden states beside what its merger makes of them, in 4.57 the
+    latter alone. Ovis2's returns probabilities there.
+
+    Args:
+        encoder: the vision encoder.
+        projector: of the model, which may be a merger inside the encoder.
+    """
+    if is_line_5():
+        return None
+    if projector is not None and projector in encoder.modules():
+        return projector
+    return getattr(encoder, "head_linear", None)
+
+
+def decoder(model: Any) -> Any:
+    """What ``get_decoder`` gives: the language model, or the model itself.
+
+    That of 4.57 passes over the language model of some types.
+    """
+    found = None if is_line_5() else _attribute(model, _DECODERS)
+    return model.get_decoder() if found is None else found
+
+
+def _attribute(model: Any, names: Sequence[str]) -> nn.Module | None:
+    """The first module of these names in a model, or in the base model inside it."""
+    holders = [model]
+    while (base := holders[-1].base_model) is not holders[-1]:
+        holders.append(base)
+    found = (getattr(holder, name, None) for holder in holders for name in names)
+    return next((module for module in found if isinstance(module, nn.Module)), None)
+
+
+def load_and_report(
+    model_class: Any, source: str | None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """``from_pretrained`` with a full report, and a mark on each weight that was read.
+
+    transformers 5 reports the shapes of weights that do not fit, sets ``_is_hf_initialized`` on
+    what it has read, and reads a state dict tensor by tensor, by indexing. 4.57 reports names
+    alone, marks nothing, and asks each tensor for its shape, its dtype and ``to``.
+
+    Args:
+        model_class: a transformers model class.
+        source: folder or hub id; None: the weights are in ``state_dict``.
+        options: of ``from_pretrained``; the values of ``state_dict`` are tensors or slices of
+            safetensors.
+
+    Returns:
+        The model, and the loading info.
+    """
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    if is_line_5():
+        model, report = model_class.from_pretrained(source, **options)
+        return model, report
+    shapes: dict[str, tuple[Size, Size]] = {}
+    if "state_dict" in options:
+        tensors = options["state_dict"].items()
+        options["state_dict"] = {key: _OnDemand(tensor) for key, tensor in tensors}
+    with _loader_that_tells(shapes):
+        model, report = model_class.from_pretrained(source, **options)
+    report["mismatched_keys"] = [(name, *both) for name, both in shapes.items()]
+    return model, report
+
+
+@contextmanager
+def _loader_that_tells(shapes: dict[str, tuple[Size, Size]]) -> Iterator[None]:
+    """The loader of 4.57 marks the weights that it reads, and tells shapes that do not fit."""
+    loader: Any = import_module("transformers.modeling_utils")
+    find, load = loader._find_mismatched_keys, loader._load_state_dict_into_meta_model
+
+    @wraps(find)
+    def find_and_tell(*arguments: Any, **named: Any) -> Any:
+        names, both = find(*arguments, **named)
+        shapes.update(zip(names, both, strict=True))
+        return names, both
+
+    @wraps(load)
+    def load_and_mark(model: Any, tensors: Any, *arguments: Any, **named: Any) -> Any:
+        read, tied = set(tensors), tied_weights(model)
+        done = load(model, tensors, *arguments, **named)
+        for name in read:
+            model.get_parameter_or_buffer(name)._is_hf_initialized = True
+        for name, source in tied.items():
+            if name in read and source not in read:  # else it is tied to an empty one
+                holder, _, own = source.rpartition(".")
+                setattr(model.get_submodule(holder), own, model.get_parameter(name))
+        return done
+
+    with (
+        patch.object(loader, "_find_mismatched_keys", find_and_tell),
+        patch.object(loader, "_load_state_dict_into_meta_model", load_and_mark),
+    ):
+        yield
+
+
+class _OnDemand:
+    """What the loader of 4.57 asks of a tensor of a state dict, without reading it before."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    @property
+    def shape(self) -> Size:
+        found = self._tensor
+        return found.shape if isinstance(found, Tensor) else Size(found.get_shape())
+
+    @property
+    def dtype(self) -> Any:
+        found = self._tensor
+        if isinstance(found, Tensor):
+            return found.dtype
+        return import_module("transformers.modeling_utils").str_to_torch_dtype[found.get_dtype()]
+
+    def to(self, device: Any) -> Tensor:
+        read: Tensor = self._tensor[...]
+        return read.to(device) if device is not None else read
+
+
+@contextmanager
+def autocast_on_meta() -> Iterator[None]:
+    """``torch.autocast`` on the meta device does nothing inside the block; torch refuses it.
+
+    The rotary tables of 4.57 ask for it wherever they run.
+    """
+    if is_line_5():
+        yield
+        return
+    autocast = torch.autocast
+
+    def unless_on_meta(device_type: str, *arguments: Any, **options: Any) -> Any:
+        if device_type == "meta":
+            return nullcontext()
+        return autocast(device_type, *arguments, **options)
+
+    with patch.object(torch, "autocast", unless_on_meta):
+        yield

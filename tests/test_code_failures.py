@@ -1,0 +1,186 @@
+"""Code of a checkpoint that fails is told in two lines: what it was written for, and a way out."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+import transformers
+from support.commands import invoke
+from torch import nn
+
+from normprobe.code_failures import (
+    code_failure,
+    missing_packages,
+    other_version,
+    refuse_newer_files,
+)
+from normprobe.errors import NormprobeError
+from normprobe.hooks import run_until
+
+CONFIG = """
+from transformers import PretrainedConfig
+{at_import}
+class FailingConfig(PretrainedConfig):
+    model_type = "failing"
+    def __init__(self, **settings):
+        {in_config}
+        super().__init__(**settings)
+"""
+MODEL = """
+from torch import nn
+from transformers import PreTrainedModel
+from .configuration_failing import FailingConfig
+{at_import}
+class FailingForCausalLM(PreTrainedModel):
+    config_class = FailingConfig
+    def __init__(self, config):
+        super().__init__(config)
+        {in_model}
+        self.post_init()
+"""
+GONE = "from transformers.utils import a_name_that_went"
+UNKNOWN = "unknown_name()"
+
+
+@pytest.fixture
+def checkpoint(repository: object, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """A repository whose code has one of these lines."""
+
+    def make(version: str | None = "4.51.3", **lines: str) -> Path:
+        lines = {"at_import": "", "in_config": "pass", "in_model": "pass"} | lines
+        folder = tmp_path / "failing"
+        folder.mkdir()
+        in_model = "in_model" in lines and lines["in_model"] != "pass"
+        config = lines | ({"at_import": ""} if in_model else {})
+        (folder / "configuration_failing.py").write_text(CONFIG.format(**config))
+        (folder / "modeling_failing.py").write_text(MODEL.format(**lines))
+        settings = {
+            "model_type": "failing",
+            "transformers_version": version,
+            "auto_map": {
+                "AutoConfig": "configuration_failing.FailingConfig",
+                "AutoModelForCausalLM": "modeling_failing.FailingForCausalLM",
+            },
+        }
+        (folder / "config.json").write_text(json.dumps(settings))
+        return folder
+
+    del repository
+    yield make
+
+
+@pytest.fixture(params=["4.57.6", "5.23.0"])
+def running(request: pytest.FixtureRequest) -> Iterator[str]:
+    with patch("normprobe.code_failures.transformers.__version__", request.param):
+        yield request.param
+
+
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        ("inspect", {"at_import": GONE}),
+        ("layers", {"at_import": GONE}),
+        ("inspect", {"in_config": UNKNOWN}),
+        ("embeddings", {"in_config": UNKNOWN}),
+        ("inspect", {"in_model": UNKNOWN}),
+    ],
+)
+def test_two_lines_and_no_traceback(
+    command: str, lines: dict[str, str], checkpoint: Callable[..., Path]
+) -> None:
+    result = invoke(command, checkpoint(**lines), "--trust-remote-code")
+    assert result.exit_code == 1
+    assert "was written for transformers 4.51.3" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 2
+    assert "install the package" not in result.stderr
+
+
+def test_a_package_of_the_code_is_named(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint(at_import="import a_package_that_nobody_has")
+    result = invoke("inspect", folder, "--trust-remote-code")
+    assert "needs a_package_that_nobody_has, not installed here" in result.stderr
+    assert "pip install a_package_that_nobody_has" in result.stderr
+
+
+def test_a_forward_that_fails_is_told() -> None:
+    class Foreign(nn.Module):
+        config = transformers.PretrainedConfig(transformers_version="4.51.3")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise NameError("name 'gone' is not defined")
+
+    with pytest.raises(NameError):  # a mistake of the user's own model stays what it is
+        run_until(Foreign(), {"x": torch.ones(1)})
+    Foreign.__module__ = "transformers_modules.team.modeling_foreign"
+    with pytest.raises(NormprobeError, match=r"Foreign was written for transformers 4\.51\.3"):
+        run_until(Foreign(), {"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("written_for", "on_5", "on_4"),
+    [
+        ("4.38.2", "normprobe 'transformers==4.57.6'", "torch 'transformers==4.38.2'"),
+        ("4.46.0.dev0", "normprobe 'transformers==4.57.6'", "torch 'transformers~=4.46.0'"),
+        ("4.57.1", "normprobe 'transformers==4.57.6'", "NORMPROBE_DEBUG=1"),
+        ("5.8.0", "a later --revision", "normprobe 'transformers>=5.22'"),
+        ("5.22.1", "normprobe 'transformers==5.22.1'", "normprobe 'transformers==5.22.1'"),
+        ("5.23.0", "NORMPROBE_DEBUG=1", "normprobe 'transformers==5.23.0'"),
+        (None, "NORMPROBE_DEBUG=1", "NORMPROBE_DEBUG=1"),
+        ("unknown", "NORMPROBE_DEBUG=1", "NORMPROBE_DEBUG=1"),
+    ],
+)
+def test_the_environment(written_for: str | None, on_5: str, on_4: str, running: str) -> None:
+    assert (on_4 if running.startswith("4") else on_5) in other_version(written_for)
+
+
+def test_the_version_is_named_where_it_is_another(running: str) -> None:
+    other = code_failure(NameError("gone"), "org/model", "4.45.0")
+    assert other.problem == (
+        f"the code of org/model was written for transformers 4.45.0 and fails on {running}: "
+        "NameError: gone"
+    )
+    same = code_failure(NameError("gone"), "org/model", running)
+    assert same.problem == (
+        f"the code of org/model fails on transformers {running}: NameError: gone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "packages"),
+    [
+        (ModuleNotFoundError("No module named 'attrdict'", name="attrdict"), ["attrdict"]),
+        (ModuleNotFoundError("No module", name="transformers.models.gone"), []),
+        (ImportError("cannot import name 'X' from 'transformers.utils'"), []),
+        (NameError("torchvision"), []),
+        (
+            ImportError(
+                "This modeling file requires the following packages that were not found in your "
+                "environment: flash_attn, xformers. Run `pip install flash_attn xformers`"
+            ),
+            ["flash_attn", "xformers"],
+        ),
+        (
+            ImportError("AThing requires the Torchvision library but it was not found in your"),
+            ["torchvision"],
+        ),
+    ],
+)
+def test_missing_packages_are_told_from_names_that_went(
+    error: Exception, packages: list[str]
+) -> None:
+    assert missing_packages(error) == packages
+
+
+def test_files_of_transformers_5_are_refused_by_4(running: str) -> None:
+    refuse_newer_files("org/model", "4.40.0")
+    refuse_newer_files("org/model", None)
+    if running.startswith("5"):
+        refuse_newer_files("org/model", "5.30.0")
+        return
+    with pytest.raises(NormprobeError, match=r"saved by transformers 5\.22\.0") as refused:
+        refuse_newer_files("org/model", "5.22.0")
+    assert "pip install normprobe 'transformers==5.22.0'" in refused.value.remedy
