@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
+from normprobe.versions import is_line_5
 from support.tiny.pixels import PIXELS, Inputs, Size
 from support.tiny_models import (
     BOS,
@@ -195,7 +196,7 @@ def count_image_tokens(model: PreTrainedModel, pixels: Inputs) -> int:
     owner = [module for module in model.modules() if hasattr(module, "get_image_features")][-1]
     accepted = signature(owner.get_image_features).parameters
     fields = {name: tensor for name, tensor in pixels.items() if name in accepted}
-    if "return_dict" not in accepted:  # transformers 4
+    if not is_line_5():
         features = owner.get_image_features(**fields)
         if isinstance(features[0], tuple) or model.config.model_type == "ovis2":
             features = features[0]  # DeepStack features or visual indicators stand beside them
