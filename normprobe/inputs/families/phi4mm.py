@@ -21,10 +21,8 @@ parts = {
     "projector": "model.embed_tokens_extend.image_embed.img_projection",
     "text_embedding": "model.embed_tokens",
     "decoder_layers": "model.layers",
-    "positions": "perturbation",  # `visual_mask` marks them
+    "image_token_ids": (200010,),  # a constant of its code, in no config
 }
-
-_IMAGE = 200010  # a constant of its code, in no config
 
 
 def build(
@@ -55,7 +53,7 @@ def build(
             separators.of_image(*_grid(kept, high // crop, wide // crop), len(kept[0]) // 2, order)
             for (high, wide), kept in grids
         ]
-        batch |= separators.masks(batch["input_ids"] == _IMAGE, rows)
+        batch |= separators.masks(batch["input_ids"] == parts["image_token_ids"][0], rows)
     return batch
 
 

@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 from support.capture import replaced_forward
 from support.remote_code.opened import opened
 
+from normprobe import NormprobeError, probe_layers
 from normprobe.data.sample import Sample
 from normprobe.model.checkpoint import VISION_LANGUAGE, open_checkpoint
 from normprobe.model.load.loading import load_model
@@ -68,6 +69,22 @@ def test_images_stand_where_the_prompt_marks_them(builder, samples):
     assert images == [-1] * (27 + 7) + [-2] * (18 + 7)
     between = ids[ids.index(-1) + 34 : ids.index(-2)]
     assert builder.tokenizer.decode(between) == " larger than "
+
+
+def test_finished_inputs_have_the_same_rows(builder, samples):
+    """Those of the processor hold no masks: which rows come from pixels is asked of the model."""
+    inputs = builder.build(samples[2:])
+    finished = {name: value for name, value in inputs.items() if name not in MASKS}
+    of_masks, asked = (probe_layers(builder.model, one) for one in (inputs, finished))
+    assert of_masks["tokens"].tolist() == asked["tokens"].tolist()
+    assert set(asked["group"]) == {"visual", "structural", "text", "non_visual"}
+
+
+def test_placeholders_without_pixels_are_refused(builder, samples):
+    inputs = builder.build(samples[2:])
+    text = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    with pytest.raises(NormprobeError, match="25 image placeholders, and the inputs no pixels"):
+        probe_layers(builder.model, text)
 
 
 def test_text_alone_has_no_masks(builder, samples):
