@@ -39,10 +39,11 @@ from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
 from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
-from normprobe.runs.preparing import aligned_for, alignment_examples, note_verified, warn
+from normprobe.runs.preparing import aligned_for, alignment_examples, note_verified
 from normprobe.runs.processes import join_processes
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import RunStore, image_name
+from normprobe.runs.warnings import warn
 
 log = logging.getLogger(__name__)
 

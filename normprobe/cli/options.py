@@ -195,6 +195,10 @@ Resume = Annotated[
     typer.Option("--resume", help="Go on with the run in --output, or the last unfinished."),
     Excludes("overwrite"),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the table as JSON on stdout."), Excludes("quiet")
 ]

@@ -18,17 +18,12 @@ from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.find_or_trace import verified
 from normprobe.runs.model_source import example_inputs
 from normprobe.runs.run_store import RunStore
+from normprobe.runs.warnings import doubt, warn
 
 log = logging.getLogger(__name__)
 
 #: Samples that an alignment target is measured on: the prompts of a data set differ little.
 _ALIGNMENT_SAMPLES = 16
-
-
-def warn(run: RunStore, text: str) -> None:
-    """Record a warning, and say it."""
-    run.add_warning(text)
-    log.warning("warning: %s", text)
 
 
 @contextmanager
@@ -77,7 +72,7 @@ def note_verified(run: RunStore, model: MeasuredModel, example: BatchFeature) ->
         word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
         log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
     if not table["agree"].all():
-        run.add_warning("parts differ from a trace of the running model, see `verified`")
+        doubt(run, "parts differ from a trace of the running model, see `verified`")
 
 
 def _number_or_name(target: str | float) -> str | float:
