@@ -263,7 +263,6 @@ def finished_later(
         tables: makes them.
         started: when the measurement began, of ``time.perf_counter``.
     """
-
     run.when_asked(lambda: _write_tables(run, tables()))
     run.finish(seconds=round(time.perf_counter() - started, 3))
     return Run(run)

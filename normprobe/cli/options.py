@@ -118,7 +118,9 @@ ImageTokenId = Annotated[
 Verify = Annotated[
     bool,
     typer.Option(
-        "--verify", help="Compare with a trace of the running model.", rich_help_panel=_PARTS
+        "--verify",
+        help="Check parts, buffers and numbers on ways of their own.",
+        rich_help_panel=_PARTS,
     ),
 ]
 Align = Annotated[

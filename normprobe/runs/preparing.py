@@ -75,6 +75,29 @@ def note_verified(run: RunStore, model: MeasuredModel, example: BatchFeature) ->
         doubt(run, "parts differ from a trace of the running model, see `verified`")
 
 
+def note_recomputed(run: RunStore, found: Mapping[str, float], in_doubt: Sequence[str]) -> None:
+    """Record and say how far recomputed numbers are from the measured ones.
+
+    Args:
+        run: its record gets ``recomputed``.
+        found: the largest difference of each quantity.
+        in_doubt: the quantities that differ by more than rounding.
+    """
+    run.note(recomputed={name: float(f"{value:.2g}") for name, value in found.items()})
+    told = ", ".join(f"{name.replace('_', ' ')} {value:.1e}" for name, value in found.items())
+    log.warning("recomputed without hooks in float64, largest differences: %s", told)
+    if in_doubt:
+        names = ", ".join(name.replace("_", " ") for name in in_doubt)
+        doubt(run, f"{names}: DIFFERS when recomputed without hooks, see `recomputed`")
+
+
+def note_buffers(run: RunStore, changed: Sequence[str]) -> None:
+    """Say which buffers hold something else than those of a fresh build."""
+    if changed:
+        names = ", ".join(changed[:3]) + ", ..." * (len(changed) > 3)
+        doubt(run, f"buffers DIFFER from those of a fresh build of the model: {names}")
+
+
 def _number_or_name(target: str | float) -> str | float:
     try:
         return float(target)
