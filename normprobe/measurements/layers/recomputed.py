@@ -4,7 +4,7 @@ States come from replaced forwards and from ``output_hidden_states``, visual tok
 positions that other pixels change, and the arithmetic is NumPy in float64 on the CPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def differences(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, fl
         By quantity the largest difference over layers, groups and samples: of the group means of
         each metric (norms as a share of the recomputed mean; cosines; angles in radians), of
         ``hidden_states`` (what enters the layers against what the model itself returns, as a share
-        of the largest number; missing where it returns none) and of ``visual_tokens`` (positions
+        of the largest number; missing where it returns none, or those of another stack) and of ``visual_tokens`` (positions
         that are visual to one way alone). Infinite where one way has a number and the other none.
     """
     captured = captured_states(model.model, model.decoder_layers, inputs)
@@ -48,8 +48,9 @@ def differences(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, fl
     masks, disputed = _masks(model, inputs, captured, groups)
     found = _of_metrics(model, captured, masks, sample_rows(model, inputs))
     found[TOKENS] = float(disputed)
-    if captured.told is not None:
-        found[STATES] = _of_states(captured, len(model.decoder_layers))
+    # A model may return the states of another stack, such as its text encoder's.
+    if captured.told and _apart(captured.told[0], captured.entered[0]) == 0:
+        found[STATES] = _of_states(captured.told, captured)
     return found
 
 
@@ -85,15 +86,14 @@ def _padding(
     return mask.cpu().numpy() == 0
 
 
-def _of_states(captured: CapturedStates, layers: int) -> float:
+def _of_states(told: Sequence[Tensor], captured: CapturedStates) -> float:
     """The model returns what enters each layer; where something is added, what left the last."""
-    assert captured.told is not None
-    if len(captured.told) != layers + 1:
+    if len(told) != len(captured.entered) + 1:
         return float("inf")
     largest = 0.0
-    for number, told in enumerate(captured.told[:-1]):
+    for number, state in enumerate(told[:-1]):
         same = [captured.entered[number], *captured.left[max(number - 1, 0) : number]]
-        largest = max(largest, min(_apart(told, state) for state in same))
+        largest = max(largest, min(_apart(state, other) for other in same))
     return largest
 
 
