@@ -42,6 +42,7 @@ from normprobe.runs.model_source import CheckpointSource, MemorySource, example_
 from normprobe.runs.preparing import (
     aligned_for,
     alignment_examples,
+    long_prompt,
     note_buffers,
     note_recomputed,
     note_verified,
@@ -280,6 +281,8 @@ class Probe:
                 until_measured.enter_context(aligned_model)
             started = time.perf_counter()
             self._note(run, model)
+            if too_long := long_prompt(model, on_device):
+                warn(run, too_long)
             rows = measured_by.sample_rows(model, on_device, None).assign(image_hash=None)
             run.append(rows)
             note_confidence(run, rows)

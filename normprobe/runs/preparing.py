@@ -14,7 +14,7 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.model.align.target import PROMPT
 from normprobe.model.align.temporary import aligned
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing.find_or_trace import verified
 from normprobe.runs.model_source import example_inputs
 from normprobe.runs.run_store import RunStore
@@ -96,6 +96,31 @@ def note_buffers(run: RunStore, changed: Sequence[str]) -> None:
     if changed:
         names = ", ".join(changed[:3]) + ", ..." * (len(changed) > 3)
         doubt(run, f"buffers DIFFER from those of a fresh build of the model: {names}")
+
+
+def long_prompt(
+    model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
+) -> str | None:
+    """What to say of the longest prompt of a batch; None: the model has positions for all.
+
+    Args:
+        model: to be run.
+        inputs: of the batch.
+        sample_ids: in the order of the batch; None: its samples have numbers alone.
+    """
+    ids, mask = text_ids(inputs, model.parts)
+    if model.positions is None or ids is None or ids.shape[-1] <= model.positions:
+        return None
+    fits = mask is not None and mask.shape == ids.shape
+    lengths = mask.sum(dim=-1).tolist() if mask is not None and fits else [ids.shape[-1]]
+    length, place = max((length, -place) for place, length in enumerate(lengths))
+    if length <= model.positions:
+        return None
+    name = f"sample {-place}" if sample_ids is None else sample_ids[-place]
+    return (
+        f"the prompt of {name} has {length} tokens, more than the "
+        f"{model.positions} positions of the model (max_position_embeddings)"
+    )
 
 
 def _number_or_name(target: str | float) -> str | float:

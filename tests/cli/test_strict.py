@@ -62,3 +62,37 @@ def test_a_sound_model_passes(command: str, run: Run) -> None:
     result = run(command, "-n", "2", "-o", "out", "--strict")
     assert result.exit_code == 0, result.output
     assert "doubts" not in json.loads(Path("out/run.json").read_text())
+
+
+# --- longer than the model was made for ---------------------------------------------------------
+
+
+def specimen_of_positions(folder: Path, positions: int) -> Path:
+    shutil.copytree(SPECIMEN_DIR, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = positions
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("batch_size", ["1", "4"])
+def test_a_prompt_longer_than_the_positions_is_said_once(
+    batch_size: str, run: Run, tmp_path: Path
+) -> None:
+    model = specimen_of_positions(tmp_path / "short", 40)
+    result = run("layers", str(model), "-n", "4", "-b", batch_size, "-o", "out")
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stderr.splitlines() if "positions" in line]
+    record = json.loads(Path("out/run.json").read_text())
+    rows = pd.read_parquet("out/samples")
+    rows = rows[
+        (rows["layer"] == 0) & rows["group"].isin(["visual", "text", "special", "structural"])
+    ]
+    lengths = rows.groupby("sample_id")["tokens"].sum()
+    (named,) = [sample for sample in lengths.index if f"prompt of {sample} has" in line]
+    assert f"has {int(lengths[named])} tokens, more than the 40 positions" in line
+    assert line.removeprefix("warning: ") in record["warnings"]
+
+
+def test_a_prompt_that_fits_is_not_mentioned(run: Run) -> None:
+    assert "positions" not in run("layers", "-n", "1", "-o", "out").stderr

@@ -40,8 +40,9 @@ def differences(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, fl
         By quantity the largest difference over layers, groups and samples: of the group means of
         each metric (norms as a share of the recomputed mean; cosines; angles in radians), of
         ``hidden_states`` (what enters the layers against what the model itself returns, as a share
-        of the largest number; missing where it returns none, or those of another stack) and of ``visual_tokens`` (positions
-        that are visual to one way alone). Infinite where one way has a number and the other none.
+        of the largest number; missing where it returns none, or those of another stack) and of
+        ``visual_tokens`` (positions that are visual to one way alone). Infinite where one way has a
+        number and the other none.
     """
     captured = captured_states(model.model, model.decoder_layers, inputs)
     groups = model.batch(inputs).groups_at(model.read_stream(captured.entered[0])).numpy()
