@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from transformers import BatchFeature
-
 from normprobe.data.data_set import DataSet
 from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
@@ -64,7 +62,7 @@ def alignment_examples(
     return [inputs_for(model.model, inputs) for inputs in found]
 
 
-def note_verified(run: RunStore, model: MeasuredModel, example: BatchFeature) -> None:
+def note_verified(run: RunStore, model: MeasuredModel, example: Mapping[str, Any]) -> None:
     """Trace one sample, record and say where the trace and the parts in use agree."""
     table = verified(model.model, model.parts, example)
     run.note(verified=table.to_dict("records"))

@@ -82,9 +82,8 @@ def _padding(
 ) -> NDArray[np.bool_]:
     _, mask = text_ids(inputs, model.parts)
     if mask is None or mask.shape != groups.shape:  # visual tokens have no place in the prompt
-        padding: NDArray[np.bool_] = groups == PADDING
-        return padding
-    return mask.cpu().numpy() == 0
+        return np.equal(groups, PADDING)
+    return np.equal(mask.cpu().numpy(), 0)
 
 
 def _of_states(told: Sequence[Tensor], captured: CapturedStates) -> float:
