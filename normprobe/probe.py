@@ -39,10 +39,18 @@ from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
 from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
-from normprobe.runs.preparing import aligned_for, alignment_examples, note_verified, warn
+from normprobe.runs.preparing import (
+    aligned_for,
+    alignment_examples,
+    long_prompt,
+    note_buffers,
+    note_recomputed,
+    note_verified,
+)
 from normprobe.runs.processes import join_processes
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import RunStore, image_name
+from normprobe.runs.warnings import warn
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +217,8 @@ class Probe:
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
                 the text embedding), ``prompt`` (that of the prompts) or a number. The model is as
                 it was afterwards.
-            verify: compare the parts with a trace of the running model.
+            verify: compare the parts with a trace of the running model, buffers with a fresh build,
+                and the numbers of one sample with recomputed ones.
             output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
             overwrite: replace a run folder that exists.
             resume: go on with an unfinished run in ``output``; of ``auto``, the last one.
@@ -242,7 +251,7 @@ class Probe:
                 model = self._ready(measured_by, samples, verify=verify, device=processes.device)
                 builder = self._source.builder
                 if verify:
-                    note_verified(run, model, example_inputs(builder, samples))
+                    self._verify(run, measured_by, model, example_inputs(builder, samples))
                 if align is not None:
                     examples = alignment_examples(builder, model, align, samples)
                     until_measured.enter_context(aligned_for(run, model, align, examples))
@@ -266,12 +275,14 @@ class Probe:
             model = self._ready(measured_by, inputs=inputs, verify=options["verify"])
             on_device = inputs_for(model.model, inputs)
             if options["verify"]:
-                note_verified(run, model, on_device)
+                self._verify(run, measured_by, model, on_device)
             if options["align"] is not None:
                 aligned_model = aligned_for(run, model, options["align"], [on_device])
                 until_measured.enter_context(aligned_model)
             started = time.perf_counter()
             self._note(run, model)
+            if too_long := long_prompt(model, on_device):
+                warn(run, too_long)
             rows = measured_by.sample_rows(model, on_device, None).assign(image_hash=None)
             run.append(rows)
             note_confidence(run, rows)
@@ -465,6 +476,17 @@ class Probe:
             yield example_inputs(self._source.builder, samples) if inputs is None else inputs
 
         return self._source.measured(needs, examples(), device, runs=measured_by.runs_model)
+
+    def _verify(
+        self, run: RunStore, offered: Measurement, model: MeasuredModel, example: Mapping[str, Any]
+    ) -> None:
+        """Check buffers, parts and one batch of numbers on ways of their own."""
+        note_buffers(run, self._source.changed_buffers())
+        note_verified(run, model, example)
+        if offered.has("recomputed"):
+            recomputed = offered.module("recomputed")
+            found = recomputed.differences(model, inputs_for(model.model, example))
+            note_recomputed(run, found, recomputed.in_doubt(found, model.model.dtype))
 
     def _note(self, run: RunStore, model: MeasuredModel) -> None:
         run.note(bridges=self._source.bridges)

@@ -20,6 +20,7 @@ import pandas as pd
 from normprobe.errors import NormprobeError
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.beside import print_published, published_table
+from normprobe.report.broken_states import broken_states
 from normprobe.report.figures.draw import build, draw
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import Markup, element, joined
@@ -27,6 +28,7 @@ from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import COMPLETE, RunStore
+from normprobe.runs.warnings import doubt
 from normprobe.schema import PUBLISHED
 
 if TYPE_CHECKING:
@@ -244,9 +246,7 @@ def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) 
         tables: by name.
         started: when the measurement began, of ``time.perf_counter``.
     """
-    for name, table in tables.items():
-        run.write_table(name, table)
-    write_published(run, str(run.record["model"]))
+    _write_tables(run, tables)
     if isinstance(run, RunFolder):
         draw(_offered(run).figure_modules(run), run)
     run.finish(seconds=round(time.perf_counter() - started, 3))
@@ -263,15 +263,19 @@ def finished_later(
         tables: makes them.
         started: when the measurement began, of ``time.perf_counter``.
     """
-
-    def write() -> None:
-        for name, table in tables().items():
-            run.write_table(name, table)
-        write_published(run, str(run.record["model"]))
-
-    run.when_asked(write)
+    run.when_asked(lambda: _write_tables(run, tables()))
     run.finish(seconds=round(time.perf_counter() - started, 3))
     return Run(run)
+
+
+def _write_tables(run: RunStore, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Write the tables and the paper's numbers, and say which states are no vectors to measure."""
+    for name, table in tables.items():
+        run.write_table(name, table)
+    if _offered(run).over_samples:
+        for line in broken_states(tables[_offered(run).main_table]):
+            doubt(run, line)
+    write_published(run, str(run.record["model"]))
 
 
 def write_published(run: RunStore, model: str, base: str | None = None) -> None:

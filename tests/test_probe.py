@@ -348,6 +348,48 @@ def test_verify_tells_where_a_part_named_by_hand_is_another() -> None:
     assert any("differ from a trace" in text for text in run.record["warnings"])
 
 
+def test_verify_recomputes_the_numbers() -> None:
+    record = in_memory().layers(limit=1, verify=True).record
+    assert max(record["recomputed"].values()) < 1e-5
+    assert {"norm", "cosine", "angle", "hidden_states", "visual_tokens"} <= set(
+        record["recomputed"]
+    )
+    assert "doubts" not in record
+
+
+def test_verify_doubts_a_wrong_image_token_id() -> None:
+    model = tiny_model("llava")
+    inputs = tiny_inputs(model)
+    other = int(inputs["input_ids"][0, -1])
+    run = Probe(model, named={"image_token_ids": (other,)}).layers(inputs, verify=True)
+    (doubt,) = [text for text in run.record["doubts"] if "recomputed" in text]
+    assert "visual tokens" in doubt and "norm" in doubt
+
+
+def test_verify_doubts_buffers_that_are_not_those_of_a_fresh_build(
+    checkpoint: Path, calls: Any
+) -> None:
+    loaded, probe = calls("load_model"), Probe(str(checkpoint))
+    assert "doubts" not in probe.layers(limit=1, verify=True).record
+    tables = {n: table for n, table in loaded[-1].named_buffers() if n.endswith("inv_freq")}
+    name, table = next(iter(tables.items()))
+    table.mul_(1.5)
+    run = probe.layers(limit=1, verify=True)
+    assert any(name in text for text in run.record["doubts"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_batch_longer_than_the_positions_is_said(batch_size: int) -> None:
+    model = tiny_model("llava")
+    model.config.text_config.max_position_embeddings = 5
+    inputs = tiny_inputs(model, batch_size)
+    lengths = inputs["attention_mask"].sum(-1)
+    run = Probe(model).layers(inputs)
+    (line,) = [text for text in run.record["warnings"] if "positions" in text]
+    named = f"sample {int(lengths.argmax())} has {int(lengths.max())} tokens, more than the 5 "
+    assert named in line
+
+
 def test_a_vision_encoder_has_no_layers_to_measure() -> None:
     model = tiny_model("clip_vision_model")
     with pytest.raises(NormprobeError, match="no decoder layers"):

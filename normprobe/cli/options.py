@@ -118,7 +118,9 @@ ImageTokenId = Annotated[
 Verify = Annotated[
     bool,
     typer.Option(
-        "--verify", help="Compare with a trace of the running model.", rich_help_panel=_PARTS
+        "--verify",
+        help="Check parts, buffers and numbers on ways of their own.",
+        rich_help_panel=_PARTS,
     ),
 ]
 Align = Annotated[
@@ -194,6 +196,10 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Go on with the run in --output, or the last unfinished."),
     Excludes("overwrite"),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the table as JSON on stdout."), Excludes("quiet")

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Annotated
 
+import typer
+
 from normprobe.cli import console
 from normprobe.cli.options import (
     Display,
@@ -12,6 +14,7 @@ from normprobe.cli.options import (
     NormAlignment,
     RunFolderOptions,
     Sampling,
+    Strict,
     Without,
     grouped,
 )
@@ -35,6 +38,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         parts: NamedParts,
         alignment: NormAlignment,
         folder: RunFolderOptions,
+        strict: Strict = False,
         display: Display,
     ) -> None:
         with console.reported(display, resumes=True):
@@ -56,6 +60,8 @@ def command_of(offered: Measurement) -> Callable[..., None]:
                 resume=folder.resume,
             )
             console.show(run, display)
+            if strict and run.record.get("doubts"):
+                raise typer.Exit(console.FAILED)
 
     command.__doc__ = offered.summary
     return grouped(command)

@@ -111,6 +111,12 @@ class MeasuredModel:
         """What a decoder layer takes or returns as ``[batch, seq, hidden]``."""
         return self.parts.stream.read(state, self._text_config)
 
+    @property
+    def positions(self) -> int | None:
+        """How many positions the decoder was made for; None: its config sets no limit."""
+        limit = getattr(self._text_config, "max_position_embeddings", None)
+        return limit if isinstance(limit, int) and limit > 0 else None
+
     @cached_property
     def _text_config(self) -> Any:
         config = getattr(self.model, "config", None)

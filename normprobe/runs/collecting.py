@@ -17,8 +17,10 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.runs.preparing import long_prompt
 from normprobe.runs.progress import progress
 from normprobe.runs.run_store import RunStore
+from normprobe.runs.warnings import warn
 from normprobe.schema import VISUAL
 from normprobe.statistics.bootstrap import DRAWS, FEW_UNITS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
@@ -130,7 +132,7 @@ def _measure_share(
     size = _largest(model) if batch_size == "auto" else batch_size
     while left:
         batches = prefetched(data, builder, size, wanted=left, share=share)
-        measured = _measured(model, batches, sample_rows)
+        measured = _measured(run, model, batches, sample_rows)
         try:
             with _Parts(run) as parts:
                 total = -(-len(left) // (size * share[1]))
@@ -162,10 +164,15 @@ def _largest(model: MeasuredModel) -> int:
 
 
 def _measured(
-    model: MeasuredModel, batches: Iterator[Batch], sample_rows: SampleRows
+    run: RunStore, model: MeasuredModel, batches: Iterator[Batch], sample_rows: SampleRows
 ) -> Iterator[pd.DataFrame]:
     """Sample rows, batch by batch, each with the hash of its image."""
+    warned = False
     for batch in batches:
+        too_long = None if warned else long_prompt(model, batch.inputs, list(batch.image_hashes))
+        if too_long is not None:
+            warn(run, too_long)
+            warned = True
         rows = sample_rows(model, inputs_for(model.model, batch.inputs), list(batch.image_hashes))
         yield rows.assign(image_hash=rows["sample_id"].map(batch.image_hashes))
 

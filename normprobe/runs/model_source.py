@@ -31,6 +31,7 @@ from normprobe.model.checkpoint import (
 )
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
+from normprobe.model.load.buffers import changed_buffers
 from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import LoadPlan, plan_for
@@ -96,6 +97,10 @@ class MemorySource:
     def weights_record(self) -> dict[str, object] | None:
         """What was read of the weights: nobody knows."""
         return None
+
+    def changed_buffers(self) -> list[str]:
+        """Buffers that are not those of a fresh build: there is nothing to build from."""
+        return []
 
     @property
     def opened_by(self) -> tuple[str, str | None]:
@@ -219,6 +224,10 @@ class CheckpointSource:
     def weights_record(self) -> dict[str, object] | None:
         """What was read of the weights: files, and bytes of the tensors."""
         return None if self.plan is None else reading_record(self.plan)
+
+    def changed_buffers(self) -> list[str]:
+        """Buffers that no checkpoint holds, and that are not those of a fresh build."""
+        return [] if self._model is None else changed_buffers(self.checkpoint, self._model)
 
     @property
     def opened_by(self) -> tuple[str, str | None]:

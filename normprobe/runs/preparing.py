@@ -6,29 +6,22 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from transformers import BatchFeature
-
 from normprobe.data.data_set import DataSet
 from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.model.align.target import PROMPT
 from normprobe.model.align.temporary import aligned
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing.find_or_trace import verified
 from normprobe.runs.model_source import example_inputs
 from normprobe.runs.run_store import RunStore
+from normprobe.runs.warnings import doubt, warn
 
 log = logging.getLogger(__name__)
 
 #: Samples that an alignment target is measured on: the prompts of a data set differ little.
 _ALIGNMENT_SAMPLES = 16
-
-
-def warn(run: RunStore, text: str) -> None:
-    """Record a warning, and say it."""
-    run.add_warning(text)
-    log.warning("warning: %s", text)
 
 
 @contextmanager
@@ -69,7 +62,7 @@ def alignment_examples(
     return [inputs_for(model.model, inputs) for inputs in found]
 
 
-def note_verified(run: RunStore, model: MeasuredModel, example: BatchFeature) -> None:
+def note_verified(run: RunStore, model: MeasuredModel, example: Mapping[str, Any]) -> None:
     """Trace one sample, record and say where the trace and the parts in use agree."""
     table = verified(model.model, model.parts, example)
     run.note(verified=table.to_dict("records"))
@@ -77,7 +70,55 @@ def note_verified(run: RunStore, model: MeasuredModel, example: BatchFeature) ->
         word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
         log.warning("%s: %s %s", row["part"].replace("_", " "), row["static"], word)
     if not table["agree"].all():
-        run.add_warning("parts differ from a trace of the running model, see `verified`")
+        doubt(run, "parts differ from a trace of the running model, see `verified`")
+
+
+def note_recomputed(run: RunStore, found: Mapping[str, float], in_doubt: Sequence[str]) -> None:
+    """Record and say how far recomputed numbers are from the measured ones.
+
+    Args:
+        run: its record gets ``recomputed``.
+        found: the largest difference of each quantity.
+        in_doubt: the quantities that differ by more than rounding.
+    """
+    run.note(recomputed={name: float(f"{value:.2g}") for name, value in found.items()})
+    told = ", ".join(f"{name.replace('_', ' ')} {value:.1e}" for name, value in found.items())
+    log.warning("recomputed without hooks in float64, largest differences: %s", told)
+    if in_doubt:
+        names = ", ".join(name.replace("_", " ") for name in in_doubt)
+        doubt(run, f"{names}: DIFFERS when recomputed without hooks, see `recomputed`")
+
+
+def note_buffers(run: RunStore, changed: Sequence[str]) -> None:
+    """Say which buffers hold something else than those of a fresh build."""
+    if changed:
+        names = ", ".join(changed[:3]) + ", ..." * (len(changed) > 3)
+        doubt(run, f"buffers DIFFER from those of a fresh build of the model: {names}")
+
+
+def long_prompt(
+    model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
+) -> str | None:
+    """What to say of the longest prompt of a batch; None: the model has positions for all.
+
+    Args:
+        model: to be run.
+        inputs: of the batch.
+        sample_ids: in the order of the batch; None: its samples have numbers alone.
+    """
+    ids, mask = text_ids(inputs, model.parts)
+    if model.positions is None or ids is None or ids.shape[-1] <= model.positions:
+        return None
+    fits = mask is not None and mask.shape == ids.shape
+    lengths = mask.sum(dim=-1).tolist() if mask is not None and fits else [ids.shape[-1]]
+    length, place = max((length, -place) for place, length in enumerate(lengths))
+    if length <= model.positions:
+        return None
+    name = f"sample {-place}" if sample_ids is None else sample_ids[-place]
+    return (
+        f"the prompt of {name} has {length} tokens, more than the "
+        f"{model.positions} positions of the model (max_position_embeddings)"
+    )
 
 
 def _number_or_name(target: str | float) -> str | float:

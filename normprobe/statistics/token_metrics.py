@@ -1,20 +1,27 @@
 """The arithmetic of one decoder layer: x enters it, h leaves it. Pure functions of tensors.
 
 Everything is computed in float32, whatever the dtype of the states: bfloat16 arithmetic errs by
-3e-3, and float16 squared sums overflow on massive activations.
+3e-3, and float16 squared sums overflow on massive activations. Squares of states beyond 1.8e19
+overflow float32, too: such tokens are scaled by a power of two first, which rounds nothing.
 """
 
 import torch
 from torch import Tensor
 
-from normprobe.schema import NON_VISUAL, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import NON_VISUAL, SPECIAL, TEXT, TOKEN_GROUPS, TOKEN_METRICS, VISUAL
 
 #: Groups whose mean vectors are compared; ``non_visual`` is text and special tokens together.
 POOLED_GROUPS = (*TOKEN_GROUPS, NON_VISUAL)
 
 
+#: Below this norm no square, and no product of two states, overflows float32.
+_LARGE = 1e18
+#: Brings every float32 number to where its squares do not overflow.
+_SHRINK = 2.0**-80
+
+
 def token_norms(states: Tensor) -> Tensor:
-    """L2 norm over the hidden axis, in float32.
+    """L2 norm over the hidden axis, in float32; infinite only where float32 cannot hold it.
 
     Args:
         states: ``[..., hidden]``.
@@ -22,8 +29,11 @@ def token_norms(states: Tensor) -> Tensor:
     Returns:
         ``[...]``.
     """
-    norms: Tensor = torch.linalg.vector_norm(states, dim=-1, dtype=torch.float32)
-    return norms
+    norms = _norms(states)
+    scale = _scale(norms)
+    if scale is None:
+        return norms
+    return _norms(states.float() * scale.unsqueeze(-1)) / scale
 
 
 def token_metrics(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,12 +60,16 @@ def token_metrics(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         ``[batch, seq, hidden]``.
     """
     x, h = x.float(), h.float()
-    x_norm, h_norm = token_norms(x), token_norms(h)
+    x_norm, h_norm = _norms(x), _norms(h)
+    scale = _scale(torch.maximum(x_norm, h_norm))
+    if scale is not None:
+        x, h = x * scale.unsqueeze(-1), h * scale.unsqueeze(-1)
+        x_norm, h_norm = _norms(x), _norms(h)
     update = h - x
     parallel = torch.linalg.vecdot(update, x) / x_norm
     # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
     perpendicular = update - (parallel / x_norm).unsqueeze(-1) * x
-    update_norm, turn = token_norms(update), token_norms(perpendicular)
+    update_norm, turn = _norms(update), _norms(perpendicular)
     metrics = torch.stack(
         [
             h_norm,
@@ -66,7 +80,33 @@ def token_metrics(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
             torch.atan2(turn, parallel),
         ]
     )
+    if scale is not None:
+        metrics[[TOKEN_METRICS.index("norm"), TOKEN_METRICS.index("update_norm")]] /= scale
+        perpendicular = perpendicular / scale.unsqueeze(-1)
     return metrics, perpendicular
+
+
+def _norms(states: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(states, dim=-1, dtype=torch.float32)
+    return norms
+
+
+def _scale(norms: Tensor) -> Tensor | None:
+    """By which to multiply each state before it is squared; None: none needs it.
+
+    An accelerator is not asked, because the host would wait for its answer: there it is always a
+    tensor, of ones for ordinary states.
+
+    Args:
+        norms: ``[...]``, infinite where squares overflowed.
+
+    Returns:
+        ``[...]`` powers of two, 1 for a state that is not too large.
+    """
+    large = norms >= _LARGE
+    if large.device.type == "cpu" and not large.any():
+        return None
+    return torch.where(large, _SHRINK, 1.0)
 
 
 def group_masks(groups: Tensor) -> Tensor:
@@ -107,7 +147,7 @@ def pooled_metrics(x: Tensor, h: Tensor, perpendicular: Tensor, masks: Tensor) -
     """
     x, h = x.float(), h.float()
     # Zero times NaN is NaN: padded rows and overflowed states must not reach the sums.
-    usable = torch.isfinite(h.sum(-1) + x.sum(-1)) & masks.any(1)
+    usable = torch.isfinite(token_norms(h) + token_norms(x)) & masks.any(1)
     masks = masks & usable.unsqueeze(1)
     keep = usable.unsqueeze(-1)
     x, h, perpendicular = (torch.where(keep, state, 0.0) for state in (x, h, perpendicular))
@@ -118,7 +158,8 @@ def pooled_metrics(x: Tensor, h: Tensor, perpendicular: Tensor, masks: Tensor) -
     mean_x, unit_x = _means(x, weights, unit_weights)
     mean_h, unit_h = _means(h, weights, unit_weights)
     turn = unit_weights / _positive(token_norms(perpendicular)).unsqueeze(1) @ perpendicular
-    pooled = torch.linalg.vecdot(mean_x, mean_h) / (token_norms(mean_x) * token_norms(mean_h))
+    mean_x, mean_h = _squarable(mean_x), _squarable(mean_h)
+    pooled = torch.linalg.vecdot(mean_x, mean_h) / (_norms(mean_x) * _norms(mean_h))
     crossed = torch.stack(
         [
             torch.linalg.vecdot(unit_h[:, 0], unit_h[:, 1]),
@@ -143,7 +184,7 @@ def cross_modal_cosine(states: Tensor, masks: Tensor) -> Tensor:
     """
     states = states.float()
     masks = masks[:, [POOLED_GROUPS.index(VISUAL), POOLED_GROUPS.index(TEXT)]]
-    usable = torch.isfinite(states.sum(-1)) & masks.any(1)
+    usable = torch.isfinite(token_norms(states)) & masks.any(1)
     masks = masks & usable.unsqueeze(1)
     states = torch.where(usable.unsqueeze(-1), states, 0.0)
     weights = masks / masks.sum(-1, keepdim=True)
@@ -158,6 +199,12 @@ def _means(states: Tensor, weights: Tensor, unit_weights: Tensor) -> tuple[Tenso
     means = torch.cat([weights, unit_weights / norms], dim=1) @ states
     split = weights.shape[1]
     return means[:, :split], means[:, split:]
+
+
+def _squarable(states: Tensor) -> Tensor:
+    """The states, each divided by a power of two where its squares would overflow."""
+    scale = _scale(_norms(states))
+    return states if scale is None else states * scale.unsqueeze(-1)
 
 
 def _positive(norms: Tensor) -> Tensor:

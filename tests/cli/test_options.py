@@ -18,11 +18,11 @@ ALIGN = "--align --align-target"
 OPTIONS = {
     "interface": f"""
         --data --limit -n --seed --skip-bad --system --revision {WHERE} --attn-implementation
-        --range-reads {CODE} {FOLDER} --resume {SHOWN} {NAMED} --verify {ALIGN}
+        --range-reads {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "layers": f"""
         --data --batch-size -b --limit -n --seed --skip-bad --system --revision {WHERE}
-        --attn-implementation {CODE} {FOLDER} --resume {SHOWN} {NAMED} --verify {ALIGN}
+        --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "embeddings": f"""
         --top -k --base --revision --device --dtype --range-reads {CODE}

@@ -134,3 +134,52 @@ def test_padding_and_overflowed_rows_do_not_reach_the_pooled_metrics() -> None:
     dirty = pooled_metrics(x, h, turn, masks)
     torch.testing.assert_close(dirty[:, rest], clean[:, rest], equal_nan=True)
     assert torch.isfinite(dirty[0, visual])
+
+
+# --- states whose squares overflow float32 -----------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1e18, 1e19, 1e36])
+def test_large_states_are_measured_as_small_ones_are(dtype: torch.dtype, scale: float) -> None:
+    x, h = (state.to(dtype) for state in states(scale, scale))
+    x[:, :2], h[:, :2] = x[:, :2] / scale, h[:, :2] / scale  # beside ordinary ones
+    np.testing.assert_allclose(
+        token_norms(x), np.linalg.norm(x.double(), axis=-1), rtol=1e-6, err_msg="norms"
+    )
+    metrics, perpendicular = token_metrics(x, h)
+    expected = expected_metrics(x.float(), h.float())
+    for name, measured in zip(TOKEN_METRICS, metrics.numpy(), strict=True):
+        np.testing.assert_allclose(measured, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert torch.isfinite(perpendicular).all()
+
+
+def test_a_large_state_does_not_change_the_last_bit_of_another() -> None:
+    x, h = states(3.0)
+    alone, _ = token_metrics(x, h)
+    x[0, 0] *= 1e36
+    beside, _ = token_metrics(x, h)
+    np.testing.assert_array_equal(beside[:, 1], alone[:, 1])
+    np.testing.assert_array_equal(beside[:, 0, 1:], alone[:, 0, 1:])
+
+
+def test_large_states_have_the_pooled_cosines_of_the_same_states_smaller() -> None:
+    x, h = states()
+    groups = torch.tensor([[CODES[VISUAL]] * 4 + [CODES[TEXT]] * 3] * 2)
+    masks = group_masks(groups)
+    small, large = (
+        pooled_metrics(a, b, token_metrics(a, b)[1], masks)
+        for a, b in ((x, h), (x * 1e36, h * 1e36))
+    )
+    np.testing.assert_allclose(large, small, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        cross_modal_cosine(x * 1e36, masks), cross_modal_cosine(x, masks), rtol=1e-4
+    )
+
+
+def test_a_state_that_is_not_finite_has_no_number() -> None:
+    x, h = states()
+    h[0, 0, 3], h[0, 1, 3] = torch.inf, torch.nan
+    metrics, _ = token_metrics(x, h)
+    assert not torch.isfinite(metrics[0, 0, :2]).any()
+    assert torch.isfinite(metrics[:, 0, 2:]).all()

@@ -139,7 +139,7 @@ def theory(depth=6, **changed):
         numbers |= {f"{name}_visual": moved * visual, f"{name}_text": moved * text}
     numbers |= {name: moved * value for name, value in changed.items()}
     table = pd.DataFrame({"layer": layer, "hidden_size": 128, "samples": 56, **numbers})
-    table["lag_angle_samples"] = 56
+    table["lag_angle_samples"], table["nonfinite"] = 56, 0
     for name in numbers:
         # A tenth of a percent either side: far from the end of any range.
         table[f"{name}_ci_low"] = table[name] - 1e-3 * table[name].abs()

@@ -1,6 +1,6 @@
 """The section of the page that shows a run of ``interface``."""
 
-from normprobe.measurements.interface.words import interface_verdict
+from normprobe.measurements.interface.words import verdict
 from normprobe.report.page.blocks import heading, note, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
@@ -16,7 +16,7 @@ def section(run: RunStore) -> list[Markup]:
     if interface is None:
         return []
     return [
-        sentence(interface_verdict(interface)),
+        sentence(verdict(run)),
         heading("L2 norm at the interface"),
         shown(interface[[column for column in _COLUMNS if column in interface]]),
         note("std over tokens or rows of a table; q50 is the median; ratios divide the mean."),

@@ -4,7 +4,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.interface.words import interface_verdict
+from normprobe.measurements.interface.words import verdict
 from normprobe.report.significant import count, significant
 from normprobe.report.terminal import (
     add_column,
@@ -23,7 +23,7 @@ def show(run: RunStore, console: Console) -> None:
     """Print the norms at the interface, and what they say."""
     interface = run.table("interface")
     print_interface(interface, console, aligned="alignment" in run.record)
-    print_sentence(interface_verdict(interface), console)
+    print_sentence(verdict(run), console)
 
 
 def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:

@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.ratio_words import LOUD, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
@@ -23,8 +24,10 @@ _TABLE = "the effective text embedding table"
 
 
 def verdict(run: RunStore) -> str:
-    """What the norms at the interface say."""
-    return interface_verdict(run.table("interface"))
+    """What the norms at the interface say, and which states are no vectors to measure."""
+    interface = run.table("interface")
+    sentences = [broken_states_sentence(interface), interface_verdict(interface)]
+    return " ".join(filter(None, sentences))
 
 
 def interface_verdict(interface: pd.DataFrame) -> str:

@@ -3,7 +3,8 @@
 Each assumption is judged by one or more numbers a layer of theory.csv, each with a range in which
 it is compatible with the assumption. The ranges are this tool's choice: the paper's assumptions are
 exact. In a layer a number holds where its whole 95 % interval lies in the range, fails where all of
-it lies outside, and is open where it holds an end of the range.
+it lies outside, and is open where it holds an end of the range. It is open, too, where visual or
+text tokens are not finite: nothing is judged on what is left of them.
 """
 
 from collections.abc import Callable
@@ -183,6 +184,7 @@ def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
     for state, column in _RANGES_OF.items():
         row[column] = layer_ranges(theory.loc[states.index[states == state], "layer"].tolist())
     judged = theory.loc[states.index[states != EXEMPT]]
+    judged = judged[judged["nonfinite"] == 0]
     if len(judged):
         numbers = judged[criterion.column]
         excess = pd.concat([criterion.low - numbers, numbers - criterion.high], axis=1).max(axis=1)
@@ -206,7 +208,9 @@ def _states(criterion: Criterion, theory: pd.DataFrame) -> "pd.Series[str]":
         states[(low > start) & (high < end)] = EXEMPT
     if criterion.applies is not None:
         states[~criterion.applies(theory)] = EXEMPT
-    return states[theory[criterion.column].notna()]
+    spoiled = (theory["nonfinite"] > 0) & (theory["layer"] > 0)
+    states[spoiled] = OPEN
+    return states[theory[criterion.column].notna() | spoiled]
 
 
 def _verdict(states: set[str]) -> str:

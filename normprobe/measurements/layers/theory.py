@@ -25,7 +25,8 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
         rows: sample rows of ``sample_rows``, with a column ``image_hash``.
 
     Returns:
-        The rows of theory.csv, one a layer. ``_mean`` and ``_std`` over samples of:
+        The rows of theory.csv, one a layer; ``nonfinite`` counts the visual and text tokens that
+        its numbers leave out. ``_mean`` and ``_std`` over samples of:
 
         - cross_modal_cosine: measured mean cosine over all (visual, text) pairs
         - retention: product of both modalities' mean cosines (Eq. 16)
@@ -68,6 +69,9 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     measured = by_sample["cross_modal_cosine"]
     table = pd.DataFrame({"layer": measured.columns, "hidden_size": rows["hidden_size"].iloc[0]})
     table["samples"] = len(measured)
+    of_pairs = rows[rows["group"].isin(_MODALITIES)]
+    nonfinite = of_pairs.groupby("layer")["nonfinite"].sum()
+    table["nonfinite"] = table["layer"].map(nonfinite).fillna(0).astype(int)
 
     long = pd.DataFrame({name: wide.stack(future_stack=True) for name, wide in by_sample.items()})
     hashes = rows.groupby("sample_id")["image_hash"].first()

@@ -22,8 +22,8 @@ LEGEND = (
     "visual angle, measured over predicted by Eq. 13 from the norms alone. measured - predicted: "
     "cosine; Eq. 15 goes one layer on from the measured one. worst: farthest out, and in which "
     "layer. A number holds where its whole 95 % interval (over images) is in the range, and is "
-    "open where that holds an end. no say: norms are balanced, or tokens too alike. The paper's "
-    "assumptions are exact; the ranges are this tool's."
+    "open where that holds an end, or a token is not finite. no say: norms are balanced, or tokens "
+    "too alike. The paper's assumptions are exact; the ranges are this tool's."
 )
 
 _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
@@ -102,7 +102,10 @@ def _velocity(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
     """How much of the angle ratio the norms explain, in the first layer with a norm gap."""
     judged = assumptions[assumptions["number"] == "angle ratio, miss"]
     states = states_by_layer(judged)
-    layer = next((layer for layer, state in states.items() if state != EXEMPT), None)
+    nonfinite = theory.reindex(columns=["nonfinite"])["nonfinite"].fillna(0)
+    spoiled = set(theory.loc[nonfinite > 0, "layer"])
+    told = (layer for layer, state in states.items() if state != EXEMPT and layer not in spoiled)
+    layer = next(told, None)
     if layer is None:
         return ""
     row = theory[theory["layer"] == layer].iloc[0]

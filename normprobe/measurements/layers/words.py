@@ -4,6 +4,7 @@ import pandas as pd
 
 from normprobe.measurements.layers.ratios import ratios_to_text, visual_states_are_attended
 from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.runs.run_store import RunStore
@@ -20,7 +21,9 @@ def verdict(run: RunStore) -> str:
 def run_verdict(run: RunStore) -> str:
     """What stands under the table of layers: what it says, and whom the paper's theory is about."""
     placement = placement_sentence(str(run.record.get("norm_placement") or ""))
-    return " ".join(filter(None, [layers_verdict(run.table("layers")), placement]))
+    layers = run.table("layers")
+    sentences = [broken_states_sentence(layers), layers_verdict(layers), placement]
+    return " ".join(filter(None, sentences))
 
 
 def layers_verdict(layers: pd.DataFrame) -> str:

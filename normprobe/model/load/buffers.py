@@ -61,6 +61,34 @@ def restore_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
     return restored
 
 
+def changed_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
+    """The buffers of a loaded model that hold something else than those of a fresh build.
+
+    Args:
+        checkpoint: of the model.
+        model: wherever it is. Attributes are passed over: a forward may keep things there.
+
+    Raises:
+        NormprobeError: the model cannot be built.
+    """
+    unsaved = {
+        name: tensor
+        for name, tensor, kind in _tensors(model)
+        if kind == _UNSAVED and not tensor.is_meta
+    }
+    if not unsaved:
+        return []
+    build = _built(checkpoint, model, next(iter(unsaved)), seed=0)
+    made = {name: tensor for name, tensor, _ in _tensors(build)}
+    return [
+        name
+        for name, tensor in unsaved.items()
+        if name not in made
+        or made[name].shape != tensor.shape
+        or not _same(made[name].to(tensor.dtype), tensor.cpu())
+    ]
+
+
 def _built(checkpoint: Checkpoint, model: nn.Module, needed_for: str, seed: int) -> nn.Module:
     """The model with real buffers and without memory for parameters.
 

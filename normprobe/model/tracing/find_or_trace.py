@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 from torch import nn
-from transformers import BatchFeature
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.on_device import inputs_for
@@ -74,7 +73,7 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
     return _as_parts(model, traced)
 
 
-def verified(model: nn.Module, parts: Parts, example: BatchFeature) -> pd.DataFrame:
+def verified(model: nn.Module, parts: Parts, example: Mapping[str, Any]) -> pd.DataFrame:
     """Compare the parts in use with a trace of one sample.
 
     Args:

@@ -41,6 +41,7 @@ _FACTS = {
     "attn_implementation": "attention",
     "parts": "parts",
     "parts_found_by": "parts found by",
+    "recomputed": "largest difference when recomputed",
     "versions": "versions",
 }
 

@@ -157,3 +157,15 @@ def test_one_layer_and_none() -> None:
     empty = assumptions_table(made_tables.theory().iloc[:0])
     assert list(empty) == list(assumptions_table(made_tables.theory()))
     assert empty.empty
+
+
+def test_nothing_is_judged_on_what_is_left_of_states_that_are_not_finite() -> None:
+    theory = made_tables.theory(update_norm_ratio=1.0)
+    theory.loc[theory["layer"] == 3, "nonfinite"] = 1
+    theory.loc[theory["layer"] == 3, "update_norm_ratio"] = 9.0  # of those that are left
+    theory.loc[theory["layer"] == 4, "nonfinite"] = 64
+    theory.loc[theory["layer"] == 4, "update_norm_ratio"] = np.nan  # none is left
+    row = judged("update_norm_ratio", theory)
+    assert (row["holds_in"], row["open_in"], row["fails_in"]) == ("1-2, 5-6", "3-4", "")
+    assert row["verdict"] == "open"
+    assert row["worst"] == 1.0

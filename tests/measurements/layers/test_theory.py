@@ -29,7 +29,7 @@ def rows(
     update = {f"{name}_{part}": 1.0 for name in TOKEN_METRICS[3:] for part in ("mean", "m2")}
     moments = update | dict.fromkeys(CO_MOMENTS, 1.0)
     return pd.DataFrame(made).assign(
-        sample_id="a", image_hash="x", hidden_size=64, tokens=2, **moments
+        sample_id="a", image_hash="x", hidden_size=64, tokens=2, nonfinite=0, **moments
     )
 
 
@@ -214,7 +214,7 @@ def test_every_number_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
         name
         for name in table
         if not name.endswith(("_std", "_ci_low", "_ci_high"))
-        and name not in ("layer", "hidden_size", "samples", "lag_angle_samples")
+        and name not in ("layer", "hidden_size", "samples", "lag_angle_samples", "nonfinite")
     ]
     assert {f"{name}_ci_low" for name in numbers} <= set(table)
     slow = slow_draws(rows, lambda drawn: theory_table(renamed(drawn)), ["layer"])

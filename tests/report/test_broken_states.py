@@ -1,0 +1,66 @@
+"""Which states are no vectors to measure, from made tables."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import made_tables
+
+from normprobe.report.broken_states import broken_states, broken_states_sentence
+
+
+def spoiled(
+    group: str, layers: list[int], *, left: int, lost: int, norm: float = 1.0
+) -> pd.DataFrame:
+    table = made_tables.layers()
+    at = (table["group"] == group) & table["layer"].isin(layers)
+    table.loc[at, ["tokens", "nonfinite", "norm_mean"]] = left, lost, norm
+    return table
+
+
+def test_ordinary_tables_are_not_mentioned() -> None:
+    assert broken_states(made_tables.layers()) == []
+    assert broken_states(made_tables.interface()) == []
+    assert broken_states_sentence(made_tables.layers()) == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        (
+            spoiled("visual", [2, 3, 5], left=0, lost=64, norm=np.nan),
+            "visual tokens: none has finite numbers in layers 2-3, 5",
+        ),
+        (
+            spoiled("text", [4], left=60, lost=4),
+            "text tokens: 4 of 64 have no finite numbers in layer 4, and are left out",
+        ),
+        (
+            spoiled("text", [4, 5], left=60, lost=4),
+            "text tokens: up to 4 of 64 have no finite numbers in layers 4-5, and are left out",
+        ),
+        (
+            spoiled("visual", [0], left=64, lost=0, norm=0.0),
+            "visual tokens: all are zero in layer 0, so they have no direction",
+        ),
+    ],
+)
+def test_each_fault_is_told_with_its_group_and_place(table: pd.DataFrame, line: str) -> None:
+    assert broken_states(table) == [line]
+    assert broken_states_sentence(table) == f"{line[0].upper()}{line[1:]}."
+
+
+def test_an_image_without_effect_is_told() -> None:
+    """All tokens of the image count as structural then: pixels do not change them."""
+    line = "visual tokens: none, because other pixels change no token of the image"
+    layers = made_tables.layers()
+    assert broken_states(layers[layers["group"] != "visual"]) == [line]
+    text_alone = layers[~layers["group"].isin(["visual", "structural"])]
+    assert broken_states(text_alone) == []
+
+
+def test_stages_are_told_by_name() -> None:
+    table = made_tables.interface()
+    table.loc[table["stage"] == "projector_output", "norm_mean"] = 0.0
+    assert broken_states(table) == [
+        "visual tokens: all are zero at projector output, so they have no direction"
+    ]
