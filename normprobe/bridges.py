@@ -259,12 +259,6 @@ def bridge_class_attributes(model_class: type) -> None:
             setattr(model_class, name, False)
 
 
-def bridge_flash_attention(model_class: Any) -> None:
-    """What says that a model runs with flash attention has another name."""
-    if getattr(model_class, "_supports_flash_attn_2", False) is True:
-        model_class._supports_flash_attn = True
-
-
 def bridge_missing_flash_attention(config: Any) -> None:
     """A config that asks for flash attention gets the eager one where there is none.
 
@@ -356,7 +350,6 @@ def _bridge_class(foreign: type) -> None:
                 bridge_tie_weights(foreign)
                 bridge_parallelizable(foreign)
                 bridge_class_attributes(foreign)
-                bridge_flash_attention(foreign)
                 bridge_generation(foreign)
                 bridge_building(foreign)
             elif issubclass(foreign, PretrainedConfig):
