@@ -82,8 +82,8 @@ def _padding(
 ) -> NDArray[np.bool_]:
     _, mask = text_ids(inputs, model.parts)
     if mask is None or mask.shape != groups.shape:  # visual tokens have no place in the prompt
-        return np.equal(groups, PADDING)
-    return np.equal(mask.cpu().numpy(), 0)
+        return np.asarray(groups == PADDING)
+    return np.asarray(mask.cpu().numpy() == 0)
 
 
 def _of_states(told: Sequence[Tensor], captured: CapturedStates) -> float:
