@@ -54,12 +54,15 @@ def message(text: str) -> None:
         _to_stderr(visible(text, keep="\n\t"))
 
 
-def stdout_console() -> "Console":
+@contextmanager
+def stdout_console() -> "Iterator[Console]":
     """Where tables are printed. 80 columns when stdout is no terminal."""
     from normprobe.report.terminal import terminal_console
 
     file = _stdout()
-    return terminal_console(file, width=None if file.isatty() else 80)
+    with _writing():
+        yield terminal_console(file, width=None if file.isatty() else 80)
+        file.flush()
 
 
 def show(run: "Run", display: Display) -> None:
@@ -76,9 +79,8 @@ def show(run: "Run", display: Display) -> None:
 
         data(table_json(run.table))
     else:
-        with _writing():
-            run.show(stdout_console())
-            _stdout().flush()
+        with stdout_console() as console:
+            run.show(console)
         message(f"Run folder: {run.path}")
 
 
