@@ -16,6 +16,7 @@ from normprobe.model.alignment_settings import (
     adapter_settings,
     config_settings,
 )
+from normprobe.model.config_checks import refuse_config
 from normprobe.model.find.overrides import overrides_of
 from normprobe.model.find.vision_fields import vision_fields
 from normprobe.model.original_llava import refuse_original_llava
@@ -35,9 +36,6 @@ KINDS = {
     "vision-encoder": VISION_ENCODER,
     "language": LANGUAGE_MODEL,
 }
-
-#: What transformers raises on a config that cannot be read.
-_FAILURES = (OSError, ValueError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,15 @@ def open_checkpoint(
         commit = _commit_of(adapter_file) or revision
         base = replace(base, adapter=source, adapter_revision=commit)
         return replace(base, name=_name_of(model), typed=model)
-    refuse_original_llava(model, config_file)
     # One commit for all that follows, however the branch moves meanwhile.
     revision = _commit_of(config_file) or revision
     bridges: list[str] = []
     try:
+        refuse_original_llava(model, config_file)
         with foreign_code(trust_remote_code, bridges):
+            raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
+            refuse_config(raw, model, trust_remote_code=trust_remote_code)
             if trust_remote_code:
-                raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
                 _import_code(raw, source, revision)
                 setup = inputs_file.over(family_file(raw.get("model_type"))).setup
             else:
@@ -148,9 +147,10 @@ def open_checkpoint(
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
-    except Exception as error:
-        if not (trust_remote_code or isinstance(error, _FAILURES)):
-            raise  # none that a config can cause
+        kind_of_model = _kind_of(config) if kind is None else KINDS[kind]
+    except (NormprobeError, MemoryError):
+        raise
+    except Exception as error:  # a config class may do anything with fields of other types
         raise _explained(error, model, revision) from error
     return Checkpoint(
         name=_name_of(model),
@@ -158,7 +158,7 @@ def open_checkpoint(
         source=source,
         revision=revision,
         config=config,
-        kind=_kind_of(config) if kind is None else KINDS[kind],
+        kind=kind_of_model,
         trust_remote_code=trust_remote_code,
         alignment=config_settings(config),
         bridges=bridges,
@@ -211,7 +211,7 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
     """
     try:
         adapter = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (OSError, ValueError, RecursionError):
         adapter = None
     if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path"), str):
         raise NormprobeError(
