@@ -1,5 +1,7 @@
 """The one exception a user is meant to see: one line what is wrong, one line what to do."""
 
+from normprobe.foreign_text import visible
+
 
 class NormprobeError(Exception):
     """A known failure.
@@ -7,12 +9,14 @@ class NormprobeError(Exception):
     Args:
         problem: one line: what is wrong, with what was expected, what was received and where.
         remedy: one line: what to do about it, a command where there is one.
+
+    Both quote names from elsewhere: control characters in them are shown, not kept.
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem, remedy)
-        self.problem = problem
-        self.remedy = remedy
+        self.problem = visible(problem)
+        self.remedy = visible(remedy)
+        super().__init__(self.problem, self.remedy)
 
     def __str__(self) -> str:
         return f"{self.problem}\n{self.remedy}"

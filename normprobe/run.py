@@ -12,12 +12,13 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.beside import print_published, published_table
 from normprobe.report.broken_states import broken_states
@@ -26,10 +27,13 @@ from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import Markup, element, joined
 from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
-from normprobe.runs.run_folder import RunFolder
+from normprobe.runs.run_folder import RECORD, RunFolder
 from normprobe.runs.run_store import COMPLETE, RunStore
 from normprobe.runs.warnings import doubt
 from normprobe.schema import PUBLISHED
+
+#: What reading a table raises where it lacks a column, or holds something else in it.
+_UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +95,8 @@ class Run:
         Raises:
             NormprobeError: a table is missing.
         """
-        return _offered(self.store).verdict(self.store)
+        with _explained(self.store):
+            return _offered(self.store).verdict(self.store)
 
     def show(self, console: "Console") -> None:
         """Print what the command line prints: tables, what they say, the paper's numbers.
@@ -102,8 +107,9 @@ class Run:
         Raises:
             NormprobeError: a table is missing.
         """
-        _offered(self.store).show(self.store, console)
-        self.show_published(console)
+        with _explained(self.store):
+            _offered(self.store).show(self.store, console)
+            self.show_published(console)
 
     def show_published(self, console: "Console") -> None:
         """Print what the paper says of the model, where it says something."""
@@ -116,7 +122,8 @@ class Run:
         Raises:
             NormprobeError: a table is missing or empty.
         """
-        return build(_offered(self.store).figure_modules(self.store), self.store)
+        with _explained(self.store):
+            return build(_offered(self.store).figure_modules(self.store), self.store)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, figures: bool = True) -> "Run":
         """Write a run folder: the files that the command line writes.
@@ -218,7 +225,8 @@ def compare(
 
     started = time.perf_counter()
     stores = open_runs([run.store if isinstance(run, Run) else Path(run) for run in runs])
-    found = compared_runs(stores, labels)
+    with _explained(*stores):
+        found = compared_runs(stores, labels)
     record = provenance(sys.argv, {"label": labels}, command="compare", **found.facts)
     if output == AUTO:
         output = default_compare_path(str(found.facts["compared"]))
@@ -235,7 +243,8 @@ def page_of(runs: Sequence[Run]) -> str:
     Raises:
         NormprobeError: a table of a run cannot be read.
     """
-    return page([_section(run.store) for run in runs])
+    with _explained(*(run.store for run in runs)):
+        return page([_section(run.store) for run in runs])
 
 
 def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) -> Run:
@@ -299,6 +308,26 @@ def _section(store: RunStore) -> Section:
     offered = _offered(store)
     blocks = offered.section(store) if is_measurement(offered.name) else []
     return Section(store, blocks, offered.shown, offered.page_repeats_figures)
+
+
+@contextmanager
+def _explained(*stores: RunStore) -> Iterator[None]:
+    """Turn what a record or table of a run folder breaks into a ``NormprobeError``.
+
+    The files may come from elsewhere: a column that is absent, rows that are there twice, text in
+    place of a number. Of runs in memory nothing is explained: their tables were made here.
+    """
+    try:
+        yield
+    except _UNFIT as error:
+        folders = [str(store.path) for store in stores if store.path is not None]
+        if not folders:
+            raise
+        raise NormprobeError(
+            f"the tables or {RECORD} of {', '.join(folders)} are not as normprobe writes them: "
+            f"{type(error).__name__}: {first_line(error)}",
+            "measure again; NORMPROBE_DEBUG=1 shows where they are read",
+        ) from error
 
 
 def _offered(store: RunStore) -> Measurement:

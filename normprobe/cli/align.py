@@ -76,4 +76,5 @@ def _show_statistics(source: str, loading: Loading, display: Display) -> None:
     if display.json:
         console.data(table_json(table))
     else:
-        print_norm_statistics(table, console.stdout_console())
+        with console.stdout_console() as target:
+            print_norm_statistics(table, target)

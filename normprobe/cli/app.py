@@ -10,6 +10,7 @@ from normprobe.cli import (
     align,
     attention,
     compare,
+    console,
     demo,
     embeddings,
     inspect,
@@ -60,4 +61,5 @@ def top(
 
 def main() -> None:
     """Run the command line."""
+    console.open_closed_streams()
     app()

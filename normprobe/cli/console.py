@@ -1,7 +1,8 @@
 """The one place that writes to the terminal: data to stdout, messages to stderr.
 
-While a command runs, what anybody else prints goes to stderr: a model's own code may print whenever
-it runs, and stdout is data.
+Names of samples, files and models come from strangers: what is written passes ``visible``. While a
+command runs, what anybody else prints goes to stderr: a model's own code may print whenever it
+runs, and stdout is data.
 """
 
 import logging
@@ -9,14 +10,16 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 from normprobe.cli.options import Display
 from normprobe.errors import NormprobeError, first_line
+from normprobe.foreign_text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,23 +32,38 @@ FAILED, INTERRUPTED = 1, 130
 _STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 
 
+def open_closed_streams() -> None:
+    """Give a command that was started with ``>&-`` or ``2>&-`` streams that lead nowhere.
+
+    Otherwise the next file to be opened is what libraries take for stdout.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))
+
+
 def data(text: str) -> None:
-    """Write a line of data to stdout."""
-    typer.echo(text, file=_stdout())
+    """Write a line of data to stdout: as it is for a program, ``visible`` for a person."""
+    file = _stdout()
+    with _writing():
+        typer.echo(visible(text, keep="\n\t") if file.isatty() else text, file=file)
 
 
 def message(text: str) -> None:
     """Write a line for the person at the terminal to stderr; only the first process writes."""
     if os.environ.get("RANK", "0") == "0":  # torchrun and accelerate number the processes
-        typer.echo(text, err=True)
+        _to_stderr(visible(text, keep="\n\t"))
 
 
-def stdout_console() -> "Console":
+@contextmanager
+def stdout_console() -> "Iterator[Console]":
     """Where tables are printed. 80 columns when stdout is no terminal."""
-    from rich.console import Console
+    from normprobe.report.terminal import terminal_console
 
     file = _stdout()
-    return Console(file=file) if file.isatty() else Console(file=file, width=80)
+    with _writing():
+        yield terminal_console(file, width=None if file.isatty() else 80)
+        file.flush()
 
 
 def show(run: "Run", display: Display) -> None:
@@ -62,7 +80,8 @@ def show(run: "Run", display: Display) -> None:
 
         data(table_json(run.table))
     else:
-        run.show(stdout_console())
+        with stdout_console() as console:
+            run.show(console)
         message(f"Run folder: {run.path}")
 
 
@@ -91,9 +110,35 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
             known = _known(error, resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
-            typer.secho(f"error: {known.problem}", err=True, fg="red")
-            typer.echo(f"       {known.remedy}", err=True)
+            _to_stderr(typer.style(f"error: {known.problem}", fg="red"))
+            _to_stderr(f"       {known.remedy}")
             raise typer.Exit(FAILED) from None
+
+
+def _to_stderr(text: str) -> None:
+    with suppress(OSError):  # a full disk or a closed pipe: there is nobody left to tell
+        typer.echo(text, err=True)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Explain why stdout takes no more.
+
+    Raises:
+        NormprobeError: a full disk, or another refusal.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.filename is not None:
+            raise  # a reader that has seen enough (`| head`), or another file
+        # What is left in the buffer would fail again when Python ends.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _stdout().fileno())
+        raise NormprobeError(
+            f"cannot write to standard output: {error.strerror or error}",
+            "send it elsewhere; a run folder that was written is complete",
+        ) from error
 
 
 def _stdout() -> TextIO:

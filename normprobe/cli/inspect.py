@@ -45,7 +45,7 @@ def inspect(
         if display.json:
             console.data(table_json(seen.parts if seen.weights is None else seen.weights))
             return
-        target = console.stdout_console()
-        print_parts(seen.parts, seen.facts, target)
-        if seen.weights is not None:
-            print_weights(seen.weights, target)
+        with console.stdout_console() as target:
+            print_parts(seen.parts, seen.facts, target)
+            if seen.weights is not None:
+                print_weights(seen.weights, target)

@@ -24,4 +24,5 @@ def models(display: Annotated[Display, Without("quiet")]) -> None:
         if display.json:
             console.data(table_json(table))
         else:
-            print_models(table, FUSIONS, console.stdout_console())
+            with console.stdout_console() as target:
+                print_models(table, FUSIONS, target)

@@ -78,7 +78,8 @@ def _run(context: typer.Context, command: "PaperCommand", changes: "Changes") ->
         base = command.words[command.words.index("--base") + 1] if "--base" in words else None
         measured = load_run(command.folder)
         write_published(measured.store, command.model, base)
-        measured.show_published(console.stdout_console())
+        with console.stdout_console() as target:
+            measured.show_published(target)
 
 
 def _described(name: str, artefact: "Artefact", output: Path) -> str:

@@ -72,7 +72,7 @@ def adapter_settings(folder: Path) -> AlignmentSettings | None:
                 hidden_size=settings.get("hidden_size"),
             )
         problem = "expected base_model, revision, after and compensate"
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         problem = first_line(error)
     raise NormprobeError(
         f"cannot read {path}: {problem}", "write it again with `normprobe align MODEL --output DIR`"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.foreign_text import visible
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.model.alignment_settings import (
@@ -16,6 +17,7 @@ from normprobe.model.alignment_settings import (
     adapter_settings,
     config_settings,
 )
+from normprobe.model.config_checks import refuse_config
 from normprobe.model.find.overrides import overrides_of
 from normprobe.model.find.vision_fields import vision_fields
 from normprobe.model.original_llava import refuse_original_llava
@@ -36,8 +38,8 @@ KINDS = {
     "language": LANGUAGE_MODEL,
 }
 
-#: What transformers raises on a config that cannot be read.
-_FAILURES = (OSError, ValueError, KeyError)
+
+_LONGEST_NAME = 1000  # characters; file systems refuse longer paths with errors of their own
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,10 @@ def open_checkpoint(
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
+    if not model or len(model) > _LONGEST_NAME or visible(model) != model:
+        raise NormprobeError(
+            f"{model[:60]!r} is no model: expected a folder or a hub id", "pass its name"
+        )
     alignment = adapter_settings(Path(model))
     if alignment is not None:
         base = _base_of(model, alignment, trust_remote_code, inputs_file, kind)
@@ -129,7 +135,7 @@ def open_checkpoint(
         adapter = _adapter_config(adapter_file, source)
         base = open_checkpoint(
             adapter["base_model_name_or_path"],
-            revision=adapter.get("revision"),
+            revision=str(adapter["revision"]) if adapter.get("revision") else None,
             trust_remote_code=trust_remote_code,
             inputs_file=inputs_file,
             kind=kind,
@@ -137,13 +143,14 @@ def open_checkpoint(
         commit = _commit_of(adapter_file) or revision
         base = replace(base, adapter=source, adapter_revision=commit)
         return replace(base, name=_name_of(model), typed=model)
-    refuse_original_llava(model, config_file)
     # One commit for all that follows, however the branch moves meanwhile.
     revision = _commit_of(config_file) or revision
     bridges: list[str] = []
     try:
+        refuse_original_llava(model, config_file)
         with foreign_code(trust_remote_code, bridges):
             raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
+            refuse_config(raw, model, trust_remote_code=trust_remote_code)
             setup = inputs_file.over(family_file(raw.get("model_type"))).setup
             if trust_remote_code:
                 _import_code(raw, source, revision)
@@ -157,15 +164,13 @@ def open_checkpoint(
             )
             if trust_remote_code:
                 bridge_missing_flash_attention(config)
-    except NormprobeError:
+        kind_of_model = _kind_of(config) if kind is None else KINDS[kind]
+    except (NormprobeError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # a config class may do anything with fields of other types
         settings = _settings(config_file)
         if isinstance(error, OSError) or not (trust_remote_code and settings.get("auto_map")):
-            if isinstance(error, _FAILURES):
-                raise _explained(error, model, revision, settings) from error
-            if not trust_remote_code:
-                raise  # none that a config can cause
+            raise _explained(error, model, revision, settings) from error
         raise code_failure(error, model, settings.get("transformers_version")) from error
     refuse_newer_files(model, getattr(config, "transformers_version", None))
     return Checkpoint(
@@ -174,7 +179,7 @@ def open_checkpoint(
         source=source,
         revision=revision,
         config=config,
-        kind=_kind_of(config) if kind is None else KINDS[kind],
+        kind=kind_of_model,
         trust_remote_code=trust_remote_code,
         alignment=config_settings(config),
         bridges=bridges,
@@ -252,15 +257,17 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
         NormprobeError: it does not name its base model.
     """
     try:
-        adapter = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        adapter: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         adapter = None
-    if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path"), str):
+    base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+    if not isinstance(base, str) or base == source:
         raise NormprobeError(
             f"adapter_config.json of {source} names no base model",
             "set base_model_name_or_path to the hub id or folder of the model it was trained on",
         )
-    return adapter
+    settings: dict[str, Any] = adapter
+    return settings
 
 
 def _base_of(

@@ -4,6 +4,8 @@ import unicodedata
 
 from rich.cells import cell_len
 
+from normprobe.foreign_text import escape
+
 SPACE = "\u2423"  # open box
 
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', " ": SPACE}
@@ -28,14 +30,6 @@ def readable_token(text: str) -> str:
         terminal is ``rich.cells.cell_len``, not ``len``.
     """
     return '"' + "".join(map(_visible, text)) + '"'
-
-
-def escape(character: str) -> str:
-    r"""The Python escape of one character: ``\x07``, ``\u0301`` or ``\U0001f600``."""
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def _visible(character: str) -> str:

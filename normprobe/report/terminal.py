@@ -1,11 +1,47 @@
 """What every table on a terminal shares: its frame, its columns, its notes, 80 columns of room."""
 
+from collections.abc import Iterator
+from typing import TextIO
+
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from normprobe.foreign_text import visible
+
 WIDTH = 80
+
+
+def terminal_console(file: TextIO, width: int | None = None) -> Console:
+    """A console that shows the control characters of what it prints, and obeys none.
+
+    Args:
+        file: where it prints.
+        width: in columns; None: that of the terminal.
+    """
+    console = Console(file=file, width=width)
+    console.push_render_hook(_Shown())
+    return console
+
+
+class _Shown(RenderHook):
+    """Passes everything that a console prints through ``visible``, whatever table made it."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Visible(renderable) for renderable in renderables]
+
+
+class _Visible:
+    """A renderable whose text is shown, not obeyed."""
+
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._renderable, options):
+            yield Segment(visible(text, keep="\n"), style, control)
 
 
 def new_table(title: str) -> Table:

@@ -67,7 +67,7 @@ def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
             "repeat the options it was started with, or choose another --output",
         )
     for package, version in record["versions"].items():
-        before = run.record["versions"].get(package)
+        before = run.record.get("versions", {}).get(package)
         if before != version:
             run.add_warning(f"resumed with {package} {version} after {before}")
 
@@ -99,8 +99,9 @@ def _differences(
     before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     """Name, then the old and the new value in a few words."""
-    for name in sorted(now["options"].keys() | before["options"].keys()):
-        old, new = before["options"].get(name), now["options"].get(name)
+    then = before.get("options", {})
+    for name in sorted(now["options"].keys() | then.keys()):
+        old, new = then.get(name), now["options"].get(name)
         if name not in _FREE and old != new:
             yield f"another --{name.replace('_', '-')}", str(old), str(new)
     for name in _FACTS:

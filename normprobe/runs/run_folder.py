@@ -9,28 +9,42 @@ Every file appears by rename. Several processes may append parts; one writes eve
 """
 
 import contextlib
-import csv
 import io
 import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 from normprobe.runs.atomic import temporary_name, write_by_rename, write_failures
+from normprobe.runs.csv_text import csv_bytes, csv_table
 from normprobe.runs.folder_lock import FolderLock, holds_files
 from normprobe.runs.json_text import json_bytes
+from normprobe.runs.own_files import is_own, own_files
 from normprobe.runs.run_store import COMPLETE, PARTIAL, RunStore
 from normprobe.runs.sample_parts import MERGED, PARTS, SampleParts
 
 RECORD = "run.json"
+
+#: What every record holds, and what it holds if it is there.
+_ALWAYS = {"status", "warnings", "files"}
+_KINDS = {
+    "status": str,
+    "warnings": list,
+    "files": list,
+    "command": str,
+    "argv": list,
+    "sample_ids": list,
+    "options": dict,
+    "versions": dict,
+}
 
 _MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
 _LARGEST_IMAGE = 1024  # pixels of the longer side
@@ -65,11 +79,11 @@ class RunFolder(RunStore):
     @property
     def table_names(self) -> list[str]:
         """The tables that lie in the folder, in alphabetical order."""
-        return sorted(file.stem for file in self.path.glob("*.csv"))
+        return [file.stem for file in own_files(self.path, "*.csv")]
 
     def has_table(self, name: str) -> bool:
         """Whether the folder holds ``<name>.csv``."""
-        return (self.path / f"{name}.csv").is_file()
+        return is_own(self.path / f"{name}.csv", self.path)
 
     def table(self, name: str) -> pd.DataFrame:
         """``<name>.csv``, read once.
@@ -144,10 +158,10 @@ class RunFolder(RunStore):
         Raises:
             NormprobeError: ``path`` is no run folder.
         """
-        record = read_record(path)
-        if record is None:
+        record, fault = _record_or_fault(path)
+        if fault:
             raise NormprobeError(
-                f"{path} is not a run folder: expected a {RECORD} written by normprobe",
+                f"{path} is not a run folder: {fault}",
                 "give the folder that an earlier normprobe command printed",
             )
         return cls(path, record, writer)
@@ -290,38 +304,48 @@ def default_run_path(
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """The content of ``run.json``, None where ``path`` is no run folder of normprobe."""
+    record, fault = _record_or_fault(path)
+    return None if fault else record
+
+
+def _record_or_fault(path: Path) -> tuple[dict[str, Any], str]:
+    """The content of ``run.json``, and what is wrong with it; empty where nothing is."""
+    file = path / RECORD
+    if not is_own(file, path):
+        return {}, f"it holds no {RECORD}"
     try:
-        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    written_here = isinstance(record, dict) and {"status", "warnings", "files"} <= record.keys()
-    return record if written_here else None
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"{RECORD} cannot be read ({first_line(error)})"
+    if not isinstance(record, dict) or not record.keys() >= _ALWAYS:
+        return {}, f"{RECORD} was not written by normprobe"
+    for name, kind in _KINDS.items():
+        if name in record and not isinstance(record[name], kind):
+            found = type(record[name]).__name__
+            return (
+                {},
+                f"{name} of {RECORD} is of the wrong type (expected {kind.__name__}, {found})",
+            )
+    return record, ""
 
 
 def read_table(path: Path, name: str) -> pd.DataFrame:
     """Read ``<name>.csv`` of a run folder.
 
     Raises:
-        NormprobeError: the file is absent or is no CSV.
+        NormprobeError: the file is absent, no regular file of the folder, or no CSV.
     """
     file = path / f"{name}.csv"
-    try:
-        # Tokens are text even where they read "nan", "null" or "1".
-        table = pd.read_csv(
-            file,
-            keep_default_na=False,
-            na_values=[""],
-            dtype={"token": str},
-        )
-    except FileNotFoundError as error:
+    if not is_own(file, path):
         raise NormprobeError(
             f"{path} holds no {file.name}", "give a run folder of the command that writes it"
-        ) from error
+        )
+    try:
+        return csv_table(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise NormprobeError(f"cannot read {file}: {error}", "run the command again") from error
-    if "token" in table:
-        table["token"] = table["token"].fillna("")
-    return table
+        raise NormprobeError(
+            f"cannot read {file}: {first_line(error)}", "run the command again"
+        ) from error
 
 
 def read_image(path: Path, name: str) -> NDArray[np.uint8]:
@@ -332,25 +356,14 @@ def read_image(path: Path, name: str) -> NDArray[np.uint8]:
     """
     file = path / f"{name}.png"
     try:
+        if not is_own(file, path):
+            raise FileNotFoundError("it is no regular file of the folder")
         with Image.open(file) as image:
             return np.asarray(image.convert("RGB"))
     except OSError as error:
         raise NormprobeError(
-            f"cannot read {file}: {error.strerror or error}", "run the command again"
+            f"cannot read {file}: {first_line(error)}", "run the command again"
         ) from error
-
-
-def csv_bytes(table: pd.DataFrame) -> bytes:
-    """A table as CSV: floats in full precision, NaN as an empty field, no index."""
-    text = table.to_csv(index=False, lineterminator="\n", quoting=_quoting(table))
-    return text.encode("utf-8", errors="backslashreplace")
-
-
-def _quoting(table: pd.DataFrame) -> Literal[0, 2]:
-    # The csv module leaves a carriage return bare, and readers take it for the end of a row.
-    texts = table.select_dtypes(exclude=["number", "bool"])
-    bare = any(texts[name].astype(str).str.contains("\r", regex=False).any() for name in texts)
-    return csv.QUOTE_NONNUMERIC if bare else csv.QUOTE_MINIMAL
 
 
 def _model_folder(model_name: str) -> str:

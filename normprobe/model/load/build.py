@@ -11,17 +11,6 @@ from normprobe.model.load.repository import FETCH_AGAIN
 if TYPE_CHECKING:
     from torch import nn
 
-#: What transformers raises on a config or weights that make no model.
-_FAILURES = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    TypeError,
-    AttributeError,
-    KeyError,
-    ImportError,
-)
-
 
 def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
     """The modules of a model from the config alone: their parameters hold no values.
@@ -54,6 +43,7 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
 def explained_failures(checkpoint: Checkpoint) -> Iterator[None]:
     """Turn what transformers raises while it builds or loads a model into a ``NormprobeError``."""
     from safetensors import SafetensorError
+    from torch import OutOfMemoryError
 
     try:
         yield
@@ -61,19 +51,14 @@ def explained_failures(checkpoint: Checkpoint) -> Iterator[None]:
         raise NormprobeError(
             f"a weight file of {checkpoint.name} cannot be read: {first_line(error)}", FETCH_AGAIN
         ) from error
-    except NormprobeError:
+    except (NormprobeError, MemoryError, OutOfMemoryError):
         raise
-    except Exception as error:
-        told = _told(error, checkpoint)
-        if told is None:
-            raise
-        raise told from error
+    except Exception as error:  # a model class may do anything with fields of other values
+        raise _told(error, checkpoint) from error
 
 
-def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError | None:
-    """What to say of a failure; None where nobody foresaw it."""
-    from torch import OutOfMemoryError
-
+def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
+    """What to say of a failure."""
     from normprobe.code_failures import brings_code, code_failure, install, missing_packages
 
     name, config = checkpoint.name, checkpoint.config
@@ -81,13 +66,9 @@ def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError | None:
         return NormprobeError(
             f"{name} needs {', '.join(packages)}, not installed here", install(packages)
         )
-    own_code = checkpoint.trust_remote_code and brings_code(config)
-    if own_code and not isinstance(error, OSError | OutOfMemoryError):
+    if checkpoint.trust_remote_code and brings_code(config) and not isinstance(error, OSError):
         return code_failure(error, name, getattr(config, "transformers_version", None))
-    if isinstance(error, _FAILURES):
-        return NormprobeError(
-            f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}",
-            "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the "
-            "traceback",
-        )
-    return None
+    return NormprobeError(
+        f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}",
+        "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the traceback",
+    )

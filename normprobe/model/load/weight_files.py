@@ -16,8 +16,14 @@ from threading import Lock
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.foreign_text import visible
 from normprobe.model.load.repository import FETCH_AGAIN, Repository
 
+#: What an index of another shape raises; its size may be infinite, its JSON nested very deeply.
+_NO_INDEX = (
+    ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+_LONGEST_NAME = 255
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -52,6 +58,8 @@ class WeightFiles:
     ) -> None:
         self.repository = repository
         self.range_reads = range_reads and not repository.is_local
+        if explicit is not None:
+            self._refuse_outside(explicit, "config.json")
         self._explicit = explicit
         self._headers: dict[str, dict[str, TensorHeader]] = {}
         self._opened: dict[str, Any] = {}
@@ -238,19 +246,28 @@ class WeightFiles:
             found = json.loads(index.read_text(encoding="utf-8"))
             weight_map = {str(key): str(file) for key, file in found["weight_map"].items()}
             self._total_size = int((found.get("metadata") or {}).get("total_size") or 0)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        except _NO_INDEX as error:
             raise NormprobeError(
                 f"{index.name} of {self.repository.name} is no index: expected JSON with a "
                 "weight_map",
                 FETCH_AGAIN,
             ) from error
         for file in set(weight_map.values()):
-            if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
-                raise NormprobeError(
-                    f"{index.name} of {self.repository.name} names {file}, outside the checkpoint",
-                    "do not use this checkpoint",
-                )
+            self._refuse_outside(file, index.name)
         return weight_map
+
+    def _refuse_outside(self, file: str, named_by: str) -> None:
+        parts = PurePosixPath(file).parts
+        if any(len(part) > _LONGEST_NAME or visible(part) != part for part in parts):
+            raise NormprobeError(
+                f"{named_by} of {self.repository.name} names {file[:60]!r}, which is no file name",
+                FETCH_AGAIN,
+            )
+        if PurePosixPath(file).is_absolute() or ".." in parts:
+            raise NormprobeError(
+                f"{named_by} of {self.repository.name} names {file}, outside the checkpoint",
+                "do not use this checkpoint",
+            )
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:

@@ -17,8 +17,9 @@ from typing import Any
 from normprobe.report.page.blocks import heading
 from normprobe.report.page.markup import Markup, element, joined
 from normprobe.report.page.tables import table
+from normprobe.runs.csv_text import csv_bytes
 from normprobe.runs.json_text import json_text
-from normprobe.runs.run_folder import csv_bytes
+from normprobe.runs.own_files import own_files
 from normprobe.runs.run_store import COMPLETE, RunStore
 from normprobe.schema import PUBLISHED
 
@@ -128,7 +129,7 @@ def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:
 
 def _figures(run: RunStore, *, folded: bool) -> list[Markup]:
     """The pictures of ``plots/``; folded away where curves above show the same."""
-    files = sorted((run.path / "plots").glob("*.png")) if run.path else []
+    files = own_files(run.path, "plots/*.png") if run.path else []
     images = [
         element(
             "figure",
@@ -162,10 +163,11 @@ def _fact(name: str, value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _command_line(argv: list[str]) -> str:
+def _command_line(argv: list[object]) -> str:
     """Without the program's path; a run of the training callback was started by another one."""
-    program = Path(argv[0]).name if argv else ""
-    return shlex.join(["normprobe" if program == "__main__.py" else program, *argv[1:]])
+    words = [str(word) for word in argv]
+    program = Path(words[0]).name if words else ""
+    return shlex.join(["normprobe" if program == "__main__.py" else program, *words[1:]])
 
 
 def _downloads(run: RunStore) -> Markup:
