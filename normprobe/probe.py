@@ -27,7 +27,12 @@ from normprobe.measurements import (
     measurement,
     measurements,
 )
-from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER, open_checkpoint
+from normprobe.model.checkpoint import (
+    LANGUAGE_MODEL,
+    SPECIMEN,
+    VISION_ENCODER,
+    open_checkpoint,
+)
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.device import check_dtype
@@ -124,6 +129,7 @@ class Probe:
         if isinstance(model, nn.Module):
             self._source = MemorySource(model, processor, **common)
         else:
+            _refuse_hub_options(str(model), {"revision": revision, "range-reads": range_reads})
             checkpoint = open_checkpoint(
                 str(model),
                 revision=revision,
@@ -527,8 +533,24 @@ class Probe:
 
     def _beside(self, model: str) -> "Probe":
         """A probe of another checkpoint, loaded in the same way."""
-        same = ("trust_remote_code", "device", "dtype", "range_reads")
-        return Probe(model, **{name: self._options[name] for name in same})
+        same = ("trust_remote_code", "device", "dtype")
+        by_ranges = self._options["range_reads"] and not _is_here(model)
+        options = {name: self._options[name] for name in same}
+        return Probe(model, range_reads=by_ranges, **options)
+
+
+def _is_here(model: str) -> bool:
+    """Whether a model is on this machine, and no hub is asked for it."""
+    return model == SPECIMEN or Path(model).is_dir()
+
+
+def _refuse_hub_options(model: str, options: Mapping[str, Any]) -> None:
+    """Refuse what only means something of a hub id, rather than pass over it."""
+    for name in (name for name, value in options.items() if value and _is_here(model)):
+        raise NormprobeError(
+            f"--{name}: {model} is on this machine, no hub is asked for it",
+            f"leave --{name} out, or pass a hub id",
+        )
 
 
 def _over_samples(name: str) -> Measurement:

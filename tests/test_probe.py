@@ -318,6 +318,15 @@ def test_what_is_not_measured_over_samples(name: str) -> None:
         in_memory().measure(name, "sample", limit=1)
 
 
+@pytest.mark.parametrize("option", ["revision", "range_reads"])
+def test_what_means_something_of_a_hub_alone_is_refused(option: str, tmp_path: Path) -> None:
+    for model in ("specimen", tmp_path):
+        with pytest.raises(
+            NormprobeError, match=f"--{option.replace('_', '-')}: .* on this machine"
+        ):
+            Probe(model, **{option: "main"})
+
+
 def test_an_unknown_measurement_is_not_loaded() -> None:
     with pytest.raises(NormprobeError, match="anything"):
         in_memory().load("anything")
