@@ -29,7 +29,11 @@ _MISSING = re.compile(
     r"packages that were not found in your environment: (?P<many>[\w, .-]+?)\. Run"
     r"|requires the (?P<one>\w+) library but it was not found"
     r"|the package (?P<attention>\w+) seems to be not installed"
+    r"|the package for (?P<named>\w+) doesn't seem to be installed"
 )
+
+#: What transformers calls a package, and its name.
+_CALLED = {"flashattention2": "flash_attn"}
 
 
 def brings_code(config: Any) -> bool:
@@ -125,7 +129,8 @@ def missing_packages(error: BaseException) -> list[str]:
     found = _MISSING.search(str(error))
     if found is None:
         return []
-    return re.split(r",\s*", next(name for name in found.groups() if name).lower())
+    names = re.split(r",\s*", next(name for name in found.groups() if name).lower())
+    return [_CALLED.get(name, name) for name in names]
 
 
 def install(packages: Sequence[str]) -> str:

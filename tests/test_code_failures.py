@@ -167,6 +167,13 @@ def test_the_version_is_named_where_it_is_another(running: str) -> None:
             ImportError("AThing requires the Torchvision library but it was not found in your"),
             ["torchvision"],
         ),
+        (
+            ImportError(
+                "FlashAttention2 has been toggled on, but it cannot be used due to the following "
+                "error: the package for FlashAttention2 doesn't seem to be installed."
+            ),
+            ["flash_attn"],
+        ),
     ],
 )
 def test_missing_packages_are_told_from_names_that_went(
