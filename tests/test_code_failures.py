@@ -40,6 +40,8 @@ class FailingForCausalLM(PreTrainedModel):
         super().__init__(config)
         {in_model}
         self.post_init()
+    def forward(self, input_ids=None):
+        raise NotImplementedError
 """
 GONE = "from transformers.utils import a_name_that_went"
 UNKNOWN = "unknown_name()"
