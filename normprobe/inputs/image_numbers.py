@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from normprobe.data.sample import IMAGE_MARK, Sample
+from normprobe.nested import find_named
 from normprobe.schema import IMAGE_NUMBERS
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def with_image_numbers(
 
     from normprobe.inputs.pixels import pixel_inputs
 
-    ids = inputs.get("input_ids")
+    ids = find_named(inputs, "input_ids")
     if ids is None or not pixel_inputs(inputs) or all(len(s.images) == 1 for s in samples):
         return inputs
-    mask = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+    mask = find_named(inputs, "attention_mask")
+    mask = torch.ones_like(ids).bool() if mask is None else mask.bool()
     numbers = torch.zeros_like(ids)
     for row, sample in enumerate(samples):
         if not sample.images:
@@ -53,7 +55,7 @@ def with_image_numbers(
         own = ids[row, mask[row]]
         numbers_of_sample = torch.ones_like(own)
         for number in range(1, len(sample.images)):
-            other = build([_with_word_behind(sample, number)])["input_ids"][0]
+            other = find_named(build([_with_word_behind(sample, number)]), "input_ids")[0]
             numbers_of_sample[_common_length(own, other) :] += 1
         numbers[row, mask[row]] = numbers_of_sample
     inputs[IMAGE_NUMBERS] = numbers

@@ -75,7 +75,9 @@ def build(
         for sample, placed in zip(samples, with_placeholder(samples, "<image>\n"), strict=True)
     ]
     batch = processor.batchify(prepared)
-    names = ("input_ids", "attention_mask", "images", "images_spatial_crop")
-    # Where it pads, the mask comes out as numbers, which the model does not take.
-    mask = batch["images_seq_mask"].bool()
-    return BatchFeature({**{name: batch[name] for name in names}, "images_seq_mask": mask})
+    inputs = BatchFeature({name: batch[name] for name in ("input_ids", "attention_mask")})
+    if any(sample.images for sample in samples):  # for text alone it makes up an empty tile
+        inputs |= {name: batch[name] for name in ("images", "images_spatial_crop")}
+        # Where it pads, the mask comes out as numbers, which the model does not take.
+        inputs["images_seq_mask"] = batch["images_seq_mask"].bool()
+    return inputs

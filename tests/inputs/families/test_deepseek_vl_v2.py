@@ -106,6 +106,12 @@ def test_a_padded_batch_can_be_run(checkpoint, builder, samples):
     np.testing.assert_allclose(both[0, kept], alone[0], rtol=1e-4, atol=1e-4)
 
 
+def test_text_alone_brings_no_pixels(builder, samples):
+    """The processor makes up an empty tile."""
+    inputs = builder.build([replace(sample, images=()) for sample in samples])
+    assert set(inputs) == {"input_ids", "attention_mask"}
+
+
 def test_the_placement_of_norms_is_told_by_a_layer_without_experts(checkpoint):
     model = load_model(checkpoint)
     assert norm_placement_note(model, find_parts(model)).startswith("pre")

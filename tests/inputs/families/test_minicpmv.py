@@ -16,6 +16,7 @@ from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
 from normprobe.model.tracing import trace_parts
+from normprobe.schema import IMAGE_NUMBERS
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,16 @@ def test_marks_of_slices_in_a_prompt_are_refused(mark, builder, samples):
     bad = replace(samples[0], prompt=f"What does {mark} mean, and {mark}?")
     with pytest.raises(NormprobeError, match="placeholder"):
         builder.build([bad])
+
+
+def test_images_of_a_sample_are_told_apart(builder, samples):
+    several = replace(samples[0], prompt="Is <image> or <image> red?", images=2 * samples[0].images)
+    inputs = builder.build([several, samples[1]])
+    for row, number_of_image in ((0, [1, 1, 2, 2]), (1, [1, 1])):  # an overview and a slice each
+        bounds, numbers = inputs["data"]["image_bound"][row], inputs[IMAGE_NUMBERS][row]
+        assert [set(numbers[start:end].tolist()) for start, end in bounds] == [
+            {number} for number in number_of_image
+        ]
 
 
 def test_id_0_is_masked_and_not_counted(builder, samples):

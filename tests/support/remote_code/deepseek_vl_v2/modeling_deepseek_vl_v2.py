@@ -44,6 +44,8 @@ class DeepseekVLV2ForCausalLM(PreTrainedModel):
         self, input_ids, images=None, images_seq_mask=None, images_spatial_crop=None
     ):
         x = self.language.get_input_embeddings()(input_ids)
+        if images is None:
+            return x
         for row, mask, tiles, crops in zip(
             x, images_seq_mask, images, images_spatial_crop.tolist(), strict=True
         ):
