@@ -14,6 +14,7 @@ from support.remote_code import HERE
 
 from normprobe import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.buffers import changed_buffers
 from normprobe.model.load.loading import load_model
 
 Repository = Callable[[str], Path]
@@ -87,3 +88,19 @@ def test_a_buffer_that_nobody_can_make_again_is_refused(
 ) -> None:
     with pytest.raises(NormprobeError, match=words):
         load_model(open_checkpoint(str(with_trait(folder, trait)), trust_remote_code=True))
+
+
+@torch.no_grad()
+def test_buffers_of_garbage_are_named(folder: Path) -> None:
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    model = load_model(checkpoint)
+    assert changed_buffers(checkpoint, model) == []
+    unsaved = [
+        (f"{prefix}.{name}", buffer)
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name in module._non_persistent_buffers_set and buffer.is_floating_point()
+    ]
+    name, buffer = unsaved[0]
+    buffer += 1.0
+    assert changed_buffers(checkpoint, model) == [name]

@@ -1,0 +1,51 @@
+"""States that are taken without hooks, on a made model whose states are known."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normprobe.model.captured_states import captured_states
+
+
+class Doubles(nn.Module):
+    """Doubles what it is given, in place."""
+
+    def forward(self, hidden_states: Tensor, scale: float = 2.0) -> tuple[Tensor]:
+        return (hidden_states.mul_(scale),)
+
+
+class Made(nn.Module):
+    """Two layers, called by keyword as some models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Doubles(), Doubles()])
+
+    def forward(self, x: Tensor, output_hidden_states: bool = False) -> Any:
+        told = [x.clone()]
+        for layer in self.layers:
+            (x,) = layer(scale=2.0, hidden_states=x)
+            told.append(x.clone())
+        return SimpleNamespace(hidden_states=tuple(told) if output_hidden_states else None)
+
+
+def test_each_layer_gives_what_it_took_and_returned() -> None:
+    model, x = Made(), torch.ones(1, 3, 4)
+    captured = captured_states(model, list(model.layers), {"x": x})
+    assert [float(state.mean()) for state in captured.entered] == [1.0, 2.0]
+    assert [float(state.mean()) for state in captured.left] == [2.0, 4.0]
+    assert captured.told is not None
+    assert [float(state.mean()) for state in captured.told] == [1.0, 2.0, 4.0]
+    assert torch.equal(x, torch.ones(1, 3, 4)), "the inputs stay as they are"
+
+
+def test_forwards_are_put_back_also_after_a_failure() -> None:
+    model = Made()
+    kept = model.layers[0].forward = Doubles().forward  # as accelerate does
+    with pytest.raises(AttributeError):
+        captured_states(model, list(model.layers), {"x": None})
+    assert vars(model.layers[0])["forward"] is kept
+    assert "forward" not in vars(model.layers[1])
