@@ -39,7 +39,7 @@ def open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
 def data(text: str) -> None:
