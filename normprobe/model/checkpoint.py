@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.foreign_text import visible
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.model.alignment_settings import (
@@ -36,6 +37,9 @@ KINDS = {
     "vision-encoder": VISION_ENCODER,
     "language": LANGUAGE_MODEL,
 }
+
+
+_LONGEST_NAME = 1000  # characters; file systems refuse longer paths with errors of their own
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,10 @@ def open_checkpoint(
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
+    if not model or len(model) > _LONGEST_NAME or visible(model) != model:
+        raise NormprobeError(
+            f"{model[:60]!r} is no model: expected a folder or a hub id", "pass its name"
+        )
     alignment = adapter_settings(Path(model))
     if alignment is not None:
         base = _base_of(model, alignment, trust_remote_code, inputs_file, kind)
@@ -121,7 +129,7 @@ def open_checkpoint(
         adapter = _adapter_config(adapter_file, source)
         base = open_checkpoint(
             adapter["base_model_name_or_path"],
-            revision=adapter.get("revision"),
+            revision=str(adapter["revision"]) if adapter.get("revision") else None,
             trust_remote_code=trust_remote_code,
             inputs_file=inputs_file,
             kind=kind,
@@ -213,7 +221,8 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
         adapter = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         adapter = None
-    if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path"), str):
+    base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+    if not isinstance(base, str) or base == source:
         raise NormprobeError(
             f"adapter_config.json of {source} names no base model",
             "set base_model_name_or_path to the hub id or folder of the model it was trained on",

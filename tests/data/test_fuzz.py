@@ -3,10 +3,8 @@
 import base64
 import json
 import random
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -14,25 +12,13 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from pyarrow import parquet
+from support.damage import assert_two_lines, files_below, mutated, within
 
 from data.files import encode
 from data.published import write_mmbench
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
-LIMIT = 30  # seconds a case; a case takes milliseconds
-SPLICES = [
-    *(b"\t", b"\n", b"\r\n", b'"', b'\t"', b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b",", b"{", b"}"),
-    *(b"nan", b"null", b"None", b"NaN", b"1e999", b"-1", b"1000001", b"9" * 5000, b"../../", b"/"),
-    *(
-        b"[" * 100_000,
-        b'{"a":' * 50_000,
-        b"\\ud800",
-        b"\\u0000",
-        b"A" * 200_000,
-        b"\xf0\x9f\x98\x80",
-    ),
-]
 FORMATS = {
     "PNG": {},
     "JPEG": {"exif": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"},
@@ -111,52 +97,6 @@ def an_image(folder: Path, picture: Image.Image, kind: str) -> Path:
     return path
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    """One to three changes of a kind that transfers, editors and attackers make."""
-    changed = bytearray(data)
-    for _ in range(chance.randint(1, 3)):
-        place = chance.randrange(len(changed) + 1)
-        end = min(len(changed), place + chance.choice((1, 2, 8, 64, 1024)))
-        kind = chance.randrange(6)
-        if kind == 0:
-            changed[place:end] = chance.randbytes(end - place)
-        elif kind == 1:
-            del changed[place:end]
-        elif kind == 2:
-            del changed[place:]
-        elif kind == 3:
-            changed[place:place] = chance.choice(SPLICES)
-        elif kind == 4:
-            changed[place:place] = changed[place:end]
-        elif place < len(changed):
-            changed[place] ^= 1 << chance.randrange(8)
-    return bytes(changed)
-
-
-class Hang(BaseException):
-    """No Exception: a reader that forgives all of those must not forgive this."""
-
-
-@contextmanager
-def within(seconds: int) -> Iterator[None]:
-    """Fail, with the line that hangs, rather than wait for ever."""
-
-    def give_up(*_: object) -> None:
-        raise Hang(f"more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def files_below(folder: Path) -> dict[str, int]:
-    return {str(path): path.lstat().st_size for path in sorted(folder.rglob("*"))}
-
-
 def attack(path: Path, spec: Path, cases: int, chance: random.Random, root: Path) -> Counter[str]:
     """Read ``cases`` mutations of a file; what became of them."""
     sound, outcomes = path.read_bytes(), Counter[str]()
@@ -165,15 +105,12 @@ def attack(path: Path, spec: Path, cases: int, chance: random.Random, root: Path
         path.write_bytes(mutated(sound, chance))
         skip = bool(case % 2)
         try:
-            with within(LIMIT):
+            with within():
                 data = open_data(str(spec), skip_bad=skip)
                 samples = list(data)
         except NormprobeError as error:
             outcomes["refused"] += 1
-            for line in (error.problem, error.remedy):
-                assert "\n" not in line, line
-                assert len(line) < 2000, line
-                line.encode()  # a terminal has to show it
+            assert_two_lines(error)
         else:
             outcomes["skipped" if data.bad.skipped else "read"] += 1
             assert skip or len(samples) == len(data)
