@@ -1,6 +1,5 @@
 """Run folders of strangers: whatever they hold, reports and comparisons answer, soon."""
 
-import io
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from support import made_tables
 from support.damage import Canary, mutated, mutated_json, outcomes
 from support.made_runs import run_folder
@@ -24,7 +22,6 @@ TABLES: dict[str, Callable[[], Any]] = {
 def read_all(folder: Path, other: Path) -> None:
     run = load_run(folder)
     page_of([run])
-    run.show(Console(file=io.StringIO()))
     compare([run, other])
 
 

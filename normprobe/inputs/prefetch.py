@@ -7,7 +7,8 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections import deque
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _BATCHES_A_WINDOW = 4  # at most; see `_Windows`
 _SAMPLES_A_WINDOW = 128  # at most: a worker holds their pictures at once; a batch may be larger
 _MOST_WORKERS = 8
+
+#: Decoded pictures that a worker keeps of a window, beside those of the batch it makes. Those
+#: beyond are decoded again for their batch, so that this changes no batch.
+PICTURE_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,7 @@ class _Windows:
         made: list[Batch] = []
         bad = BadRows(skip=self._data.bad.skip)
         try:
-            samples: Sequence[Sample] = list(self._data.subset(ids, bad))
-            if len(samples) > self._batch_size:
-                samples = sorted(samples, key=lambda sample: about_length(self._builder, sample))
+            samples = self._by_length(self._data.subset(ids, bad), bad)
             for batch, inputs in batches(samples, self._builder, self._batch_size, bad):
                 hashes = {sample.id: sample.image_hash for sample in batch}
                 if self._wanted & hashes.keys():
@@ -136,6 +139,26 @@ class _Windows:
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))
         return pickle.dumps((made, bad.skipped, None))
+
+    def _by_length(self, samples: DataSet, bad: BadRows) -> Iterator[Sample]:
+        """The samples of a window, sorted where they fill more than a batch."""
+        if len(samples) <= self._batch_size:
+            yield from samples
+            return
+        read: list[tuple[int, str, Sample | None]] = []
+        left = PICTURE_BYTES
+        for sample in samples:
+            left -= sum(3 * image.width * image.height for image in sample.images)
+            length = about_length(self._builder, sample)
+            read.append((length, sample.id, sample if left >= 0 else None))
+        waiting = deque(sorted(read, key=lambda entry: entry[0]))
+        read.clear()
+        while waiting:  # each is let go when it is taken
+            _, sample_id, kept = waiting.popleft()
+            if kept is not None:
+                yield kept
+            else:
+                yield from self._data.subset([sample_id], bad)
 
 
 def about_length(builder: InputBuilder, sample: Sample) -> int:

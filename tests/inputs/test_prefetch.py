@@ -1,6 +1,7 @@
 """Batches from worker processes: the same inputs as made here, in a fixed order, little padding."""
 
 import sys
+import weakref
 
 import pytest
 import torch
@@ -84,6 +85,37 @@ def test_a_worker_holds_few_pictures_at_once(builder, monkeypatch, batch_size, m
     list(prefetched(data, builder, batch_size))
     assert max(held) == most
     assert sum(held) == 400
+
+
+def test_pictures_beyond_the_bound_are_decoded_again_and_change_no_batch(builder, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")  # where no process is forked
+    alive: list[weakref.ref[Image.Image]] = []
+    most = 0
+
+    def load(number):
+        nonlocal most
+        image = Image.new("RGB", (40, 30), (number, 0, 0))
+        alive.append(weakref.ref(image))
+        most = max(most, sum(reference() is not None for reference in alive))
+        return "word " * (1 + number * 7 % 5), (image,)
+
+    def read(bound):
+        nonlocal most
+        alive.clear()
+        most = 0
+        monkeypatch.setattr("normprobe.inputs.prefetch.PICTURE_BYTES", bound)
+        questions = [
+            Question("made", str(number), lambda number=number: load(number))
+            for number in range(32)
+        ]
+        return list(prefetched(DataSet("made", questions, {}), builder, 8)), most
+
+    (all_kept, without), (few_kept, within) = read(10**9), read(3 * 40 * 30 * 2)
+    assert without == 32
+    assert within <= 2 + 2 * 8 + 1  # kept, two batches while one follows the other, and the next
+    for a, b in zip(all_kept, few_kept, strict=True):
+        assert a.image_hashes == b.image_hashes
+        assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
 
 
 def test_the_error_of_a_worker_arrives_whole(builder):
