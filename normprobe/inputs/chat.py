@@ -15,6 +15,7 @@ from PIL import Image
 
 from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.errors import NormprobeError
+from normprobe.inputs.time_limit import stopped_after
 
 NO_SYSTEM = "none"
 """As a system prompt: suppress the one that the template would insert."""
@@ -35,6 +36,7 @@ PLAIN_LAYOUTS = {
 }
 """What published prompts put around a turn, by model type, where there is no chat template."""
 
+_PATIENCE = 20  # seconds for a template, which takes milliseconds
 _WORD = "normprobe"  # any word would do: it is looked for in rendered text
 _TEXT = Sample("", _WORD)
 _WITH_IMAGE = replace(_TEXT, images=(Image.new("RGB", (1, 1)),))
@@ -246,10 +248,12 @@ def _render(processor: Any, messages: list[_Message]) -> str | None:
     """Render a conversation; ``None`` where the template fails or prints a list of parts as is."""
     from jinja2 import TemplateError
 
+    endless = _unusable(processor, f"takes more than {_PATIENCE} seconds for a prompt")
     try:
-        text: str = processor.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False
-        )
+        with stopped_after(_PATIENCE, endless):
+            text: str = processor.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
     except (TemplateError, TypeError, ValueError):
         return None
     leaked = any(

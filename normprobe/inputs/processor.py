@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.inputs.refusals import REFUSALS
+from normprobe.inputs.picture_size import refuse_huge_pictures
 
 #: What processors and tokenizers are made of; weights are not.
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
@@ -35,7 +35,8 @@ def load_processor(
         The processor, tokenizer or image processor.
 
     Raises:
-        NormprobeError: the files are missing, or need a library that is not installed.
+        NormprobeError: the files are missing or damaged, need a library that is not installed, or
+            ask for pictures larger than any that is read.
     """
     import transformers
 
@@ -47,15 +48,20 @@ def load_processor(
         # checkpoint names no processor: half a processor would measure half a model.
         with foreign_code(trust_remote_code, [] if bridges is None else bridges):
             if load is not None:
-                return load(_folder_of(path_or_id, revision))
-            return auto.from_pretrained(
-                path_or_id, revision=revision, trust_remote_code=trust_remote_code
-            )
-    except (ImportError, OSError, *REFUSALS) as error:
+                processor = load(_folder_of(path_or_id, revision))
+            else:
+                processor = auto.from_pretrained(
+                    path_or_id, revision=revision, trust_remote_code=trust_remote_code
+                )
+    except MemoryError:
+        raise
+    except Exception as error:  # tokenizers raises the bare class on a file that it cannot read
         raise NormprobeError(
             f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",
             _remedy(error),
         ) from error
+    refuse_huge_pictures(processor, path_or_id)
+    return processor
 
 
 def _folder_of(path_or_id: str, revision: str | None) -> str:

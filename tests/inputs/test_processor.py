@@ -34,6 +34,16 @@ def test_load_bare_vision_encoder(checkpoint, specimen_processor, samples):
     assert InputBuilder(load_processor(str(folder))).build(samples)["pixel_values"].shape[0] == 4
 
 
+def test_a_tokenizer_with_a_bad_pattern_is_refused(checkpoint):
+    (checkpoint / "config.json").write_text('{"model_type": "llava"}')
+    file = checkpoint / "tokenizer.json"
+    content = json.loads(file.read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps({**content, "pre_tokenizer": split}))
+    with pytest.raises(NormprobeError, match="cannot be loaded: Oniguruma error"):
+        load_processor(str(checkpoint))
+
+
 @pytest.mark.parametrize("missing", ["tokenizer.json", "processor_config.json"])
 def test_half_a_processor_is_refused(checkpoint, missing):
     (checkpoint / "config.json").write_text('{"model_type": "llava"}')

@@ -16,12 +16,14 @@ from threading import Lock
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
+from normprobe.foreign_text import visible
 from normprobe.model.load.repository import FETCH_AGAIN, Repository
 
 #: What an index of another shape raises; its size may be infinite, its JSON nested very deeply.
 _NO_INDEX = (
     ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
+_LONGEST_NAME = 255
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -255,7 +257,13 @@ class WeightFiles:
         return weight_map
 
     def _refuse_outside(self, file: str, named_by: str) -> None:
-        if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+        parts = PurePosixPath(file).parts
+        if any(len(part) > _LONGEST_NAME or visible(part) != part for part in parts):
+            raise NormprobeError(
+                f"{named_by} of {self.repository.name} names {file[:60]!r}, which is no file name",
+                FETCH_AGAIN,
+            )
+        if PurePosixPath(file).is_absolute() or ".." in parts:
             raise NormprobeError(
                 f"{named_by} of {self.repository.name} names {file}, outside the checkpoint",
                 "do not use this checkpoint",

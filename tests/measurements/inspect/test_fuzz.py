@@ -69,6 +69,6 @@ def test_damaged_checkpoints(make: Callable[[Path], Path], tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "cases"), [(config, 5000), (index, 2500), (header, 2500)])
+@pytest.mark.parametrize(("make", "cases"), [(config, 1200), (index, 500), (header, 500)])
 def test_many_damaged_checkpoints(make: Callable[[Path], Path], cases: int, tmp_path: Path) -> None:
     check(make, tmp_path, cases)
