@@ -17,6 +17,8 @@ from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.time_limit import stopped_after
 
+PATIENCE = 20  # seconds for a template, which takes milliseconds
+
 NO_SYSTEM = "none"
 """As a system prompt: suppress the one that the template would insert."""
 
@@ -36,7 +38,6 @@ PLAIN_LAYOUTS = {
 }
 """What published prompts put around a turn, by model type, where there is no chat template."""
 
-_PATIENCE = 20  # seconds for a template, which takes milliseconds
 _WORD = "normprobe"  # any word would do: it is looked for in rendered text
 _TEXT = Sample("", _WORD)
 _WITH_IMAGE = replace(_TEXT, images=(Image.new("RGB", (1, 1)),))
@@ -248,9 +249,9 @@ def _render(processor: Any, messages: list[_Message]) -> str | None:
     """Render a conversation; ``None`` where the template fails or prints a list of parts as is."""
     from jinja2 import TemplateError
 
-    endless = _unusable(processor, f"takes more than {_PATIENCE} seconds for a prompt")
+    endless = _unusable(processor, f"takes more than {PATIENCE} seconds for a prompt")
     try:
-        with stopped_after(_PATIENCE, endless):
+        with stopped_after(PATIENCE, endless):
             text: str = processor.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False
             )

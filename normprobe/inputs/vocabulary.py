@@ -18,7 +18,8 @@ def special_token_ids(tokenizer: Any) -> list[int]:
     """
     named = getattr(tokenizer, "all_special_ids", [])
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    return sorted({*named, *(token_id for token_id, token in added.items() if token.special)})
+    special = {*named, *(token_id for token_id, token in added.items() if token.special)}
+    return sorted(special - {None})  # what is named, but is in no vocabulary, has no id
 
 
 def vocabulary_ids(tokenizer: Any) -> list[int]:

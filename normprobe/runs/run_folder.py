@@ -317,12 +317,15 @@ def _record_or_fault(path: Path) -> tuple[dict[str, Any], str]:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         return {}, f"{RECORD} cannot be read ({first_line(error)})"
-    if not isinstance(record, dict) or not _ALWAYS <= record.keys():
+    if not isinstance(record, dict) or not record.keys() >= _ALWAYS:
         return {}, f"{RECORD} was not written by normprobe"
     for name, kind in _KINDS.items():
         if name in record and not isinstance(record[name], kind):
             found = type(record[name]).__name__
-            return {}, f"{name} of {RECORD} is of the wrong type (expected {kind.__name__}, {found})"
+            return (
+                {},
+                f"{name} of {RECORD} is of the wrong type (expected {kind.__name__}, {found})",
+            )
     return record, ""
 
 

@@ -138,3 +138,11 @@ def test_plain_layouts_stand_around_the_turn(model_type):
     sample = Sample("a", "What is it?")
     (text,) = render_plain(tokenizer, [sample], None, PLAIN_LAYOUTS[model_type])
     assert text == PLAIN_LAYOUTS[model_type].format(turn="What is it?")
+
+
+def test_a_template_without_an_end_is_stopped(processor, monkeypatch):
+    monkeypatch.setattr("normprobe.inputs.chat.PATIENCE", 0.2)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    processor.chat_template = loop
+    with pytest.raises(NormprobeError, match="takes more than 0.2 seconds"):
+        InputBuilder(processor).build([Sample("made/1", "Why?")])

@@ -7,7 +7,17 @@ import pytest
 
 from normprobe.runs.csv_text import csv_bytes, csv_table
 
-FORMULAS = ["=1+1", '=HYPERLINK("http://a","b")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1"]
+FORMULAS = [
+    "=1+1",
+    '=HYPERLINK("http://a","b")',
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "\uff1d1",
+]
 KEPT = ["'", "'a", "a=1", "''", " =1", "nan", "", "1"]
 BEHIND = ["'=1", "''-", "'\t"]
 

@@ -29,7 +29,18 @@ SPLICES = [
 #: What a field of a JSON file may hold in place of what belongs there.
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 3, 2**40, 10**30, 1e308, float("nan"), float("inf"), 0.5),
-    *("", "x", "../canary", "../canary.safetensors", "/", "org/kernel", "\x1b[31m", "9" * 5000, "float16", "("),
+    *(
+        "",
+        "x",
+        "../canary",
+        "../canary.safetensors",
+        "/",
+        "org/kernel",
+        "\x1b[31m",
+        "9" * 5000,
+        "float16",
+        "(",
+    ),
     *([], [1], [[]], ["x"], {}, {"a": 1}, {"": {"": {}}}),
 ]
 

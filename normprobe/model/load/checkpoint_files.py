@@ -17,9 +17,7 @@ def weight_files_of(checkpoint: Checkpoint, *, range_reads: bool = False) -> Wei
     """
     repository = Repository(checkpoint.name, checkpoint.source, checkpoint.revision)
     explicit = getattr(checkpoint.config, "transformers_weights", None)
-    return WeightFiles(
-        repository, explicit=explicit and str(explicit), range_reads=range_reads
-    )
+    return WeightFiles(repository, explicit=explicit and str(explicit), range_reads=range_reads)
 
 
 def adapter_files(folder: Path) -> WeightFiles:
