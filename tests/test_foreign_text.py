@@ -25,7 +25,7 @@ def test_what_commands_a_terminal_is_shown(character: str) -> None:
 
 
 def test_words_of_every_script_stay_as_they_are() -> None:
-    text = "café 模型 می\u200cخواهم 👩\u200d💻 C:\\x1b"
+    text = "café 模型 \u0645\u06cc\u200c\u062e 👩\u200d💻 C:\\x1b"
     assert visible(text) == text
 
 

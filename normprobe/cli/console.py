@@ -1,7 +1,8 @@
 """The one place that writes to the terminal: data to stdout, messages to stderr.
 
-Names of samples, files and models come from strangers: what is written passes ``visible``. While a command runs, what anybody else prints goes to stderr: a model's own code may print whenever
-it runs, and stdout is data.
+Names of samples, files and models come from strangers: what is written passes ``visible``. While a
+command runs, what anybody else prints goes to stderr: a model's own code may print whenever it
+runs, and stdout is data.
 """
 
 import logging
@@ -38,7 +39,7 @@ def open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
 def data(text: str) -> None:

@@ -68,7 +68,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def mutated_json(data: bytes, chance: random.Random) -> bytes:
-    """One or two fields of a JSON file hold something else, are gone, or moved; or its bytes are."""
+    """One or two fields of a JSON file hold something else or are gone; or its bytes changed."""
     if chance.random() < 0.2:
         return mutated(data, chance)
     content = json.loads(data)
