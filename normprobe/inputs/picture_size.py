@@ -20,7 +20,7 @@ def refuse_huge_pictures(processor: Any, name: str) -> None:
     """
     settings = getattr(processor, "image_processor", processor)
     for field in ("size", "crop_size", "pad_size"):
-        size = getattr(settings, field, None)
+        size: Any = getattr(settings, field, None)
         pixels = _pixels(size)
         if pixels > (Image.MAX_IMAGE_PIXELS or pixels):
             raise NormprobeError(

@@ -99,7 +99,13 @@ def test_a_tensor_that_only_the_index_knows(tmp_path: Path) -> None:
         files_of(tmp_path).header(KEYS[0])
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', '{"a":' * 100_000),
+        '{"weight_map": {}, "metadata": {"total_size": Infinity}}',
+    ],
+)
 def test_an_index_that_is_none(content: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(NormprobeError, match=r"index\.json of tiny is no index"):
@@ -111,6 +117,14 @@ def test_an_index_cannot_lead_out_of_the_folder(file: str, tmp_path: Path) -> No
     index = {"weight_map": {"x": file}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(NormprobeError, match="outside the checkpoint"):
+        _ = files_of(tmp_path).file_of
+
+
+@pytest.mark.parametrize("file", ["x" * 5000, "a\0b", "\x1b[31m"])
+def test_an_index_names_files_as_file_systems_do(file: str, tmp_path: Path) -> None:
+    index = {"weight_map": {"x": file}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(NormprobeError, match="no file name"):
         _ = files_of(tmp_path).file_of
 
 
