@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-all readme cost types models loading-cost check
+.PHONY: demo test test-all readme cost gpu types models loading-cost check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -19,6 +19,9 @@ readme: $(READY)  ## refresh the table and the figure in the README
 
 cost: $(READY)  ## refresh the table of what probing costs in the README
 	$(BIN)/python .ci/probe_cost.py
+
+gpu: $(READY)  ## where there is a CUDA device: its tests, what probing costs there, a whole run
+	$(BIN)/python .ci/gpu.py
 
 types: $(READY)  ## which checks pass for every model type, as a table
 	$(BIN)/python .ci/types_table.py
