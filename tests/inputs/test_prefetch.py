@@ -1,5 +1,6 @@
 """Batches from worker processes: the same inputs as made here, in a fixed order, little padding."""
 
+import os
 import sys
 
 import pytest
@@ -51,6 +52,22 @@ def test_inputs_are_those_that_are_made_here(builder, batch_size):
         seen += ids
     assert sorted(seen) == sorted(data.ids)
     assert batch_size > 1 or seen == data.ids
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_as_many_processes_make_inputs_as_are_asked_for(builder, tmp_path, workers):
+    here = os.getpid()
+
+    def load(number):
+        if os.getpid() != here:
+            (tmp_path / str(os.getpid())).touch()
+        return "Is it?", (Image.new("RGB", (40, 30), (number, 0, 0)),)
+
+    questions = [Question("made", str(n), lambda n=n: load(n)) for n in range(12)]
+    data = DataSet("made", questions, {})
+    ids = [list(batch.image_hashes) for batch in prefetched(data, builder, 1, workers=workers)]
+    assert ids == [[sample_id] for sample_id in data.ids]
+    assert len(list(tmp_path.iterdir())) == workers
 
 
 def test_the_order_is_always_the_same(builder):
