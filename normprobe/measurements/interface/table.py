@@ -31,7 +31,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``interface`` contains.
 
     Args:
-        rows: of ``sample_rows``, with a column ``image_hash``.
+        rows: of ``rows``, with a column ``image_hash``.
         model: whose embedding weights are in memory.
 
     Returns:
@@ -66,7 +66,7 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Sample rows to interface.csv.
 
     Args:
-        rows: of ``sample_rows``, of any number of samples.
+        rows: of ``rows``, of any number of samples.
         table: of ``table_rows``.
 
     Returns:

@@ -28,7 +28,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``layers`` contains.
 
     Args:
-        rows: of ``sample_rows``, with a column ``image_hash``.
+        rows: of ``rows``, with a column ``image_hash``.
         model: not asked; every measurement over samples gets it.
 
     Returns:
@@ -49,7 +49,7 @@ def images_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Sample rows to images.csv: the visual tokens of each image, where a sample has several.
 
     Args:
-        rows: of ``sample_rows``.
+        rows: of ``rows``.
 
     Returns:
         One row a sample, image and layer, with means over the tokens of the image and the
@@ -66,7 +66,7 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Sample rows of any number of batches to layers.csv.
 
     Args:
-        rows: of ``sample_rows``.
+        rows: of ``rows``.
 
     Returns:
         One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and

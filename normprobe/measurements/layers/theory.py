@@ -22,7 +22,7 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Predicted against measured cross-modal cosine, and the numbers of each assumption.
 
     Args:
-        rows: sample rows of ``sample_rows``, with a column ``image_hash``.
+        rows: sample rows of ``rows``, with a column ``image_hash``.
 
     Returns:
         The rows of theory.csv, one a layer; ``nonfinite`` counts the visual and text tokens that
