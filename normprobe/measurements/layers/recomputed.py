@@ -47,7 +47,7 @@ def differences(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, fl
     captured = captured_states(model.model, model.decoder_layers, inputs)
     groups = model.batch(inputs).groups_at(model.read_stream(captured.entered[0])).numpy()
     masks, disputed = _masks(model, inputs, captured, groups)
-    found = _of_metrics(model, captured, masks, rows(observe(model, inputs)))
+    found = _of_metrics(model, captured, masks, rows(observe(model, inputs), None))
     found[TOKENS] = float(disputed)
     # A model may return the states of another stack, such as its text encoder's.
     if captured.told and _apart(captured.told[0], captured.entered[0]) == 0:
