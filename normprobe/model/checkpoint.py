@@ -256,18 +256,17 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
     Raises:
         NormprobeError: it does not name its base model.
     """
-    try:
-        adapter: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        adapter = None
-    base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
+    adapter: dict[str, Any] = {}
+    with suppress(OSError, ValueError, RecursionError):
+        read = json.loads(path.read_text(encoding="utf-8"))
+        adapter = read if isinstance(read, dict) else {}
+    base = adapter.get("base_model_name_or_path")
     if not isinstance(base, str) or base == source:
         raise NormprobeError(
             f"adapter_config.json of {source} names no base model",
             "set base_model_name_or_path to the hub id or folder of the model it was trained on",
         )
-    settings: dict[str, Any] = adapter
-    return settings
+    return adapter
 
 
 def _base_of(
