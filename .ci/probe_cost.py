@@ -23,12 +23,11 @@ from transformers import AutoModelForImageTextToText, LlavaConfig
 from normprobe import Probe, probe_layers
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import inputs_for
-from normprobe.inputs.prefetch import prefetched
 from normprobe.inputs.processor import load_processor
-from normprobe.measurements.layers.measure import sample_rows
+from normprobe.measurements import measurement
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.runs.collecting import collect
 from normprobe.runs.run_folder import RunFolder
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -126,7 +125,7 @@ def ways(model: Any, inputs: Any, special: list[int]) -> dict[str, Way]:
     probe = Probe(model, special_token_ids=special)
     found: dict[str, Way] = {
         "bare forward": partial(bare, model, inputs),
-        "normprobe": partial(sample_rows, measured, inputs),
+        "normprobe": partial(measurement("layers").sample_rows, measured, inputs),
         "`Probe.layers(inputs)` again": partial(probe.layers, inputs),
         "`probe_layers`, each time anew": partial(
             probe_layers, model, inputs, special_token_ids=special
@@ -206,9 +205,7 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
     measured = MeasuredModel(model, find_parts(model), builder.special_token_ids)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", overwrite=False, record={})
-        for batch in prefetched(data, builder, 1):
-            inputs = inputs_for(model, batch.inputs)
-            run.append(sample_rows(measured, inputs, list(batch.image_hashes)))
+        collect(run, measured, data, builder, measurement("layers"))
 
 
 def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> str:

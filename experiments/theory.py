@@ -14,6 +14,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from normprobe.measurements import measurement
 from normprobe.measurements.layers.assumptions import (
     ASSUMED,
     EXEMPT,
@@ -24,7 +25,6 @@ from normprobe.measurements.layers.assumptions import (
     assumptions_table,
     states_by_layer,
 )
-from normprobe.measurements.layers.measure import sample_rows
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.find.parts import Part, Parts
 from normprobe.model.measured_model import MeasuredModel
@@ -151,7 +151,8 @@ def simulated(world: World, seed: int) -> pd.DataFrame:
     ids = torch.tensor([[IMAGE] * TOKENS + [WORD] * TOKENS] * SAMPLES)
     inputs = {"input_ids": ids, "states": states_of(world, random)}
     names = [f"{sample:02}" for sample in range(SAMPLES)]
-    return sample_rows(MeasuredModel(model, parts), inputs, names).assign(image_hash=None)
+    rows = measurement("layers").sample_rows(MeasuredModel(model, parts), inputs, names)
+    return rows.assign(image_hash=None)
 
 
 def outcomes(rows: pd.DataFrame) -> dict[str, str]:

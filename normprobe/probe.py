@@ -263,7 +263,7 @@ class Probe:
                     until_measured.enter_context(aligned_for(run, model, align, examples))
             started = time.perf_counter()
             self._note(run, model)
-            rows = collect(run, model, samples, builder, measured_by.sample_rows, batch_size)
+            rows = collect(run, model, samples, builder, measured_by, batch_size)
             tables = measured_by.tables(rows, model)
         return finished(run, tables, started)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import BatchFeature
 
 from normprobe.nested import with_tensors
+from normprobe.transfers import to_device
 
 
 def inputs_for(model: Any, batch: Mapping[str, Any]) -> BatchFeature:
@@ -19,24 +20,47 @@ def inputs_for(model: Any, batch: Mapping[str, Any]) -> BatchFeature:
             it is, also where the model writes into its inputs.
 
     Returns:
-        A new batch with copies of all tensors. For an encoder-decoder it has ``decoder_input_ids``:
-        the start token alone, [batch, 1], where the processor gave none.
+        A new batch with copies of all tensors, as ``completed`` makes it.
+    """
+    return BatchFeature(moved_to(model, completed(model, batch)))
+
+
+def completed(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a batch where it is, with all that the model wants.
+
+    Args:
+        model: a transformers model.
+        batch: as for ``inputs_for``.
+
+    Returns:
+        Copies of all tensors, floats in the model's dtype. For an encoder-decoder it has
+        ``decoder_input_ids``: the start token alone, [batch, 1], where the processor gave none.
+    """
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor.to(model.dtype if tensor.is_floating_point() else None, copy=True)
+
+    inputs: dict[str, Any] = with_tensors(dict(batch), copied)
+    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
+        first = next(iter(inputs.values()))
+        device = getattr(first, "device", None)
+        inputs["decoder_input_ids"] = torch.full(
+            (len(first), 1), _start_token_id(model), device=device
+        )
+    return inputs
+
+
+def moved_to(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same inputs where a model is, whether they are there already or not.
+
+    The host does not wait for the device.
     """
     # Weights that were not read, or are offloaded, are on meta; accelerate moves inputs on from
     # the first device.
     loaded = (weight.device for weight in model.parameters() if not weight.is_meta)
     device = next(loaded, torch.device("cpu"))
-
-    def copied(tensor: Tensor) -> Tensor:
-        dtype = model.dtype if tensor.is_floating_point() else None
-        return tensor.to(device, dtype, copy=True)
-
-    inputs = BatchFeature(with_tensors(batch, copied))
-    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
-        samples = len(next(iter(inputs.values())))
-        start = torch.full((samples, 1), _start_token_id(model), device=device)
-        inputs["decoder_input_ids"] = start
-    return inputs
+    moved: dict[str, Any] = with_tensors(dict(inputs), lambda tensor: to_device(tensor, device))
+    return moved
 
 
 def _start_token_id(model: Any) -> int:

@@ -3,7 +3,8 @@
 A folder holds everything about its question:
 
 ``__init__``   ``MEASUREMENT``: the facts that are needed before anything is loaded
-``measure``    how it is measured; over samples: ``sample_rows(model, inputs, ids)``
+``measure``    how it is measured; over samples: ``observe(model, inputs)`` runs the model once and
+               returns what it saw, ``rows(seen, sample_ids)`` makes sample rows of that
 ``table``      over samples: ``tables(rows, model)``, the CSV files of a run
 ``terminal``   ``show(run, console)``: what a terminal shows of a run
 ``words``      ``verdict(run)``: what its numbers say, in sentences
@@ -15,7 +16,7 @@ Folders do not import each other. They are resolved by name when something is as
 module and the ``__init__`` of each folder load no torch and no pandas.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -24,6 +25,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from normprobe.model.load.required_tensors import Needs
     from normprobe.runs.run_store import RunStore
 
@@ -109,11 +112,20 @@ class Measurement:
             return modules
         return [self.module(f"figures.{name}") for name in self.figures]
 
-    @property
-    def sample_rows(self) -> Callable[..., Any]:
-        """``sample_rows(model, inputs, ids)`` of a measurement over samples."""
-        function: Callable[..., Any] = self.module("measure").sample_rows
-        return function
+    def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
+        """Of a measurement over samples: one forward; what it saw, for ``rows``."""
+        return self.module("measure").observe(model, inputs)
+
+    def rows(self, seen: Any, sample_ids: Sequence[str] | None) -> "pd.DataFrame":
+        """Of a measurement over samples: the sample rows of one forward, a DataFrame."""
+        made: pd.DataFrame = self.module("measure").rows(seen, sample_ids)
+        return made
+
+    def sample_rows(
+        self, model: Any, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
+    ) -> "pd.DataFrame":
+        """Both at once, for a single batch."""
+        return self.rows(self.observe(model, inputs), sample_ids)
 
     @property
     def tables(self) -> Callable[..., Any]:

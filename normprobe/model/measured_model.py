@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.image_marks import marked_positions
+from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import token_groups
 from normprobe.model.find.norm_placement import norm_placement_note
@@ -39,9 +40,16 @@ from normprobe.schema import (
     TOKEN_GROUPS,
     VISUAL,
 )
+from normprobe.statistics.token_metrics import token_norms
+from normprobe.transfers import to_device
 
 #: Numbers of a weight that are summed to notice that it changed, at most.
 _SUMMED = 4096
+
+#: How far a state may be from a learned one to be the same, relative to the learned one's norm.
+#: Kernels for other batch shapes and bfloat16 (2 ** -9 a number and operation) stay several times
+#: below. A row of pixels this near would have a cosine above 0.9995 with the learned one.
+SAME_STATE = 2**-5
 
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
 
@@ -51,8 +59,8 @@ class MeasuredModel:
 
     Structural tokens are placeholders that pixels do not change. Their states at the decoder input
     are learned from the first batch with an image, by running the vision side twice, and recognised
-    by equality in every later batch. They are learned again when a placeholder id comes up for the
-    first time, and after ``notice_changed_weights`` if a weight changed.
+    within ``SAME_STATE`` in every later batch. They are learned again when a placeholder id comes
+    up for the first time, and after ``notice_changed_weights`` if a weight changed.
 
     Args:
         model: a transformers model on its device.
@@ -123,11 +131,15 @@ class MeasuredModel:
         return config.get_text_config(decoder=True) if config is not None else None
 
     def decoder_input(self, inputs: Mapping[str, Any]) -> Tensor:
-        """What enters decoder layer 1, ``[batch, seq, hidden]``. No decoder layer runs."""
+        """What enters decoder layer 1, ``[batch, seq, hidden]``. No decoder layer runs.
+
+        Args:
+            inputs: what a processor returned, on any device.
+        """
         first = self.decoder_layers[0]
         seen: list[Tensor] = []
         with observing(self.model), attached(on_input(first, seen.append)):
-            run_until(self.model, inputs, entering=first)
+            run_until(self.model, moved_to(self.model, inputs), entering=first)
         return self.read_stream(seen[0])
 
     def batch(self, inputs: Mapping[str, Any]) -> "MeasuredBatch":
@@ -136,7 +148,8 @@ class MeasuredModel:
         Where no token id tells visual tokens, other pixels do: the vision side runs twice.
 
         Args:
-            inputs: what a processor returned, on the model's device.
+            inputs: what a processor returned. Leave it on the CPU where you can: token groups are
+                told where it is, and to ask a device for them is to wait for it.
 
         Raises:
             NormprobeError: without ``input_ids``, with an image but no placeholder for it, or with
@@ -284,7 +297,7 @@ class MeasuredBatch:
 
     Attributes:
         model: which they are for.
-        inputs: what the processor returned, on the model's device.
+        inputs: what the processor returned.
         prompt_groups: ``[batch, seq]`` int8 codes of ``schema.TOKEN_GROUPS``, every placeholder
             visual, padding ``schema.PADDING``.
         structural: ``[states, hidden]`` at the decoder input; None: there cannot be any.
@@ -307,11 +320,12 @@ class MeasuredBatch:
         Raises:
             NormprobeError: when the decoder reads other positions than the prompt's.
         """
-        on_device = self.prompt_groups.to(decoder_input.device)
+        on_device = to_device(self.prompt_groups, decoder_input.device)
         groups = fitted(on_device, decoder_input, self.model.parts)
         if self.structural is not None:
             for state in self.structural.to(decoder_input):
-                same = (decoder_input == state).all(-1) & (groups == _VISUAL)
+                away = token_norms(decoder_input - state)
+                same = (away <= SAME_STATE * token_norms(state)) & (groups == _VISUAL)
                 groups = torch.where(same, _STRUCTURAL, groups)
         return groups
 

@@ -1,9 +1,11 @@
 """Norms on the way from pixels to the decoder, reduced as the modules return."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.transfers import to_host
 from normprobe.versions import reader_of_encoder
 
 
@@ -53,36 +56,15 @@ class VisionStages:
             handles.append(on_call(projector.module, self._projected))
         return handles
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a (stage, group): stage, group, hidden_size and the statistics of the norm."""
-        rows = []
-        for stage, kept in self._kept.items():
-            norms, groups = self._joined(stage)
-            for code, group in enumerate(TOKEN_GROUPS):
-                if (groups == code).any():
-                    row = statistics_of(norms[None, groups == code].numpy(), ["norm"])
-                    rows.append({"stage": stage, "group": group, "hidden_size": kept[0][2], **row})
-        return rows
-
-    def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
-        """Norms of the states that text attends to, ``[states]`` an image of each sample.
-
-        Args:
-            images: how many each sample of the batch has. In every model that attends the states
-                of a sample follow each other, image by image, with as many as in that with most.
-        """
+    def norms(self) -> "StageNorms":
+        """What was kept. The host does not wait for it."""
+        calls = [(stage, *kept) for stage, several in self._kept.items() for kept in several]
         stage = PROJECTOR_OUTPUT if self._parts.projector is not None else VISION_ENCODER
-        norms, groups = self._joined(stage)
-        shape = (len(images), max(*images, 1), -1)
-        norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING
-        return [
-            [norms[sample, image, counted[sample, image]].numpy() for image in range(count)]
-            for sample, count in enumerate(images)
-        ]
-
-    def _joined(self, stage: str) -> tuple[Tensor, Tensor]:
-        norms, groups, _ = zip(*self._kept[stage], strict=True)
-        return torch.cat(norms).cpu(), torch.cat(groups).cpu()
+        return StageNorms(
+            [(stage, size) for stage, _, _, size in calls],
+            to_host([*(norms for _, norms, _, _ in calls), *(codes for _, _, codes, _ in calls)]),
+            stage,
+        )
 
     def _encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         del pixels
@@ -136,3 +118,52 @@ class VisionStages:
         if self._counted is not None and self._counted.numel() == norms.numel():
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)
         self._kept.setdefault(stage, []).append((norms, groups, state.shape[-1]))
+
+
+@dataclass(frozen=True)
+class StageNorms:
+    """What ``VisionStages`` kept, on its way to the CPU. Asking for it waits until it is there."""
+
+    sizes: list[tuple[str, int]]  # stage and hidden size of each call of a module
+    arrived: Callable[[], list[NDArray[Any]]]  # norms of each call, then its groups, [rows]
+    attended_stage: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a (stage, group): stage, group, hidden_size and the statistics of the norm."""
+        rows = []
+        for stage, (norms, groups) in self._joined().items():
+            size = next(size for name, size in self.sizes if name == stage)
+            for code, group in enumerate(TOKEN_GROUPS):
+                if (groups == code).any():
+                    row = statistics_of(norms[None, groups == code], ["norm"])
+                    rows.append({"stage": stage, "group": group, "hidden_size": size, **row})
+        return rows
+
+    def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
+        """Norms of the states that text attends to, ``[states]`` an image of each sample.
+
+        Args:
+            images: how many each sample of the batch has. In every model that attends the states
+                of a sample follow each other, image by image, with as many as in that with most.
+        """
+        norms, groups = self._joined()[self.attended_stage]
+        shape = (len(images), max(*images, 1), -1)
+        norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING
+        return [
+            [norms[sample, image, counted[sample, image]] for image in range(count)]
+            for sample, count in enumerate(images)
+        ]
+
+    def _joined(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Norms and group codes of each stage, in the order the stages ran."""
+        arrays, calls = self.arrived(), len(self.sizes)
+        of_stage: dict[str, list[int]] = {}
+        for call, (stage, _) in enumerate(self.sizes):
+            of_stage.setdefault(stage, []).append(call)
+        return {
+            stage: (
+                np.concatenate([arrays[call] for call in found]),
+                np.concatenate([arrays[calls + call] for call in found]),
+            )
+            for stage, found in of_stage.items()
+        }

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, Literal, Protocol
@@ -14,7 +15,7 @@ from normprobe.data.bad_rows import BadRows
 from normprobe.data.data_set import DataSet
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.on_device import completed
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.runs.preparing import long_prompt
@@ -29,17 +30,28 @@ log = logging.getLogger(__name__)
 
 BatchSize = int | Literal["auto"]
 
-#: A killed process loses the batch at work and at most the rows of this many seconds before it.
+#: A killed process loses the batch at work, the one before it, and at most the rows of this many
+#: seconds.
 SECONDS_A_PART = 1.0
 
 
-class SampleRows(Protocol):
-    """Measures one batch: one forward, one row a (sample, layer or stage, token group)."""
+class Measurement(Protocol):
+    """What is asked of a measurement, batch by batch."""
 
-    def __call__(
-        self, model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None
-    ) -> pd.DataFrame:
-        """Sample rows, as the measurement's ``tables`` takes them."""
+    def observe(self, model: MeasuredModel, inputs: Mapping[str, Any]) -> Any:
+        """Run the model once, and return what was seen. Nothing waits for the device.
+
+        Args:
+            model: on its device.
+            inputs: on the CPU.
+        """
+        ...
+
+    def rows(self, seen: Any, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+        """One row a (sample, layer or stage, token group), as ``tables`` takes them.
+
+        It is called in a thread of its own, while the model runs on the next batch.
+        """
         ...
 
 
@@ -48,7 +60,7 @@ def collect(
     model: MeasuredModel,
     data: DataSet,
     builder: InputBuilder,
-    sample_rows: SampleRows,
+    measurement: Measurement,
     batch_size: BatchSize = 1,
 ) -> pd.DataFrame:
     """Measure what the run does not hold yet, this process's share of it.
@@ -58,7 +70,7 @@ def collect(
         model: on its device.
         data: all samples of the run.
         builder: makes the model's inputs of them.
-        sample_rows: measures a batch.
+        measurement: what is measured.
         batch_size: samples a forward, or ``auto``.
 
     Returns:
@@ -79,7 +91,7 @@ def collect(
     share = state.process_index, state.num_processes
     alone = state.num_processes == 1  # otherwise another may be adding its first rows
     with run.discarded_on_failure() if alone else nullcontext():
-        _measure_share(run, model, data, left, share, builder, sample_rows, batch_size)
+        _measure_share(run, model, data, left, share, builder, measurement, batch_size)
     data.bad.add(gather_object(data.bad.skipped))
     state.wait_for_everyone()
     if state.num_processes > 1:
@@ -120,7 +132,7 @@ def _measure_share(
     left: set[str],
     share: tuple[int, int],
     builder: InputBuilder,
-    sample_rows: SampleRows,
+    measurement: Measurement,
     batch_size: BatchSize,
 ) -> None:
     """Measure what is left, in the batches that the whole run has.
@@ -132,7 +144,7 @@ def _measure_share(
     size = _largest(model) if batch_size == "auto" else batch_size
     while left:
         batches = prefetched(data, builder, size, wanted=left, share=share)
-        measured = _measured(run, model, batches, sample_rows)
+        measured = _measured(run, model, batches, measurement)
         try:
             with _Parts(run) as parts:
                 total = -(-len(left) // (size * share[1]))
@@ -164,17 +176,51 @@ def _largest(model: MeasuredModel) -> int:
 
 
 def _measured(
-    run: RunStore, model: MeasuredModel, batches: Iterator[Batch], sample_rows: SampleRows
+    run: RunStore, model: MeasuredModel, batches: Iterator[Batch], measurement: Measurement
 ) -> Iterator[pd.DataFrame]:
-    """Sample rows, batch by batch, each with the hash of its image."""
-    warned = False
-    for batch in batches:
-        too_long = None if warned else long_prompt(model, batch.inputs, list(batch.image_hashes))
-        if too_long is not None:
-            warn(run, too_long)
-            warned = True
-        rows = sample_rows(model, inputs_for(model.model, batch.inputs), list(batch.image_hashes))
-        yield rows.assign(image_hash=rows["sample_id"].map(batch.image_hashes))
+    """Sample rows in the order of the batches, each with the hash of its image.
+
+    The rows of a batch are made in a thread while the model runs on the batch after it. Of a batch
+    that fails, the one before it is still yielded.
+    """
+
+    def rows_of(seen: Any, hashes: Mapping[str, str | None]) -> pd.DataFrame:
+        rows = measurement.rows(seen, list(hashes))
+        return rows.assign(image_hash=rows["sample_id"].map(hashes))
+
+    def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
+        warned = False
+        for batch in batches:
+            names = list(batch.image_hashes)
+            too_long = None if warned else long_prompt(model, batch.inputs, names)
+            if too_long is not None:
+                warn(run, too_long)
+                warned = True
+            seen = measurement.observe(model, completed(model.model, batch.inputs))
+            yield thread.submit(rows_of, seen, batch.image_hashes)
+            del seen  # while the next one is made
+
+    with ThreadPoolExecutor(1) as thread:
+        yield from _one_behind(started(thread))
+
+
+def _one_behind(futures: Iterator[Future[pd.DataFrame]]) -> Iterator[pd.DataFrame]:
+    """The result of each future, once the one after it has been started or has failed to."""
+    waiting: Future[pd.DataFrame] | None = None
+    while True:
+        failure: BaseException | None = None
+        following: Future[pd.DataFrame] | None = None
+        try:
+            following = next(futures, None)
+        except BaseException as error:
+            failure = error
+        if waiting is not None:
+            yield waiting.result()
+        if failure is not None:
+            raise failure
+        if following is None:
+            return
+        waiting = following
 
 
 class _Parts:

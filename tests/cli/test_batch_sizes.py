@@ -37,16 +37,17 @@ def test_auto_changes_no_digit_in_float32(measured: Measured, one_by_one: Path) 
 
 def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str) -> list[int]:
     """A device with room for ``most`` samples a forward; returns the sizes that were tried."""
-    real, tried = measure.sample_rows, []
+    real, tried = measure.observe, []
 
-    def sample_rows(model: Any, inputs: Any, ids: Any) -> pd.DataFrame:
-        tried.append(len(ids))
+    def observe(model: Any, inputs: Any) -> measure.Seen:
+        samples = len(inputs["input_ids"])
+        tried.append(samples)
         # The first batch fits, a later one does not.
-        if len(ids) > most and len(tried) > 1:
+        if samples > most and len(tried) > 1:
             raise torch.OutOfMemoryError(message)
-        return real(model, inputs, ids)
+        return real(model, inputs)
 
-    monkeypatch.setattr(measure, "sample_rows", sample_rows)
+    monkeypatch.setattr(measure, "observe", observe)
     return tried
 
 

@@ -105,20 +105,20 @@ def test_samples_that_are_there_are_not_measured_again(
 
 def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseException) -> None:
     """The model's forward fails once some batches are measured."""
-    real, calls = measure.sample_rows, iter(range(100))
+    real, calls = measure.observe, iter(range(100))
 
-    def sample_rows(*arguments: Any) -> pd.DataFrame:
+    def observe(*arguments: Any) -> measure.Seen:
         if next(calls) == samples:
             raise error
         return real(*arguments)
 
-    monkeypatch.setattr(measure, "sample_rows", sample_rows)
+    monkeypatch.setattr(measure, "observe", observe)
 
 
 def test_a_worker_that_is_killed_loses_nothing_on_disk(
     run: Run, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, samples_of, rows_of = os.getpid(), DataSet.__iter__, measure.sample_rows
+    here, samples_of, real = os.getpid(), DataSet.__iter__, measure.observe
     third = open_data("sample", limit=4).ids[2]
     measured_two = tmp_path / "measured-two"
     calls: list[None] = []
@@ -128,20 +128,20 @@ def test_a_worker_that_is_killed_loses_nothing_on_disk(
             if sample.id == third and os.getpid() != here:
                 while not measured_two.exists():
                     time.sleep(0.02)
-                time.sleep(0.5)  # until the rows are in the run
+                time.sleep(0.5)  # until the rows of the first are in the run
                 os.kill(os.getpid(), signal.SIGKILL)
             yield sample
 
-    def counted(*arguments: Any) -> pd.DataFrame:
-        rows = rows_of(*arguments)
+    def counted(*arguments: Any) -> measure.Seen:
+        seen = real(*arguments)
         calls.append(None)
         if len(calls) == 2:
             measured_two.touch()
-        return rows
+        return seen
 
     with monkeypatch.context() as patch:
         patch.setattr(DataSet, "__iter__", killed_at_the_third)
-        patch.setattr(measure, "sample_rows", counted)
+        patch.setattr(measure, "observe", counted)
         ended = run(*LAYERS, "-n", "4", "-o", "out")
     assert_two_lines(ended, "ended from outside", "--resume")
     kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])

@@ -31,9 +31,13 @@ FOLDER = {
         import pandas as pd
 
         from normprobe.schema import TOKEN_GROUPS
+        from normprobe.transfers import to_host
 
-        def sample_rows(model, inputs, sample_ids=None):
-            groups = model.batch(inputs).groups_at(model.decoder_input(inputs))
+        def observe(model, inputs):
+            return to_host([model.batch(inputs).groups_at(model.decoder_input(inputs))])
+
+        def rows(seen, sample_ids):
+            (groups,) = seen()
             names = sample_ids or [str(number) for number in range(len(groups))]
             return pd.DataFrame(
                 {"sample_id": name, "group": group, "tokens": int((row == code).sum())}

@@ -17,10 +17,11 @@ from normprobe import NormprobeError, find_parts, probe_interface, probe_layers
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
-from normprobe.measurements.interface import measure as interface
-from normprobe.measurements.layers import measure as layers
+from normprobe.measurements import measurement
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, VISUAL
+
+layers, interface = measurement("layers"), measurement("interface")
 
 
 def measured(model_type: str) -> MeasuredModel:
@@ -73,6 +74,23 @@ def test_recognised_states_become_structural_and_no_others() -> None:
     batch = MeasuredBatch(measured("llava"), {}, groups, newline[None])
     marked = batch.groups_at(states)
     assert marked.tolist() == [[structural, visual, TOKEN_GROUPS.index("text")]]
+
+
+def test_rounding_and_other_kernels_hide_no_structural_state() -> None:
+    """Rows of pixels stay visual, also those that lie near a learned row."""
+    visual, structural = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
+    generator = torch.Generator().manual_seed(0)
+    newline, other = torch.randn(2, 1024, generator=generator)
+    through_layers = newline.clone()
+    for _ in range(8):  # as many roundings of every number as eight operations make
+        scale = 1 + torch.rand(1024, generator=generator)
+        through_layers = (through_layers * scale).bfloat16().float() / scale
+    near = newline + 0.1 * other  # cosine 0.995
+    states = torch.stack([newline.bfloat16().float(), through_layers, near, other])[None]
+    batch = MeasuredBatch(measured("llava"), {}, torch.full((1, 4), visual), newline[None])
+    expected = [structural, structural, visual, visual]
+    for dtype in (torch.float32, torch.bfloat16):
+        assert batch.groups_at(states.to(dtype))[0].tolist() == expected
 
 
 @pytest.mark.parametrize("measure", [layers, interface])

@@ -4,20 +4,23 @@ One sample a forward, because tiles and packed patches have no sample axis. The 
 decoder layer 1: no decoder layer runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.hooks import attached, observing, on_input, run_until
+from normprobe.inputs.on_device import moved_to
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
 from normprobe.model.embedding_table import embedding_scale
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing.find_or_trace import find_or_trace
-from normprobe.model.vision_stages import VisionStages
+from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     DECODER_INPUT,
     NON_VISUAL,
@@ -28,6 +31,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.transfers import to_host
 
 
 def probe_interface(
@@ -56,22 +60,27 @@ def probe_interface(
     """
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return interface_table(sample_rows(measured, inputs), table_rows(parts, None))
+    return interface_table(rows(observe(measured, inputs), None), table_rows(parts, None))
 
 
-def sample_rows(
-    model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """One forward up to decoder layer 1, one row a (stage, token group).
+@dataclass(frozen=True)
+class Seen:
+    """What one forward leaves, on its way to the CPU."""
+
+    stages: StageNorms
+    decoder_input: Callable[[], list[NDArray[Any]]] | None  # norms and groups, [batch, seq]
+    hidden_size: int
+    scale: float | None  # of ``embedding_scale``
+    attends: bool  # the text attends to the image: no visual token is in the sequence
+
+
+def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
+    """One forward up to decoder layer 1.
 
     Args:
-        model: on the device of ``inputs``.
+        model: on any device.
         inputs: what the processor returned for one sample: tiles and packed patches have no sample
             axis, so a batch of several counts as one.
-        sample_ids: the id of the sample; None: ``0``.
-
-    Returns:
-        Sample rows; merge them with ``interface_table``.
 
     Raises:
         NormprobeError: the batch does not fit the model.
@@ -80,40 +89,54 @@ def sample_rows(
     batch = model.batch(inputs) if model.has_decoder else None
     stages = VisionStages(model.parts)
     handles = stages.handles()
-    decoder_input: list[Tensor] = []
+    states: list[Tensor] = []
     first_layer = model.decoder_layers[0] if batch is not None else None
     if first_layer is not None:
-        handles.append(on_input(first_layer, decoder_input.append))
+        handles.append(on_input(first_layer, states.append))
     # A dual encoder such as CLIP wants texts too: its vision side runs alone.
     encoder = model.parts.vision_encoder
     runs = encoder.module if encoder is not None and batch is None else model.model
-    with observing(model.model), attached(*handles):
-        run_until(runs, inputs, entering=first_layer)
-        rows = stages.rows()
-        if batch is not None:
-            x = model.read_stream(decoder_input[0])
-            groups = batch.groups_at(x)
-            if not _shows_an_image(model, groups):
-                rows = []  # some code always wants pixels, and of text alone gets blank ones
-            ids, _ = text_ids(inputs, model.parts)
-            assert ids is not None
-            scale = embedding_scale(model.parts, ids, x, groups)
-            rows.extend(_decoder_input_rows(x, groups, scale))
-    (sample_id,) = sample_ids or ["0"]
-    return pd.DataFrame({"sample_id": sample_id, **row} for row in rows)
-
-
-def _shows_an_image(model: MeasuredModel, groups: Tensor) -> bool:
-    """Whether text can read what the vision side made."""
     attends = model.parts.fusion == CROSS_ATTENTION
-    return attends or bool((groups == TOKEN_GROUPS.index(VISUAL)).any())
+    with observing(model.model), attached(*handles):
+        run_until(runs, moved_to(model.model, inputs), entering=first_layer)
+        if batch is None:
+            return Seen(stages.norms(), None, 0, None, attends)
+        x = model.read_stream(states[0])
+        groups = batch.groups_at(x)
+        ids, _ = text_ids(inputs, model.parts)
+        assert ids is not None
+        scale = embedding_scale(model.parts, ids, x, groups)
+        copied = to_host([token_norms(x), groups])
+        return Seen(stages.norms(), copied, x.shape[-1], scale, attends)
 
 
-def _decoder_input_rows(x: Tensor, groups: Tensor, scale: float | None) -> list[dict[str, Any]]:
-    norms, codes = token_norms(x).cpu().numpy(), groups.cpu().numpy()
+def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+    """One row a (stage, token group).
+
+    Args:
+        seen: of ``observe``.
+        sample_ids: the id of the sample; None: ``0``.
+
+    Returns:
+        Sample rows; merge them with ``interface_table``.
+    """
+    found = seen.stages.rows()
+    if seen.decoder_input is not None:
+        norms, codes = seen.decoder_input()
+        if not (seen.attends or (codes == TOKEN_GROUPS.index(VISUAL)).any()):
+            found = []  # some code always wants pixels, and of text alone gets blank ones
+        found.extend(_decoder_input_rows(norms, codes, seen))
+    (sample_id,) = sample_ids or ["0"]
+    return pd.DataFrame({"sample_id": sample_id, **row} for row in found)
+
+
+def _decoder_input_rows(
+    norms: NDArray[Any], codes: NDArray[Any], seen: Seen
+) -> list[dict[str, Any]]:
     masks = {group: codes == code for code, group in enumerate(TOKEN_GROUPS)}
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
-    common = {"hidden_size": x.shape[-1], SCALE_COLUMN: np.nan if scale is None else scale}
+    scale = np.nan if seen.scale is None else seen.scale
+    common = {"hidden_size": seen.hidden_size, SCALE_COLUMN: scale}
     return [
         {
             "stage": DECODER_INPUT,

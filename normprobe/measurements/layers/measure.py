@@ -1,13 +1,13 @@
 """How large the tokens of each decoder layer are, and how far it turns them (Figures 2-5).
 
 Hooks on the layers reduce each hidden state to a few numbers a token while it is there. No state
-outlives its layer, and the numbers are copied to the CPU once, when the forward has ended.
+outlives its layer. When the forward has been asked for, one copy to the CPU follows it: the host
+waits for it where the rows are made, and not before.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
+from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.table import layers_table
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.tracing.find_or_trace import find_or_trace
-from normprobe.model.vision_stages import VisionStages
+from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     IMAGE,
     IMAGE_NUMBERS,
@@ -49,6 +50,7 @@ from normprobe.statistics.token_metrics import (
     token_metrics,
     token_norms,
 )
+from normprobe.transfers import to_host
 
 
 def probe_layers(
@@ -79,22 +81,28 @@ def probe_layers(
     """
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return layers_table(sample_rows(measured, inputs))
+    return layers_table(rows(observe(measured, inputs), None))
 
 
-def sample_rows(
-    model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """One forward, one row a (sample, layer, token group).
+@dataclass(frozen=True)
+class Seen:
+    """What one forward leaves, on its way to the CPU."""
+
+    batch: MeasuredBatch
+    hidden_size: int
+    dtype: str
+    layers: list[int]  # from 1 on
+    # Groups, both metrics of layer 0, then of every layer metrics, injection and pooled metrics.
+    arrived: Callable[[], list[NDArray[Any]]]
+    attended: StageNorms | None  # of the states that text attends to
+
+
+def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
+    """One forward up to the last decoder layer.
 
     Args:
-        model: on the device of ``inputs``.
+        model: on any device.
         inputs: what the processor returned.
-        sample_ids: one a sample of the batch; None: their numbers from 0.
-
-    Returns:
-        Sample rows; merge them with ``layers_table``. A sample that is known to have several
-        images also has rows for the visual tokens of each.
 
     Raises:
         NormprobeError: the model has no decoder layers, or the batch does not fit the model.
@@ -111,15 +119,30 @@ def sample_rows(
         handles.append(on_input(layer, partial(reader.read_input, number)))
         handles.append(on_output(layer, partial(reader.read_output, number)))
     with observing(model.model), attached(*handles):
-        run_until(model.model, inputs, leaving=layers[-1])
-    names = sample_ids or [str(number) for number in range(len(batch.prompt_groups))]
-    rows = _rows(reader, names)
-    if attends and pixel_inputs(inputs):
-        numbers = inputs.get(IMAGE_NUMBERS)
+        run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
+        attended = stages.norms() if attends and pixel_inputs(inputs) else None
+        return reader.seen(attended)
+
+
+def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+    """One row a (sample, layer, token group).
+
+    Args:
+        seen: of ``observe``.
+        sample_ids: one a sample of the batch; None: their numbers from 0.
+
+    Returns:
+        Sample rows; merge them with ``layers_table``. A sample that is known to have several
+        images also has rows for the visual tokens of each.
+    """
+    names = sample_ids or [str(number) for number in range(len(seen.batch.prompt_groups))]
+    found = _rows(seen, names)
+    if seen.attended is not None:
+        numbers = seen.batch.inputs.get(IMAGE_NUMBERS)
         images = [1] * len(names) if numbers is None else numbers.amax(dim=-1).tolist()
-        attended = _attended_rows(rows, stages.attended(images), names)
-        rows = pd.concat([rows, attended], ignore_index=True)
-    return rows
+        attended = _attended_rows(found, seen.attended.attended(images), names)
+        found = pd.concat([found, attended], ignore_index=True)
+    return found
 
 
 class _LayerReader:
@@ -127,7 +150,6 @@ class _LayerReader:
 
     def __init__(self, batch: MeasuredBatch) -> None:
         self.groups = batch.prompt_groups
-        self.images: Tensor | None = None
         self.hidden_size = 0
         self.dtype = torch.float32
         self.metrics: dict[int, Tensor] = {}  # [metrics, batch, seq]
@@ -143,7 +165,6 @@ class _LayerReader:
         x = self._read(state)
         self.hidden_size, self.dtype = x.shape[-1], x.dtype
         self.groups = self._batch.groups_at(x)
-        self.images = self._batch.images_at(self.groups)
         self.masks = group_masks(self.groups)
         self.metrics[0] = token_norms(x).unsqueeze(0)
         self.pooled[0] = cross_modal_cosine(x, self.masks).unsqueeze(-1)
@@ -175,25 +196,17 @@ class _LayerReader:
         self.metrics[number] = metrics
         self.pooled[number] = pooled_metrics(x, h, perpendicular, self.masks.to(h.device))
 
-    def on_cpu(self) -> "_MetricsOnCpu":
-        """Everything that was kept, after one copy to the CPU."""
+    def seen(self, attended: StageNorms | None) -> Seen:
+        """Everything that was kept. The host does not wait for it."""
         layers = sorted(self.injection)[1:]
-        entry = [self.metrics[0], self.pooled[0]]
-        later = [[part[n] for n in layers] for part in (self.metrics, self.injection, self.pooled)]
-        kept = [*entry, *chain.from_iterable(later)]
-        flat = torch.cat([part.flatten().to(kept[0].device) for part in kept]).cpu().numpy()
-        pieces = np.split(flat, np.cumsum([sum(map(Tensor.numel, p)) for p in (entry, *later)]))
-        batch, positions = self.groups.shape
-        norms, cosine = np.split(pieces[0], [batch * positions])
-        metrics, injection = (p.reshape(len(layers), -1, batch, positions) for p in pieces[1:3])
-        return _MetricsOnCpu(
-            groups=self.groups.cpu().numpy(),
-            images=None if self.images is None else self.images.cpu().numpy(),
-            layers=layers,
-            norms=norms.reshape(1, 1, batch, positions),
-            cross_modal_cosine=cosine,
-            metrics=np.concatenate([metrics, injection], axis=1),
-            pooled=pieces[3].reshape(len(layers), batch, -1),
+        later = [part[n] for part in (self.metrics, self.injection, self.pooled) for n in layers]
+        return Seen(
+            self._batch,
+            self.hidden_size,
+            str(self.dtype).removeprefix("torch."),
+            layers,
+            to_host([self.groups, self.metrics[0], self.pooled[0], *later]),
+            attended,
         )
 
 
@@ -210,12 +223,29 @@ class _MetricsOnCpu:
     pooled: NDArray[np.float32]  # [layers, batch, pooled groups and pair metrics]
 
 
-def _rows(reader: _LayerReader, sample_ids: Sequence[str]) -> pd.DataFrame:
+def _on_cpu(seen: Seen) -> _MetricsOnCpu:
+    """Wait for what one forward left."""
+    groups, norms, cosine, *later = seen.arrived()
+    depth = len(seen.layers)
+    metrics, injection, pooled = (np.stack(later[n * depth : (n + 1) * depth]) for n in range(3))
+    images = seen.batch.images_at(torch.from_numpy(groups))
+    return _MetricsOnCpu(
+        groups=groups,
+        images=None if images is None else images.numpy(),
+        layers=seen.layers,
+        norms=norms[None],
+        cross_modal_cosine=cosine[:, 0],
+        metrics=np.concatenate([metrics, injection[:, None]], axis=1),
+        pooled=pooled,
+    )
+
+
+def _rows(observed: Seen, sample_ids: Sequence[str]) -> pd.DataFrame:
     """One block of rows, layer 0 to the last, for each sample and group."""
-    seen = reader.on_cpu()
+    seen = _on_cpu(observed)
     masks = {name: seen.groups == code for code, name in enumerate(TOKEN_GROUPS)}
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
-    common = {"hidden_size": reader.hidden_size, "dtype": str(reader.dtype).removeprefix("torch.")}
+    common = {"hidden_size": observed.hidden_size, "dtype": observed.dtype}
     blocks: list[dict[str, Sequence[Any]]] = []
     for index, sample_id in enumerate(sample_ids):
         for group, mask in masks.items():

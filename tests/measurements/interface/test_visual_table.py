@@ -10,7 +10,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import BOS, EOS, tiny_model
 
 from normprobe import find_parts
-from normprobe.measurements.interface.measure import sample_rows
+from normprobe.measurements import measurement
 from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
@@ -22,7 +22,7 @@ def measured(model_type: str):
     model = tiny_model(model_type)
     inputs = tiny_inputs(model, batch_size=1)
     whole = MeasuredModel(model, find_parts(model), [BOS, EOS])
-    rows = sample_rows(whole, inputs, ["a"])
+    rows = measurement("interface").sample_rows(whole, inputs, ["a"])
     groups = whole.prompt_groups(inputs)
     return model, inputs, groups, visual_table_histogram(rows, whole.parts)
 

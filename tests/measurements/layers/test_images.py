@@ -24,7 +24,7 @@ from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
-from normprobe.measurements.layers.measure import sample_rows
+from normprobe.measurements import measurement
 from normprobe.measurements.layers.table import images_table, layers_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import IMAGE_NUMBERS, VISUAL
@@ -61,7 +61,8 @@ def measured(measured_model: MeasuredModel, builder: InputBuilder, batch_size: i
     for start in range(0, len(samples), batch_size):
         batch = samples[start : start + batch_size]
         inputs = inputs_for(measured_model.model, builder.build(batch))
-        rows.append(sample_rows(measured_model, inputs, [sample.id for sample in batch]))
+        names = [sample.id for sample in batch]
+        rows.append(measurement("layers").sample_rows(measured_model, inputs, names))
     return pd.concat(rows, ignore_index=True)
 
 
@@ -155,7 +156,7 @@ def test_samples_of_one_image_add_nothing(load: Any) -> None:
     model, builder = load("llava")
     inputs = builder.build([SAMPLES[1]])
     assert IMAGE_NUMBERS not in inputs
-    rows = sample_rows(model, inputs, ["one"])
+    rows = measurement("layers").sample_rows(model, inputs, ["one"])
     assert "image" not in rows
     assert images_table(rows).empty
     both = measured(model, builder, 1)

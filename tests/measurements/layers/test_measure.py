@@ -23,7 +23,7 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_samples
 from support.tiny_models import PAD, VLM_TYPES
 
 from normprobe import find_parts, probe_layers, schema
-from normprobe.measurements.layers.measure import sample_rows
+from normprobe.measurements import measurement
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.versions import is_line_5
 
@@ -126,7 +126,7 @@ def test_pair_metrics(model_type):
     """Quantities of (visual, text) pairs stay in the sample rows, from which theory is computed."""
     case = case_of(model_type)
     whole = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
-    rows = sample_rows(whole, case.inputs, ["a", "b", "c", "d"])
+    rows = measurement("layers").sample_rows(whole, case.inputs, ["a", "b", "c", "d"])
     found = rows[rows["group"] == schema.PAIR].set_index(["layer", "sample_id"])
     for layer, metrics in observe_pairs(case.states, case.groups).items():
         for metric, values in metrics.items():

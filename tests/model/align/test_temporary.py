@@ -7,7 +7,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, align_norms, find_parts
-from normprobe.measurements.layers.measure import sample_rows
+from normprobe.measurements import measurement
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.align.temporary import aligned
 from normprobe.model.alignment_settings import CONFIG_ENTRY
@@ -47,10 +47,10 @@ def test_newlines_that_pass_the_norm_stay_structural() -> None:
     model = tiny_model("hunyuan_vl")
     measured = MeasuredModel(model, find_parts(model))
     inputs = tiny_inputs(model)
-    plain = sample_rows(measured, inputs)
+    plain = measurement("layers").sample_rows(measured, inputs)
     with aligned(measured, "table", [inputs]):
-        inside = sample_rows(measured, inputs)
-    after = sample_rows(measured, inputs)
+        inside = measurement("layers").sample_rows(measured, inputs)
+    after = measurement("layers").sample_rows(measured, inputs)
     counts = [
         rows[rows["layer"] == 0].set_index("group")["tokens"].dropna().to_dict()
         for rows in (plain, inside, after)

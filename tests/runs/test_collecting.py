@@ -1,0 +1,103 @@
+"""Rows are made while the model runs on the next batch, and nothing is lost by that."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from transformers import BatchFeature
+
+from normprobe.data.data_set import open_data
+from normprobe.inputs.prefetch import Batch
+from normprobe.runs import collecting
+from normprobe.runs.run_store import RunStore
+
+LONG = 30.0  # seconds that only a failing test waits
+
+
+class SlowDevice:
+    """A measurement whose every forward lasts until the rows of the forward before are made.
+
+    It waits without the interpreter's lock, as a host does for a device.
+
+    Args:
+        fails_at: the number of the forward that fails, from 0; None: none.
+        rows_fail_at: the number of the forward whose rows cannot be made.
+    """
+
+    def __init__(self, fails_at: int | None = None, rows_fail_at: int | None = None) -> None:
+        self.fails_at, self.rows_fail_at = fails_at, rows_fail_at
+        self.made: list[Event] = []
+        self.overlapped: list[bool] = []
+
+    def observe(self, model: Any, inputs: Mapping[str, Any]) -> int:
+        number = len(self.made)
+        self.made.append(Event())
+        if number:
+            self.overlapped.append(self.made[number - 1].wait(LONG))
+        if number == self.fails_at:
+            raise RuntimeError("the forward fails")
+        return number
+
+    def rows(self, seen: int, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+        self.made[seen].set()
+        if seen == self.rows_fail_at:
+            raise RuntimeError("the rows fail")
+        assert sample_ids is not None
+        return pd.DataFrame({"sample_id": list(sample_ids), "group": "text", "tokens": seen})
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Collects five batches of one sample into a run in memory."""
+
+    def batches(data: Any, *_: Any, wanted: set[str], **__: Any) -> Iterator[Batch]:
+        for sample in data:
+            if sample.id in wanted:
+                inputs = BatchFeature({"input_ids": torch.ones(1, 1, dtype=torch.long)})
+                yield Batch({sample.id: sample.image_hash}, inputs)
+
+    monkeypatch.setattr(collecting, "prefetched", batches)
+    torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
+    parts = SimpleNamespace(fusion="in-sequence")
+    model: Any = SimpleNamespace(model=torch_model, parts=parts, positions=None)
+    builder: Any = SimpleNamespace()
+    store, data = RunStore({"command": "layers"}), open_data("sample", limit=5)
+
+    def collect(measurement: SlowDevice) -> pd.DataFrame:
+        return collecting.collect(store, model, data, builder, measurement)
+
+    return SimpleNamespace(collect=collect, store=store, data=data)
+
+
+def test_rows_are_made_while_the_next_forward_runs(run: Any) -> None:
+    device = SlowDevice()
+    rows = run.collect(device)
+    assert device.overlapped == [True] * 4
+    assert list(rows["tokens"]) == [0, 1, 2, 3, 4]
+    measured = zip(rows["sample_id"], rows["image_hash"], strict=True)
+    assert list(measured) == [(sample.id, sample.image_hash) for sample in run.data]
+
+
+def test_a_forward_that_fails_loses_no_batch_before_it(run: Any) -> None:
+    with pytest.raises(RuntimeError, match="the forward fails"):
+        run.collect(SlowDevice(fails_at=3))
+    assert list(run.store.rows()["tokens"]) == [0, 1, 2]
+
+
+def test_rows_that_fail_end_the_run_where_they_are(run: Any) -> None:
+    device = SlowDevice(rows_fail_at=1)
+    with pytest.raises(RuntimeError, match="the rows fail"):
+        run.collect(device)
+    assert list(run.store.rows()["tokens"]) == [0]
+    assert len(device.made) == 3  # the forward at work, and none after it
+
+
+def test_a_failure_is_followed_by_what_is_left(run: Any) -> None:
+    with pytest.raises(RuntimeError, match="the forward fails"):
+        run.collect(SlowDevice(fails_at=2))
+    rows = run.collect(SlowDevice())
+    assert list(rows["sample_id"]) == list(run.data.ids)
