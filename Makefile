@@ -12,7 +12,7 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
 
-.PHONY: demo test test-all test-4.57 readme cost types models loading-cost check
+.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -31,6 +31,9 @@ readme: $(READY)  ## refresh the table and the figure in the README
 
 cost: $(READY)  ## refresh the table of what probing costs in the README
 	$(BIN)/python .ci/probe_cost.py
+
+gpu: $(READY)  ## where there is a CUDA device: its tests, what probing costs there, a whole run
+	$(BIN)/python .ci/gpu.py
 
 types: $(READY)  ## which checks pass for every model type, as a table
 	$(BIN)/python .ci/types_table.py

@@ -1,0 +1,184 @@
+"""What this package does on a GPU: its tests there, what probing costs, a whole run. `make gpu`.
+
+A model of the shape of LLaVA-1.5-7B is made in the memory of the device: random weights, bfloat16,
+576 visual tokens. Writes `.github/GPU.md`. Without a CUDA device it says so and ends.
+"""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from probe_cost import bare, measure_all, ways
+from transformers import AutoModelForImageTextToText, LlavaConfig
+
+from normprobe.data.data_set import DataSet, open_data
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.processor import load_processor
+from normprobe.specimen import SPECIMEN_DIR
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACED = 50  # samples of the run that is traced for what the device does: tracing slows the host
+
+
+def build_model() -> Any:
+    """LlavaConfig's own shape: Vicuna 7B and CLIP ViT-L/14 at 336 pixels."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = AutoModelForImageTextToText.from_config(LlavaConfig(image_token_index=3))
+    torch.set_default_dtype(torch.float32)
+    return model.eval()
+
+
+def build_processor() -> Any:
+    processor = load_processor(str(SPECIMEN_DIR))
+    processor.image_processor.size = {"shortest_edge": 336}
+    processor.image_processor.crop_size = {"height": 336, "width": 336}
+    processor.patch_size = 14
+    return processor
+
+
+def questions(folder: Path, samples: int) -> DataSet:
+    """As many questions about the bundled photographs, as a file that a user would have."""
+    pictures = []
+    (folder / "images").mkdir()
+    for number, sample in enumerate(open_data("sample")):
+        pictures.append(f"{number}.jpg")
+        sample.images[0].convert("RGB").save(folder / "images" / pictures[-1])
+    lines = [
+        {
+            "question_id": number,
+            "image": pictures[number % len(pictures)],
+            "text": f"Is there a thing of kind {number} in the picture?",
+            "label": "yes",
+        }
+        for number in range(samples)
+    ]
+    file = folder / "questions.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return open_data(str(file))
+
+
+def seconds_of(work: Any) -> float:
+    """Until the device has done what it was asked for."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    kept = work()
+    torch.cuda.synchronize()
+    del kept
+    return time.perf_counter() - started
+
+
+def cost_table(model: Any, builder: InputBuilder, rounds: int) -> list[str]:
+    """Milliseconds and memory of each way to look inside a forward, in interleaved rounds."""
+    (sample,) = open_data("sample", limit=1)
+    inputs = inputs_for(model, builder.build([sample]))
+    chosen = ways(model, inputs, builder.special_token_ids)
+    weights, memory = torch.cuda.memory_allocated(), {}
+    for name, way in chosen.items():  # and the warm-up
+        torch.cuda.reset_peak_memory_stats()
+        seconds_of(way)
+        memory[name] = (torch.cuda.max_memory_allocated() - weights) / 2**20
+    taken: dict[str, list[float]] = {name: [] for name in chosen}
+    for _ in range(rounds):
+        for name, way in chosen.items():
+            taken[name].append(seconds_of(way))
+    base = statistics.median(taken["bare forward"])
+    lines = [
+        "| one forward | ms | of the bare forward | peak beside the weights |",
+        "|---" * 4 + "|",
+    ]
+    for name, times in taken.items():
+        middle = statistics.median(times)
+        lines.append(
+            f"| {name} | {1e3 * middle:.1f} | {middle / base:.3f} | {memory[name]:.0f} MiB |"
+        )
+    return lines
+
+
+def idle_share(work: Any) -> float:
+    """The share of the time of some work in which no kernel and no copy runs on the device."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        seconds = seconds_of(work)
+    events = profile.profiler.kineto_results.events()
+    on_device = [
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in events
+        if event.device_type() == torch.autograd.DeviceType.CUDA
+    ]
+    busy = last = 0
+    for start, end in sorted(on_device):
+        busy += max(0, end - max(start, last))
+        last = max(last, end)
+    return 1 - busy / 1e9 / seconds
+
+
+def whole_run(model: Any, builder: InputBuilder, samples: int) -> list[str]:
+    """From JPEG to rows on disk, beside bare forwards on inputs that are ready on the device."""
+    with tempfile.TemporaryDirectory() as name:
+        data = questions(Path(name), samples)
+        few = [inputs_for(model, builder.build([sample])) for sample in data.subset(data.ids[:20])]
+        ready = seconds_of(lambda: [bare(model, inputs) for inputs in few]) / len(few)
+        torch.cuda.reset_peak_memory_stats()
+        whole = seconds_of(lambda: measure_all(model, data, builder)) / samples
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        traced = open_data(str(Path(name) / "questions.jsonl"), limit=min(TRACED, samples))
+        idle = idle_share(lambda: measure_all(model, traced, builder))
+    return [
+        f"| {samples} samples, one a forward | |",
+        "|---|---|",
+        f"| from JPEG to rows on disk | {1 / whole:.2f} samples a second |",
+        f"| bare forward on ready inputs | {1 / ready:.2f} samples a second |",
+        f"| of the bare forward | {ready / whole:.3f} |",
+        f"| device idle | {idle:.1%} |",
+        f"| peak memory, weights included | {peak:.1f} GiB |",
+    ]
+
+
+def tests_there() -> str:
+    """The last line of pytest."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    typer.echo(done.stdout)
+    if done.returncode:
+        raise SystemExit("a test fails on this device: no file is written")
+    return re.sub(r"^=+ | in .* =+$", "", done.stdout.strip().splitlines()[-1])
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="Forwards of each way.")] = 30,
+    samples: Annotated[int, typer.Option(help="Samples of the whole run.")] = 1000,
+) -> None:
+    if not torch.cuda.is_available():
+        typer.echo("no CUDA device here: nothing is measured")
+        return
+    tested = tests_there()
+    model, builder = build_model(), InputBuilder(build_processor())
+    device = torch.cuda.get_device_name()
+    lines = [
+        f"# {device}",
+        "",
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}. Tests on the device: {tested}.",
+        "The model has the shape of LLaVA-1.5-7B, random weights, bfloat16 (`make gpu`).",
+        "",
+        *cost_table(model, builder, rounds),
+        "",
+        *whole_run(model, builder, samples),
+    ]
+    text = "\n".join(lines) + "\n"
+    typer.echo(text)
+    (ROOT / ".github/GPU.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
