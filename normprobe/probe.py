@@ -201,6 +201,7 @@ class Probe:
         data: str | Mapping[str, Any] = "sample",
         *,
         batch_size: BatchSize = 1,
+        workers: int | None = None,
         limit: int | None = None,
         seed: int = 42,
         skip_bad: bool = False,
@@ -217,6 +218,7 @@ class Probe:
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
                 folder; or one batch, as the model's processor returned it.
             batch_size: samples a forward; ``auto``: as many as fit.
+            workers: processes that decode pictures, 0: none but this one; None: half of the cores.
             limit: draw this many samples.
             seed: of the draw.
             skip_bad: leave bad rows out and list them.
@@ -263,7 +265,7 @@ class Probe:
                     until_measured.enter_context(aligned_for(run, model, align, examples))
             started = time.perf_counter()
             self._note(run, model)
-            rows = collect(run, model, samples, builder, measured_by, batch_size)
+            rows = collect(run, model, samples, builder, measured_by, batch_size, workers)
             tables = measured_by.tables(rows, model)
         return finished(run, tables, started)
 

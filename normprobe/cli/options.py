@@ -172,6 +172,14 @@ BatchSize = Annotated[
         help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in float32.",
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Processes that decode pictures; 0: none but this one. Default: half of the cores.",
+        metavar="N",
+    ),
+]
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
 ]
@@ -216,6 +224,7 @@ class Sampling:
 
     data: Data = "sample"
     batch_size: BatchSize = 1
+    workers: Workers = None
     limit: Limit = None
     seed: Seed = 42
     skip_bad: SkipBad = False

@@ -50,6 +50,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
                 offered.name,
                 sampling.data,
                 batch_size=sampling.batch_size,
+                workers=sampling.workers,
                 limit=sampling.limit,
                 seed=sampling.seed,
                 skip_bad=sampling.skip_bad,

@@ -52,6 +52,7 @@ def prefetched(
     *,
     wanted: Set[str] | None = None,
     share: tuple[int, int] = (0, 1),
+    workers: int | None = None,
 ) -> Iterator[Batch]:
     """Yield the batches of a data set that hold wanted samples, made ahead in other processes.
 
@@ -66,6 +67,8 @@ def prefetched(
         wanted: ids of samples; None: all.
         share: the number of this process, from 0, and how many there are: each takes every n-th
             window.
+        workers: how many processes, 0: this one; None: half of this process's cores, and none
+            where a process cannot be forked.
 
     Raises:
         NormprobeError: as ``InputBuilder.build``, from whichever process.
@@ -74,7 +77,7 @@ def prefetched(
     from torch.utils.data import DataLoader
 
     windows: Any = _Windows(data, builder, batch_size, wanted, share)
-    workers = _workers(len(windows))
+    workers = _workers(len(windows)) if workers is None else workers
     loader = DataLoader(
         windows,
         batch_size=None,

@@ -62,6 +62,7 @@ def collect(
     builder: InputBuilder,
     measurement: Measurement,
     batch_size: BatchSize = 1,
+    workers: int | None = None,
 ) -> pd.DataFrame:
     """Measure what the run does not hold yet, this process's share of it.
 
@@ -72,6 +73,7 @@ def collect(
         builder: makes the model's inputs of them.
         measurement: what is measured.
         batch_size: samples a forward, or ``auto``.
+        workers: processes that make inputs, as for ``prefetched``.
 
     Returns:
         The sample rows of the whole run, in the order of ``data``, in the main process.
@@ -91,7 +93,7 @@ def collect(
     share = state.process_index, state.num_processes
     alone = state.num_processes == 1  # otherwise another may be adding its first rows
     with run.discarded_on_failure() if alone else nullcontext():
-        _measure_share(run, model, data, left, share, builder, measurement, batch_size)
+        _measure_share(run, model, data, left, share, builder, measurement, batch_size, workers)
     data.bad.add(gather_object(data.bad.skipped))
     state.wait_for_everyone()
     if state.num_processes > 1:
@@ -134,6 +136,7 @@ def _measure_share(
     builder: InputBuilder,
     measurement: Measurement,
     batch_size: BatchSize,
+    workers: int | None,
 ) -> None:
     """Measure what is left, in the batches that the whole run has.
 
@@ -143,7 +146,7 @@ def _measure_share(
 
     size = _largest(model) if batch_size == "auto" else batch_size
     while left:
-        batches = prefetched(data, builder, size, wanted=left, share=share)
+        batches = prefetched(data, builder, size, wanted=left, share=share, workers=workers)
         measured = _measured(run, model, batches, measurement)
         try:
             with _Parts(run) as parts:

@@ -75,6 +75,22 @@ def test_a_process_with_tensorflow_is_not_forked(builder, monkeypatch, imported)
     assert (set(processes) == {os.getpid()}) == imported
 
 
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_as_many_processes_make_inputs_as_are_asked_for(builder, tmp_path, workers):
+    here = os.getpid()
+
+    def load(number):
+        if os.getpid() != here:
+            (tmp_path / str(os.getpid())).touch()
+        return "Is it?", (Image.new("RGB", (40, 30), (number, 0, 0)),)
+
+    questions = [Question("made", str(n), lambda n=n: load(n)) for n in range(12)]
+    data = DataSet("made", questions, {})
+    ids = [list(batch.image_hashes) for batch in prefetched(data, builder, 1, workers=workers)]
+    assert ids == [[sample_id] for sample_id in data.ids]
+    assert len(list(tmp_path.iterdir())) == workers
+
+
 def test_the_order_is_always_the_same(builder):
     orders = [
         [list(batch.image_hashes) for batch in prefetched(made([9, 1] * 20), builder, 4)]
