@@ -48,9 +48,8 @@ def on_cpu() -> dict[str, pd.DataFrame]:
 
 
 def assert_close(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float) -> None:
-    for name in ("group", "tokens", "samples"):
-        if name in expected:
-            assert list(found[name]) == list(expected[name])
+    columns = ["group", "tokens", "samples"]
+    pd.testing.assert_frame_equal(found[columns], expected[columns])
     np.testing.assert_allclose(found["norm_mean"], expected["norm_mean"], rtol=tolerance)
 
 
