@@ -93,6 +93,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         file = stem.with_name(stem.name + suffix)
         write_by_rename(file, image_bytes(figure, suffix[1:]))
         files.append(file)
+        figure.set_layout_engine("none")  # solved once: the PDF looks as the PNG does
     return files
 
 

@@ -1,0 +1,21 @@
+"""A figure is saved as it looks."""
+
+from pathlib import Path
+
+import pytest
+
+from normprobe.report.figures import style
+
+
+def test_the_layout_is_solved_once_for_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = style.new_figure(4, 3, "a title")
+    figure.subplots(1, 2)
+    engine, solved = figure.get_layout_engine(), []
+    assert engine is not None
+    real = engine.execute
+    monkeypatch.setattr(engine, "execute", lambda drawn: (solved.append(None), real(drawn))[1])
+    files = style.save(figure, tmp_path / "drawn")
+    assert [file.suffix for file in files] == [".png", ".pdf"]
+    assert len(solved) == 1
