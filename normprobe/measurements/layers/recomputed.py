@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
-from normprobe.measurements.layers.measure import sample_rows
+from normprobe.measurements.layers.measure import observe, rows
 from normprobe.model.captured_states import CapturedStates, captured_states
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel, text_ids
@@ -47,7 +47,7 @@ def differences(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, fl
     captured = captured_states(model.model, model.decoder_layers, inputs)
     groups = model.batch(inputs).groups_at(model.read_stream(captured.entered[0])).numpy()
     masks, disputed = _masks(model, inputs, captured, groups)
-    found = _of_metrics(model, captured, masks, sample_rows(model, inputs))
+    found = _of_metrics(model, captured, masks, rows(observe(model, inputs), None))
     found[TOKENS] = float(disputed)
     # A model may return the states of another stack, such as its text encoder's.
     if captured.told and _apart(captured.told[0], captured.entered[0]) == 0:
@@ -108,9 +108,9 @@ def _of_metrics(
     model: MeasuredModel,
     captured: CapturedStates,
     masks: Mapping[str, NDArray[np.bool_]],
-    rows: pd.DataFrame,
+    table: pd.DataFrame,
 ) -> dict[str, float]:
-    measured = rows.set_index(["sample_id", "layer", "group"])
+    measured = table.set_index(["sample_id", "layer", "group"])
     found = dict.fromkeys(TOKEN_METRICS, 0.0)
     pairs = zip(captured.entered, captured.left, strict=True)
     for layer, states in enumerate(pairs, start=1):
