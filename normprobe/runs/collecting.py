@@ -194,8 +194,8 @@ def _measured(
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
         warned = False
         for batch in batches:
-            ids = list(batch.image_hashes)
-            too_long = None if warned else long_prompt(model, batch.inputs, ids)
+            names = list(batch.image_hashes)
+            too_long = None if warned else long_prompt(model, batch.inputs, names)
             if too_long is not None:
                 warn(run, too_long)
                 warned = True

@@ -62,7 +62,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(collecting, "prefetched", batches)
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
-    model: Any = SimpleNamespace(model=torch_model)
+    parts = SimpleNamespace(fusion="in-sequence")
+    model: Any = SimpleNamespace(model=torch_model, parts=parts, positions=None)
     builder: Any = SimpleNamespace()
     store, data = RunStore({"command": "layers"}), open_data("sample", limit=5)
 

@@ -108,9 +108,9 @@ def _of_metrics(
     model: MeasuredModel,
     captured: CapturedStates,
     masks: Mapping[str, NDArray[np.bool_]],
-    rows: pd.DataFrame,
+    table: pd.DataFrame,
 ) -> dict[str, float]:
-    measured = rows.set_index(["sample_id", "layer", "group"])
+    measured = table.set_index(["sample_id", "layer", "group"])
     found = dict.fromkeys(TOKEN_METRICS, 0.0)
     pairs = zip(captured.entered, captured.left, strict=True)
     for layer, states in enumerate(pairs, start=1):

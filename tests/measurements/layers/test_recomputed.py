@@ -121,12 +121,12 @@ def test_a_wrong_image_token_id() -> None:
 
 
 def test_a_group_without_numbers_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    sample_rows = measure.sample_rows
+    real = measure.rows
     from normprobe.measurements.layers import recomputed
 
     def without_visual(*arguments: Any) -> Any:
-        rows = sample_rows(*arguments)
+        rows = real(*arguments)
         return rows[rows["group"] != VISUAL]
 
-    monkeypatch.setattr(recomputed, "sample_rows", without_visual)
+    monkeypatch.setattr(recomputed, "rows", without_visual)
     assert set(TOKEN_METRICS) <= doubted(measured())
