@@ -75,7 +75,7 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             f"the code of {name} needs {', '.join(packages)}, not installed here",
             install(packages),
         )
-    what = f"{type(error).__name__}: {first_line(error)}"
+    what = f"{type(error).__name__}: {_without_file(first_line(error))}"
     running = transformers.__version__
     if _line(written_for) in (None, _running()):
         return NormprobeError(
@@ -87,6 +87,11 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
         f"{what}",
         other_version(written_for),
     )
+
+
+def _without_file(message: str) -> str:
+    """Without the file that Python looked for a name in: long, and not the repository's."""
+    return re.sub(r" \(/[^ )]*\)?$", "", message)
 
 
 def is_newer(written_for: str | None) -> bool:

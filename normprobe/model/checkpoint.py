@@ -169,7 +169,8 @@ def open_checkpoint(
         raise
     except Exception as error:  # a config class may do anything with fields of other types
         settings = _settings(config_file)
-        if isinstance(error, OSError) or not (trust_remote_code and settings.get("auto_map")):
+        not_found = isinstance(error, OSError) and not Path(source).is_dir()
+        if not_found or not (trust_remote_code and settings.get("auto_map")):
             raise _explained(error, model, revision, settings) from error
         raise code_failure(error, model, settings.get("transformers_version")) from error
     refuse_newer_files(model, getattr(config, "transformers_version", None))
@@ -414,12 +415,13 @@ def _explained(
             f"{model} has no revision {revision!r}",
             "pass a branch, tag or commit that it has, or leave --revision out",
         )
-    if isinstance(error, OSError) and HF_HUB_OFFLINE and not Path(model).is_dir():
+    not_found = isinstance(error, OSError) and not Path(model).is_dir()
+    if not_found and HF_HUB_OFFLINE:
         return NormprobeError(
             f"config.json of {model} is not in the cache, and HF_HUB_OFFLINE is set",
             f"check the name, unset HF_HUB_OFFLINE, pass a local folder, or use `{SPECIMEN}`",
         )
-    if isinstance(error, OSError):
+    if not_found:
         return NormprobeError(
             f"cannot find the model {model!r}: no such folder, and no hub answered for that id",
             f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",

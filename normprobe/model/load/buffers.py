@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
+from normprobe.versions import is_line_5
 
 #: The mark of the loader on what it read.
 _READ = "_is_hf_initialized"
@@ -121,7 +122,8 @@ def _unsaved_tensors(model: nn.Module) -> dict[str, Tensor]:
     def is_unsaved(tensor: Tensor, kind: str) -> bool:
         if kind == _SAVED:
             return marks and not quantised and not tensor.is_meta and not hasattr(tensor, _READ)
-        return kind == _ATTRIBUTE or not tensor.is_meta
+        left_out = tensor.is_meta and is_line_5()  # transformers 4 makes all buffers
+        return kind == _ATTRIBUTE or not left_out
 
     return {name: tensor for name, tensor, kind in _tensors(model) if is_unsaved(tensor, kind)}
 

@@ -68,6 +68,11 @@ def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
         )
     if checkpoint.trust_remote_code and brings_code(config) and not isinstance(error, OSError):
         return code_failure(error, name, getattr(config, "transformers_version", None))
+    if isinstance(error, ImportError):
+        return NormprobeError(
+            f"{name} needs a package that is not installed: {first_line(error)}",
+            "install the package that it names",
+        )
     return NormprobeError(
         f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}",
         "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the traceback",

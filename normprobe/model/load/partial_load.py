@@ -7,7 +7,7 @@ are those of a full load, under the same names, from the same config.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -42,7 +42,18 @@ def partial_class(
             if target not in names or source not in names:
                 del tied[target]
 
-    members = {"__init__": __init__, "__module__": model_class.__module__}
+    def tie_weights(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        tied = cast(Any, model_class).tie_weights(self, *args, **kwargs)
+        for owner, kind, name in getattr(self, _HIDDEN, ()):
+            if getattr(owner, kind)[name] is not None:  # set again by the class
+                _move_out(owner, kind, name)
+        return tied
+
+    members = {
+        "__init__": __init__,
+        "tie_weights": tie_weights,
+        "__module__": model_class.__module__,
+    }
     return type(model_class.__name__, (model_class,), members)
 
 
@@ -75,10 +86,16 @@ def _hide(
     )
     for owner, kind, name in hidden:
         if owner is module:
-            # Still an attribute, which a class may touch when it is initialised, but no member.
-            # The name stays among the members, so that their order does.
-            module.__dict__[name] = getattr(module, kind)[name]
-            getattr(module, kind)[name] = None
+            _move_out(module, kind, name)
+
+
+def _move_out(owner: nn.Module, kind: str, name: str) -> None:
+    """Still an attribute, which a class may touch when it is initialised, but no member.
+
+    The name stays among the members, so that their order does.
+    """
+    owner.__dict__[name] = getattr(owner, kind)[name]
+    getattr(owner, kind)[name] = None
 
 
 def _tensor_names(module: nn.Module, prefix: str) -> set[str]:
