@@ -222,7 +222,7 @@ def _settings(config_file: Path | None) -> dict[str, Any]:
     """What stands in config.json; nothing where it cannot be read."""
     try:
         found = json.loads(config_file.read_text(encoding="utf-8")) if config_file else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -427,7 +427,7 @@ def _explained(
             f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",
         )
     model_type, written_for = settings.get("model_type"), settings.get("transformers_version")
-    if model_type and model_type not in CONFIG_MAPPING:
+    if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         return NormprobeError(
             f"{model} is of the type {model_type!r}, which transformers "
             f"{transformers.__version__} does not have; config.json names no code for it",

@@ -17,11 +17,12 @@ ALIGN = "--align --align-target"
 #: As they are shown: a panel after the other.
 OPTIONS = {
     "interface": f"""
-        --data --limit -n --seed --skip-bad --system --revision {WHERE} --attn-implementation
-        --range-reads {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
+        --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}
+        --attn-implementation --range-reads {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED}
+        --verify {ALIGN}
     """,
     "layers": f"""
-        --data --batch-size -b --limit -n --seed --skip-bad --system --revision {WHERE}
+        --data --batch-size -b --workers --limit -n --seed --skip-bad --system --revision {WHERE}
         --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "embeddings": f"""

@@ -38,7 +38,7 @@ PUBLISHED = {
     "table2": {
         "llava-1.5-7b-hf": 5,
         "Qwen2.5-VL-7B-Instruct": 5 + 2,
-        "Kimi-VL-A3B-Instruct": 5,
+        "Kimi-VL-A3B-Instruct": 5 + 2,  # before the projector as patches, and merged
         "GLM-4.1V-9B-Thinking": 5,
     },
     "table3": {"Ovis2.5-9B": 4},

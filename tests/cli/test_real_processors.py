@@ -22,6 +22,7 @@ from normprobe.data.data_set import open_data
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,
+    MERGED_INPUT,
     NON_VISUAL,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
@@ -195,7 +196,7 @@ def test_no_chat_template_no_system_prompt(checkpoint: Checkpoint, run: Run) -> 
 
 
 def expected_stages(model_type: str) -> set[str]:
-    stages = set(STAGES)
+    stages = set(STAGES) - {MERGED_INPUT}
     if model_type != "ovis2":
         stages -= {VISUAL_EMBEDDING_TABLE}
     if model_type in WITHOUT_PROJECTOR:

@@ -81,7 +81,9 @@ class Ovis2_5(PreTrainedModel):
     def __init__(self, config):
         super().__init__(config)
         # Its folder is read while the model is built.
-        self.text_tokenizer = AutoTokenizer.from_pretrained(config.name_or_path)
+        self.text_tokenizer = AutoTokenizer.from_pretrained(
+            config.name_or_path, trust_remote_code=True
+        )
         self.llm = Qwen3ForCausalLM(config.llm_config)
         self.visual_tokenizer = VisualTokenizer(config)
         self.vte = VisualEmbedding(config.visual_vocab_size, config.hidden_size)
