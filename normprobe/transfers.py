@@ -29,7 +29,8 @@ def to_host(tensors: Sequence[Tensor]) -> Callable[[], Arrays]:
     Those of one device and dtype travel as one copy.
 
     Args:
-        tensors: of a dtype that NumPy knows. They may be changed once this returns.
+        tensors: bfloat16, which NumPy does not know, arrives as float32. They may be changed once
+            this returns.
 
     Returns:
         A function that waits for the copies, in whatever thread, and returns them as arrays, in the
@@ -48,7 +49,9 @@ def to_host(tensors: Sequence[Tensor]) -> Callable[[], Arrays]:
         arrays: dict[int, NDArray[Any]] = {}
         for indices, wait in started:
             ends = np.cumsum([shapes[index].numel() for index in indices])
-            for index, piece in zip(indices, np.split(wait().numpy(), ends[:-1]), strict=True):
+            flat = wait()
+            flat = flat.float() if flat.dtype is torch.bfloat16 else flat
+            for index, piece in zip(indices, np.split(flat.numpy(), ends[:-1]), strict=True):
                 arrays[index] = piece.reshape(shapes[index])
         return [arrays[index] for index in range(len(shapes))]
 

@@ -75,7 +75,7 @@ def load_processor(
             raise code_failure(error, f"the processor of {path_or_id}", written_for) from error
         raise NormprobeError(
             f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",
-            _remedy(error),
+            _remedy(error, path_or_id),
         ) from error
     refuse_huge_pictures(processor, path_or_id)
     return processor
@@ -90,9 +90,13 @@ def _folder_of(path_or_id: str, revision: str | None) -> str:
     return snapshot_download(path_or_id, revision=revision, allow_patterns=_SMALL_FILES)
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, path_or_id: str) -> str:
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
     from normprobe.code_failures import VISION, install
 
+    if isinstance(error, OSError) and HF_HUB_OFFLINE and not Path(path_or_id).is_dir():
+        return "Unset HF_HUB_OFFLINE to fetch its files, or pass a local folder."
     message = str(error).lower()
     if any(library in message for library in VISION):
         return install(VISION)

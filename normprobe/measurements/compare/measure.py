@@ -54,7 +54,7 @@ def open_runs(runs: Sequence[RunStore | Path]) -> list[RunStore]:
             )
         if run.record["status"] != COMPLETE:
             raise NormprobeError(
-                f"{_where(run)} is {run.record['status']}: it was interrupted",
+                f"{_where(run)} is not complete: it was interrupted",
                 "finish it with --resume, or leave it out",
             )
     for what, name in (("command", "runs of different commands"), ("schema_version", "tables")):

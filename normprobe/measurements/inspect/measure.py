@@ -17,6 +17,7 @@ from normprobe.model.find.structure import find_parts
 from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.checkpoint_files import weight_files_of
 from normprobe.model.load.plan import plan_loading
+from normprobe.model.load.weight_files import WeightFiles
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def inspected(
             unreadable.
     """
     model = build_on_meta(checkpoint)
-    compared = _compared(checkpoint, model, asked=weights)
+    files = weight_files_of(checkpoint)
+    compared = _compared(checkpoint, model, files, asked=weights)
     parts = find_parts(model, named=named)
     text_config = checkpoint.config.get_text_config(decoder=True)
     facts = {
@@ -64,16 +66,17 @@ def inspected(
     facts["weight files"] = compared
     if checkpoint.alignment is not None:
         facts["alignment norm"] = f"behind {checkpoint.alignment.after}"
-    stored = weights_table(checkpoint, model, parts) if weights else None
+    stored = weights_table(checkpoint, model, parts, files) if weights else None
     return Inspection(facts, parts_table(model, parts), stored)
 
 
-def _compared(checkpoint: Checkpoint, model: nn.Module, *, asked: bool) -> str:
+def _compared(checkpoint: Checkpoint, model: nn.Module, files: WeightFiles, *, asked: bool) -> str:
     """Compare names and shapes of the model's tensors with the headers of the weight files.
 
     Args:
         checkpoint: whose files are here, or on the hub.
         model: of ``build_on_meta``.
+        files: of ``weight_files_of``.
         asked: read the headers from the hub, too.
 
     Returns:
@@ -82,7 +85,6 @@ def _compared(checkpoint: Checkpoint, model: nn.Module, *, asked: bool) -> str:
     Raises:
         NormprobeError: they differ; or, if asked for, a header cannot be read.
     """
-    files = weight_files_of(checkpoint)
     if not asked:
         try:
             if not files.headers_are_here:

@@ -9,18 +9,21 @@ from torch import nn
 from normprobe.measurements import measurements
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
-from normprobe.model.load.checkpoint_files import weight_files_of
 from normprobe.model.load.plan import LoadPlan, plan_loading
 from normprobe.model.load.required_tensors import outside, unneeded
+from normprobe.model.load.weight_files import WeightFiles
 
 
-def weights_table(checkpoint: Checkpoint, model: nn.Module, parts: Parts) -> pd.DataFrame:
+def weights_table(
+    checkpoint: Checkpoint, model: nn.Module, parts: Parts, weights: WeightFiles
+) -> pd.DataFrame:
     """Parts and commands by the tensors they need, from the headers of the weight files alone.
 
     Args:
         checkpoint: of ``open_checkpoint``.
         model: of ``build_on_meta(checkpoint)``.
         parts: of ``find_parts(model)``.
+        weights: of ``weight_files_of``.
 
     Returns:
         One row a part, one a command, and one for the whole checkpoint: what, kind (part, command
@@ -31,7 +34,6 @@ def weights_table(checkpoint: Checkpoint, model: nn.Module, parts: Parts) -> pd.
     Raises:
         NormprobeError: a weight file is absent or unreadable, or a needed tensor is missing.
     """
-    weights = weight_files_of(checkpoint)
 
     def plan(without: frozenset[str]) -> LoadPlan:
         return plan_loading(checkpoint, model, without, weights=weights)

@@ -11,6 +11,7 @@ from normprobe import find_parts
 from normprobe.measurements.inspect.weights import weights_table
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.build import build_on_meta
+from normprobe.model.load.checkpoint_files import weight_files_of
 
 
 @pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "gemma3", "llama", "clip"])
@@ -20,7 +21,9 @@ def test_bytes_and_files_are_those_of_the_headers(model_type: str, tmp_path: Pat
     checkpoint = open_checkpoint(str(tmp_path))
     structure = build_on_meta(checkpoint)
     parts = find_parts(structure)
-    table = weights_table(checkpoint, structure, parts).set_index("what")
+    table = weights_table(checkpoint, structure, parts, weight_files_of(checkpoint)).set_index(
+        "what"
+    )
     stored = {
         key: (tensor.numel(), tensor.nbytes, file.name)
         for file in tmp_path.glob("*.safetensors")
