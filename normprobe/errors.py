@@ -2,6 +2,8 @@
 
 from normprobe.foreign_text import visible
 
+_LONGEST = 1500  # characters
+
 
 class NormprobeError(Exception):
     """A known failure.
@@ -10,12 +12,13 @@ class NormprobeError(Exception):
         problem: one line: what is wrong, with what was expected, what was received and where.
         remedy: one line: what to do about it, a command where there is one.
 
-    Both quote names from elsewhere: control characters in them are shown, not kept.
+    Both quote names from elsewhere: control characters in them are shown, not kept, and what is too
+    long for a terminal is cut.
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
-        self.problem = visible(problem)
-        self.remedy = visible(remedy)
+        self.problem = visible(problem)[:_LONGEST]
+        self.remedy = visible(remedy)[:_LONGEST]
         super().__init__(self.problem, self.remedy)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """Messages of other libraries in one line."""
 
-from normprobe.errors import first_line
+from normprobe.errors import NormprobeError, first_line
 
 
 def test_a_message_is_one_line_without_a_final_full_stop() -> None:
@@ -14,3 +14,8 @@ def test_a_long_message_is_cut() -> None:
 
 def test_without_a_message_the_class_is_named() -> None:
     assert first_line(AssertionError()) == "AssertionError"
+
+
+def test_a_line_fits_on_a_terminal():
+    error = NormprobeError("9" * 10_000, "9" * 10_000)
+    assert len(error.problem) == len(error.remedy) == 1500

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
-from normprobe.errors import first_line
+from normprobe.errors import NormprobeError, first_line
 from normprobe.inputs import own_ways, standard
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
 from normprobe.inputs.image_numbers import with_image_numbers
@@ -76,6 +76,12 @@ class InputBuilder:
         self._check_prompts(samples)
         try:
             return with_image_numbers(self._build(samples), samples, self._build)
+        except MemoryError as error:
+            raise NormprobeError(
+                f"There is no memory for the inputs of {', '.join(map(_described, samples))}: "
+                f"{first_line(error)}.",
+                "Check the sizes in the processor's files, or use a smaller --batch-size.",
+            ) from error
         except (ImportError, OSError, *REFUSALS) as error:
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
