@@ -18,6 +18,7 @@ from normprobe.model.alignment_settings import (
     config_settings,
 )
 from normprobe.model.config_checks import refuse_config
+from normprobe.model.config_file import read_config_file
 from normprobe.model.find.overrides import overrides_of
 from normprobe.model.find.vision_fields import vision_fields
 from normprobe.model.original_llava import refuse_original_llava
@@ -168,7 +169,7 @@ def open_checkpoint(
     except (NormprobeError, MemoryError):
         raise
     except Exception as error:  # a config class may do anything with fields of other types
-        settings = _settings(config_file)
+        settings = read_config_file(config_file)
         not_found = isinstance(error, OSError) and not Path(source).is_dir()
         if not_found or not (trust_remote_code and settings.get("auto_map")):
             raise _explained(error, model, revision, settings) from error
@@ -216,15 +217,6 @@ def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> N
                 "modules whose states would be measured",
                 "pass another model; this one cannot be measured",
             )
-
-
-def _settings(config_file: Path | None) -> dict[str, Any]:
-    """What stands in config.json; nothing where it cannot be read."""
-    try:
-        found = json.loads(config_file.read_text(encoding="utf-8")) if config_file else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _name_of(model: str) -> str:

@@ -5,12 +5,12 @@ transformers or in the repository. Read as a LLaVA of transformers they would be
 that is not there.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError
+from normprobe.model.config_file import read_config_file
 
 #: Fields that only configs of the original code have.
 _FIELDS = ("mm_vision_tower", "mm_projector_type")
@@ -44,7 +44,7 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     Raises:
         NormprobeError: it is one; the checkpoints of transformers that fit its size are named.
     """
-    config = _read(config_file)
+    config = read_config_file(config_file)
     fields = [name for name in _FIELDS if config.get(name)]
     if not fields or config.get("auto_map"):  # with its own code beside it, it may well run
         return
@@ -75,12 +75,3 @@ def _conversions(config: Mapping[str, Any]) -> list[str]:
         by_size = _LLAVA_1_5
     fitting = by_size.get(config.get("hidden_size"))
     return list(by_size.values()) if fitting is None else [fitting]
-
-
-def _read(config_file: Path | None) -> dict[str, Any]:
-    """The config as it stands in its file; empty where it cannot be read: others say so better."""
-    try:
-        found = json.loads(config_file.read_text(encoding="utf-8")) if config_file else {}
-    except (ValueError, OSError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -86,13 +86,13 @@ def collect(
     from accelerate.utils import gather_object
 
     state = PartialState()
-    if state.is_main_process:
-        _refuse_other_pictures(run, data)
-    left = set(data.ids) - run.sample_ids()
-    state.wait_for_everyone()  # every process has seen the same parts before one adds another
     share = state.process_index, state.num_processes
     alone = state.num_processes == 1  # otherwise another may be adding its first rows
     with run.discarded_on_failure() if alone else nullcontext():
+        if state.is_main_process:
+            _refuse_other_pictures(run, data)
+        left = set(data.ids) - run.sample_ids()
+        state.wait_for_everyone()  # every process has seen the same parts before one adds another
         _measure_share(run, model, data, left, share, builder, measurement, batch_size, workers)
     data.bad.add(gather_object(data.bad.skipped))
     state.wait_for_everyone()
@@ -113,11 +113,12 @@ def _refuse_other_pictures(run: RunStore, data: DataSet) -> None:
     Raises:
         NormprobeError: naming the sample.
     """
-    rows = run.rows()
+    rows = run.rows(["sample_id", "image_hash"])
     if rows.empty:
         return
-    measured = rows.drop_duplicates("sample_id").set_index("sample_id")["image_hash"]
-    known = [sample_id for sample_id in data.ids if sample_id in measured.index]
+    pictured = rows.dropna().drop_duplicates("sample_id")
+    measured = dict(zip(pictured["sample_id"], pictured["image_hash"], strict=True))
+    known = [sample_id for sample_id in data.ids if sample_id in measured]
     samples = data.subset(known, BadRows(skip=True))
     for sample in progress(samples, total=len(known), what="pictures", shown=True):
         if sample.image_hash != measured[sample.id]:

@@ -297,6 +297,16 @@ def test_resuming_nothing_begins(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out/interface.csv").is_file()
 
 
+def test_samples_without_a_picture_are_gone_on_with(run: Run, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    lines = [{"id": 1, "prompt": "What?", "image": "a.png"}, {"id": 2, "prompt": "Say a word."}]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ["layers", "--data", "own.jsonl", "-o", "out"]
+    assert run(*command).exit_code == 0
+    result = run(*command, "--resume")
+    assert result.exit_code == 0, result.output
+
+
 def test_an_adapter_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     assert run("align", "-n", "1", "-o", "adapter").exit_code == 0
     command = ["interface", "./adapter", "-n", "1", "-o", "out"]
