@@ -10,7 +10,6 @@ import torch
 from support.remote_code import plain_model
 
 from normprobe import NormprobeError
-from normprobe.data.data_set import open_data
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.processor import load_processor
@@ -40,11 +39,6 @@ def checkpoint(folder):
 def builder(folder, checkpoint):
     processor = load_processor(str(folder), trust_remote_code=True, load=FILE.load_processor)
     return InputBuilder(processor, None, "deepseek_vl_v2", True, FILE)
-
-
-@pytest.fixture(scope="module")
-def samples():
-    return list(open_data("sample", limit=2))
 
 
 def test_the_processor_is_that_of_the_package(builder):

@@ -14,7 +14,6 @@ from support.capture import replaced_forward
 from support.remote_code.expected import PARTS
 from support.remote_code.opened import opened
 
-from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs import families
 from normprobe.inputs.families import MODULES, family_file
@@ -23,12 +22,6 @@ from normprobe.schema import MASKS
 
 every_family = pytest.mark.parametrize("family", PARTS)
 every_own_way = pytest.mark.parametrize("family", [name for name in MODULES if name in PARTS])
-
-
-@pytest.fixture(scope="module")
-def samples():
-    """Two questions of different length."""
-    return list(open_data("sample", limit=2))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 from support.remote_code.expected import PARTS
 
 from normprobe import Probe
-from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
@@ -28,11 +27,6 @@ def folder(repository):
 def builder(folder):
     processor = load_processor(folder, trust_remote_code=True)
     return InputBuilder(processor, None, "minicpmv", True, family_file("minicpmv"))
-
-
-@pytest.fixture(scope="module")
-def samples():
-    return list(open_data("sample", limit=2))
 
 
 def text_of(builder, inputs):

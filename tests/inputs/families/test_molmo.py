@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from normprobe import Probe
 from normprobe.data.bad_rows import RefusedSample
-from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
@@ -25,11 +24,6 @@ def folder(repository):
 def builder(folder):
     processor = load_processor(folder, trust_remote_code=True)
     return InputBuilder(processor, None, "molmo", True, family_file("molmo"))
-
-
-@pytest.fixture(scope="module")
-def samples():
-    return list(open_data("sample", limit=2))
 
 
 def test_it_pads_on_the_right(builder, samples):

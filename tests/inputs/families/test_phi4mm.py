@@ -9,7 +9,6 @@ from support.capture import replaced_forward
 from support.remote_code.opened import opened
 
 from normprobe import NormprobeError, probe_layers
-from normprobe.data.data_set import open_data
 from normprobe.inputs.families import phi4mm
 from normprobe.schema import MASKS
 
@@ -17,11 +16,6 @@ from normprobe.schema import MASKS
 @pytest.fixture(scope="module")
 def builder(repository):
     return opened(repository("phi4mm"))
-
-
-@pytest.fixture(scope="module")
-def samples():
-    return list(open_data("sample", limit=2))
 
 
 def test_images_decide_the_weights(builder, samples):
