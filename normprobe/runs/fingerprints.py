@@ -3,6 +3,8 @@
 from hashlib import sha256
 from pathlib import Path
 
+from normprobe.runs.run_folder import RECORD
+
 #: Bytes that are read of a file at most: in blocks, evenly over its length, both ends included.
 _BLOCK, _BLOCKS = 1 << 16, 64
 
@@ -17,7 +19,8 @@ def fingerprints(*sources: str) -> dict[str, str]:
         sources: files, folders or hub ids.
 
     Returns:
-        By the number of the source and the path in it. Hidden files are left out.
+        By the number of the source and the path in it. Hidden files are left out, and run folders:
+        a run may be kept below the model that it measures.
     """
     return {
         f"{number}:{file.relative_to(source) if Path(source).is_dir() else file.name}": _of(file)
@@ -27,15 +30,15 @@ def fingerprints(*sources: str) -> dict[str, str]:
 
 
 def _files(source: Path) -> list[Path]:
-    below = sorted(source.rglob("*")) if source.is_dir() else [source]
+    if not source.is_dir():
+        return [source] if source.is_file() else []
+    below = [file for file in sorted(source.rglob("*")) if file.is_file()]
+    runs = {file.parent for file in below if file.name == RECORD}
     return [
         file
         for file in below
-        if file.is_file()
-        and not any(
-            part.startswith((".", "__pycache__"))
-            for part in (file.relative_to(source).parts if file != source else ())
-        )
+        if not any(part.startswith((".", "__pycache__")) for part in file.relative_to(source).parts)
+        and runs.isdisjoint(file.parents)
     ]
 
 

@@ -297,6 +297,14 @@ def test_resuming_nothing_begins(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out/interface.csv").is_file()
 
 
+def test_a_run_may_lie_below_its_model(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(SPECIMEN_DIR, tmp_path / "model")
+    command = ["interface", "./model", "-n", "1", "-o", "model/out"]
+    assert run(*command).exit_code == 0
+    result = run(*command, "--resume")
+    assert result.exit_code == 0, result.output
+
+
 def test_samples_without_a_picture_are_gone_on_with(run: Run, tmp_path: Path) -> None:
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
     lines = [{"id": 1, "prompt": "What?", "image": "a.png"}, {"id": 2, "prompt": "Say a word."}]
