@@ -1,11 +1,7 @@
 """``NormProbeCallback`` in the Trainer: numbers, loggers, and that training is untouched."""
 
 import json
-import os
 import random
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import pytest
 import torch
 from support.agreement import assert_agrees
 from support.cases import make_case
+from support.commands import torchrun
 from support.expected_parts import PARTS
 from support.reference import layers_table
 from support.tiny_inputs import SPECIAL_IDS, collate, tiny_inputs, tiny_samples
@@ -191,11 +188,10 @@ def test_an_impossible_interval_is_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_without_it_and_one_writes(tmp_path: Path) -> None:
+def test_two_processes_train_as_without_it_and_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under DistributedDataParallel, started as a user does."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     script = tmp_path / "script.py"
     script.write_text(
         "import sys; from pathlib import Path; import torch; from test_callback import trained\n"
@@ -205,15 +201,10 @@ def test_two_processes_train_as_without_it_and_one_writes(tmp_path: Path) -> Non
         "torch.save((model.state_dict(), log), f'{sys.argv[1]}-{rank}.pt')\n"
     )
     tests = Path(__file__).parent
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
     for name in ("plain", "watched"):
-        subprocess.run(
-            [*launch, f"--master_port={port}", str(script), name],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": f"{tests}:{tests.parent}"},
-            check=True,
-            capture_output=True,
-        )
+        done = torchrun(tmp_path, str(script), name)
+        assert done.returncode == 0, done.stderr
     plain, _ = torch.load(tmp_path / "plain-0.pt")
     for rank in (0, 1):
         watched, log = torch.load(tmp_path / f"watched-{rank}.pt")

@@ -19,8 +19,8 @@ def fingerprints(*sources: str) -> dict[str, str]:
         sources: files, folders or hub ids.
 
     Returns:
-        By the number of the source and the path in it. Hidden files are left out, and run folders:
-        a run may be kept below the model that it measures.
+        By the number of the source and the path in it. Hidden files are left out, and run folders
+        below it: a run may be kept below the model that it measures.
     """
     return {
         f"{number}:{file.relative_to(source) if Path(source).is_dir() else file.name}": _of(file)
@@ -33,7 +33,7 @@ def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source] if source.is_file() else []
     below = [file for file in sorted(source.rglob("*")) if file.is_file()]
-    runs = {file.parent for file in below if file.name == RECORD}
+    runs = {file.parent for file in below if file.name == RECORD} - {source}
     return [
         file
         for file in below

@@ -1,10 +1,6 @@
 """Two processes on one machine, as ``torchrun`` starts them."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +8,14 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_same_bytes, assert_same_tables
-from support.commands import Ended, Forked
+from support.commands import Ended, Forked, torchrun
 from typer.testing import Result
 
 Run = Callable[..., Result]
 Start = Callable[..., Forked]
 Measured = Callable[..., Path]
+
+NORMPROBE = ("-m", "normprobe")
 
 
 @pytest.fixture
@@ -25,10 +23,9 @@ def two_forks(start: Start) -> Callable[..., Ended]:
     """Start two processes with the environment that ``torchrun`` gives them."""
 
     def run(*arguments: str) -> Ended:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is open: no port can be lost
         sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         ranks = ({"RANK": rank, "LOCAL_RANK": rank} for rank in "01")
         forks = [start(*arguments, **meeting, **sizes, **rank) for rank in ranks]
@@ -40,21 +37,7 @@ def two_forks(start: Start) -> Callable[..., Ended]:
 
 @pytest.fixture
 def two_processes(tmp_path: Path) -> Callable[..., Ended]:
-    return lambda *arguments: torchrun(tmp_path, *arguments)
-
-
-def torchrun(folder: Path, *arguments: str) -> Ended:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*launcher, "-m", "normprobe", *arguments],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return lambda *arguments: torchrun(tmp_path, *NORMPROBE, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +61,7 @@ def test_two_processes_give_the_table_of_one(
 def test_processes_meet_where_auto_means_the_cpu(run: Run, tmp_path: Path) -> None:
     """Each aligns its own copy of the model, on the same prompts."""
     layers = ["layers", "-n", "3", "--align", "--align-target", "prompt"]
-    done = torchrun(tmp_path, *layers, "-q", "-o", "two")
+    done = torchrun(tmp_path, *NORMPROBE, *layers, "-q", "-o", "two")
     assert done.returncode == 0, done.stderr
     assert run(*layers, "-o", "one").exit_code == 0
     assert_same_tables(tmp_path / "two", tmp_path / "one")
@@ -87,7 +70,7 @@ def test_processes_meet_where_auto_means_the_cpu(run: Run, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_more_processes_than_samples(run: Run, tmp_path: Path) -> None:
     layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "1"]
-    done = torchrun(tmp_path, *layers, "-o", "two")
+    done = torchrun(tmp_path, *NORMPROBE, *layers, "-o", "two")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Decoder layers") == 1
     assert done.stderr.count("reads 1 of 1 weight file") == 1
@@ -99,7 +82,7 @@ def test_more_processes_than_samples(run: Run, tmp_path: Path) -> None:
 def test_a_failure_of_the_main_process_ends_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("mine")
-    done = torchrun(tmp_path, "layers", "-n", "2", "--device", "cpu", "-o", "out")
+    done = torchrun(tmp_path, *NORMPROBE, "layers", "-n", "2", "--device", "cpu", "-o", "out")
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.count("error: out exists") == 1
