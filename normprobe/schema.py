@@ -5,7 +5,7 @@ a group-by over sample rows. Renaming anything here changes files that users kee
 ``SCHEMA_VERSION`` with it.
 """
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # --- token groups -------------------------------------------------------------------------------
 VISUAL = "visual"  # rows that come from pixels
@@ -62,15 +62,29 @@ BASE = "base"
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")
 
 #: Of which metrics layers.csv holds a group's mean over that of the text tokens, and where.
-RATIOS_TO_TEXT = {"norm": "norm_ratio_to_text", "angle": "angle_ratio_to_text"}
+RATIOS_TO_TEXT = {
+    "norm": "norm_ratio_to_text",
+    "angle": "angle_ratio_to_text",
+    "attention_input_norm": "attention_input_ratio_to_text",
+}
 
 #: Norm of what was added to a state between two layers: DeepStack, gated cross-attention.
 INJECTION = "injection_norm"
 
-#: One value a sample and layer: of a group, and of the (visual, text) pair.
-POOLED_METRIC = "pooled_cosine"
+#: Norm of what attention reads: x behind the layer's input norm; x itself where there is none.
+ATTENTION_INPUT = "attention_input_norm"
+
+#: Metrics of a token that are kept without quantiles.
+OTHER_TOKEN_METRICS = (INJECTION, ATTENTION_INPUT)
+
+#: One value a sample, layer and group; the second of visual and of text tokens alone.
+SAMPLE_METRICS = ("pooled_cosine", "within_modal_cosine")
+
+#: One value a sample and layer, of its (visual, text) pairs.
 PAIR_METRICS = (
     "cross_modal_cosine",
+    "centered_cross_modal_cosine",
+    "attention_input_cosine",
     "visual_turn_to_text",
     "text_turn_to_visual",
     "turn_to_turn",

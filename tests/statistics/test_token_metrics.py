@@ -4,17 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, TOKEN_METRICS, VISUAL
-from normprobe.statistics.token_metrics import (
-    POOLED_GROUPS,
-    cross_modal_cosine,
-    group_masks,
-    pooled_metrics,
-    token_metrics,
-    token_norms,
-)
-
-CODES = {group: code for code, group in enumerate(TOKEN_GROUPS)}
+from normprobe.schema import TOKEN_METRICS
+from normprobe.statistics.token_metrics import token_metrics, token_norms
 
 
 def states(scale: float = 1.0, step: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +36,7 @@ def expected_metrics(x: torch.Tensor, h: torch.Tensor) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(("scale", "step"), [(1.0, 1.0), (1000.0, 0.5), (0.01, 10.0)])
 def test_token_metrics_agree_with_numpy(dtype: torch.dtype, scale: float, step: float) -> None:
     x, h = (state.to(dtype) for state in states(scale, step))
-    metrics, _ = token_metrics(x, h)
+    metrics = token_metrics(x, h).metrics
     expected = expected_metrics(x.float(), h.float())
     for name, measured in zip(TOKEN_METRICS, metrics.numpy(), strict=True):
         np.testing.assert_allclose(measured, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
@@ -58,7 +49,7 @@ def test_an_update_almost_along_the_state_keeps_its_direction() -> None:
     h = x.clone()
     h[..., 0] += 10.0
     h[..., 1] += 0.001
-    metrics, perpendicular = token_metrics(x, h)
+    metrics, perpendicular, _ = token_metrics(x, h)
     assert token_norms(perpendicular).item() == pytest.approx(0.001, rel=1e-4)
     assert metrics[2].item() == pytest.approx(np.arctan2(0.001, 110.0), rel=1e-4)
 
@@ -70,70 +61,11 @@ def test_norms_of_half_precision_states_do_not_overflow() -> None:
 
 def test_a_layer_that_changes_nothing_turns_nothing() -> None:
     x, _ = states()
-    metrics, _ = token_metrics(x, x.clone())
+    metrics = token_metrics(x, x.clone()).metrics
     named = dict(zip(TOKEN_METRICS, metrics, strict=True))
     assert named["angle"].max() == 0
     assert named["update_norm"].max() == 0
     torch.testing.assert_close(named["cosine"], torch.ones(2, 7))
-
-
-def groups() -> torch.Tensor:
-    codes = torch.full((2, 7), CODES[TEXT], dtype=torch.int8)
-    codes[:, :3] = CODES[VISUAL]
-    codes[:, 3] = CODES[SPECIAL]
-    codes[1, 6] = PADDING
-    return codes
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
-def test_pooled_metrics_agree_with_all_pairs() -> None:
-    x, h = states()
-    codes = groups()
-    _, perpendicular = token_metrics(x, h)
-    pooled = pooled_metrics(x, h, perpendicular, group_masks(codes)).numpy()
-    for sample in range(2):
-        a, b = x[sample].double().numpy(), h[sample].double().numpy()
-        turn = perpendicular[sample].double().numpy()
-        masks = {g: (codes[sample] == c).numpy() for g, c in CODES.items()}
-        masks["non_visual"] = masks[TEXT] | masks[SPECIAL]
-        for place, group in enumerate(POOLED_GROUPS):
-            chosen = masks[group]
-            if not chosen.any():
-                assert np.isnan(pooled[sample, place])
-                continue
-            expected = unit(a[chosen].mean(0)) @ unit(b[chosen].mean(0))
-            assert pooled[sample, place] == pytest.approx(expected, abs=1e-5), group
-        v, t = masks[VISUAL], masks[TEXT]
-        pairs = [
-            (unit(b[v]) @ unit(b[t]).T).mean(),
-            (unit(turn[v]) @ unit(a[t]).T).mean(),
-            (unit(turn[t]) @ unit(a[v]).T).mean(),
-            (unit(turn[v]) @ unit(turn[t]).T).mean(),
-        ]
-        np.testing.assert_allclose(pooled[sample, -4:], pairs, atol=1e-5)
-    crossed = cross_modal_cosine(h, group_masks(codes)).numpy()
-    np.testing.assert_allclose(crossed, pooled[:, -4], atol=1e-6)
-
-
-def test_padding_and_overflowed_rows_do_not_reach_the_pooled_metrics() -> None:
-    x, h = states()
-    codes = groups()
-    masks = group_masks(codes)
-    _, turn = token_metrics(x, h)
-    clean = pooled_metrics(x, h, turn, masks)
-    h[1, 6] = float("nan")  # padding
-    _, turn = token_metrics(x, h)
-    torch.testing.assert_close(pooled_metrics(x, h, turn, masks), clean, equal_nan=True)
-    h[0, 0] = float("inf")  # one visual token of sample 0
-    _, turn = token_metrics(x, h)
-    visual = POOLED_GROUPS.index(VISUAL)
-    rest = [place for place in range(len(POOLED_GROUPS)) if place != visual]
-    dirty = pooled_metrics(x, h, turn, masks)
-    torch.testing.assert_close(dirty[:, rest], clean[:, rest], equal_nan=True)
-    assert torch.isfinite(dirty[0, visual])
 
 
 # --- states whose squares overflow float32 -----------------------------------------------------
@@ -147,39 +79,26 @@ def test_large_states_are_measured_as_small_ones_are(dtype: torch.dtype, scale: 
     np.testing.assert_allclose(
         token_norms(x), np.linalg.norm(x.double(), axis=-1), rtol=1e-6, err_msg="norms"
     )
-    metrics, perpendicular = token_metrics(x, h)
+    metrics, perpendicular, turned = token_metrics(x, h)
     expected = expected_metrics(x.float(), h.float())
     for name, measured in zip(TOKEN_METRICS, metrics.numpy(), strict=True):
         np.testing.assert_allclose(measured, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
-    assert torch.isfinite(perpendicular).all()
+    across = np.linalg.norm(perpendicular.double(), axis=-1)
+    np.testing.assert_allclose(turned, across, rtol=1e-5)
 
 
 def test_a_large_state_does_not_change_the_last_bit_of_another() -> None:
     x, h = states(3.0)
-    alone, _ = token_metrics(x, h)
+    alone = token_metrics(x, h).metrics
     x[0, 0] *= 1e36
-    beside, _ = token_metrics(x, h)
+    beside = token_metrics(x, h).metrics
     np.testing.assert_array_equal(beside[:, 1], alone[:, 1])
     np.testing.assert_array_equal(beside[:, 0, 1:], alone[:, 0, 1:])
-
-
-def test_large_states_have_the_pooled_cosines_of_the_same_states_smaller() -> None:
-    x, h = states()
-    groups = torch.tensor([[CODES[VISUAL]] * 4 + [CODES[TEXT]] * 3] * 2)
-    masks = group_masks(groups)
-    small, large = (
-        pooled_metrics(a, b, token_metrics(a, b)[1], masks)
-        for a, b in ((x, h), (x * 1e36, h * 1e36))
-    )
-    np.testing.assert_allclose(large, small, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        cross_modal_cosine(x * 1e36, masks), cross_modal_cosine(x, masks), rtol=1e-4
-    )
 
 
 def test_a_state_that_is_not_finite_has_no_number() -> None:
     x, h = states()
     h[0, 0, 3], h[0, 1, 3] = torch.inf, torch.nan
-    metrics, _ = token_metrics(x, h)
+    metrics = token_metrics(x, h).metrics
     assert not torch.isfinite(metrics[0, 0, :2]).any()
     assert torch.isfinite(metrics[:, 0, 2:]).all()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -21,10 +22,14 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Layer:
-    """What one decoder layer took and returned, ``[batch, sequence, width]``."""
+    """What one decoder layer took and returned, ``[batch, sequence, width]``.
+
+    ``attended`` is what its attention took; None where the layer has none by that name.
+    """
 
     entered: Array
     left: Array
+    attended: Array | None = None
 
 
 @dataclass
@@ -71,16 +76,25 @@ def capture(
         if parts.decoder_layers is not None:
             for layer in model.get_submodule(parts.decoder_layers):
                 calls.append([])
-                stack.enter_context(replaced_forward(layer, _see_layer(calls[-1])))
+                attended: list[Array] = []
+                for name, child in layer.named_children():
+                    if name in ("self_attn", "self_attention", "attention", "cross_attn"):
+                        see_attended = partial(_see_attended, attended)
+                        stack.enter_context(replaced_forward(child, see_attended))
+                stack.enter_context(replaced_forward(layer, _see_layer(calls[-1], attended)))
         (run or model)(**inputs)
     states.layers = [call for (call,) in calls]
     return states
 
 
-def _see_layer(calls: list[Layer]) -> Callable[[Array, Any], None]:
+def _see_attended(attended: list[Array], entered: Array, _: Any) -> None:
+    attended.append(entered)
+
+
+def _see_layer(calls: list[Layer], attended: list[Array]) -> Callable[[Array, Any], None]:
     def see(entered: Array, output: Any) -> None:
         left = output[0] if isinstance(output, tuple) else output
-        calls.append(Layer(entered, to_numpy(left)))
+        calls.append(Layer(entered, to_numpy(left), attended[0] if attended else None))
 
     return see
 

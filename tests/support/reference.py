@@ -8,6 +8,7 @@ quantiles from sorted values.
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,9 +105,11 @@ def token_metrics(layer: Layer) -> dict[str, Array]:
 
 
 def pooled_cosine(layer: Layer, chosen: NDArray[np.bool_]) -> float:
-    """Cosine of the mean vectors of some tokens, those with finite states, before and after."""
-    finite = np.isfinite(layer.entered).all(axis=-1) & np.isfinite(layer.left).all(axis=-1)
-    before, after = (state[chosen & finite].mean(axis=0) for state in (layer.entered, layer.left))
+    """Cosine of the mean vectors of some tokens, the finite ones of each state."""
+    before, after = (
+        state[chosen & np.isfinite(state).all(axis=-1)].mean(axis=0)
+        for state in (layer.entered, layer.left)
+    )
     return float(dot(unit(before), unit(after)))
 
 
@@ -123,6 +126,20 @@ def turn_with(layer: Layer, turning: NDArray[np.bool_], other: NDArray[np.bool_]
         for chosen in (turning, other)
     ]
     return float(turns[0] @ turns[1])
+
+
+def within_modal_cosine(tokens: Array) -> float:
+    """The mean of the cosines of all pairs of different tokens, each pair formed."""
+    if len(tokens) < 2:
+        return np.nan
+    pairs = combinations(unit(tokens), 2)
+    return float(np.mean([dot(a, b) for a, b in pairs]))
+
+
+def centered_cross_modal_cosine(visual: Array, text: Array) -> float:
+    """As ``cross_modal_cosine``, of unit vectors less the mean of both modalities' means."""
+    common = (unit(visual).mean(axis=0) + unit(text).mean(axis=0)) / 2
+    return cross_modal_cosine(unit(visual) - common, unit(text) - common)
 
 
 def cross_modal_cosine(visual: Array, text: Array) -> float:
@@ -157,10 +174,14 @@ def observe_layers(states: States, groups: Groups) -> Observations:
             layer = _layer_of_sample(states, number, sample)
             metrics = token_metrics(layer) if number else {"norm": norm(layer.left)}
             finite = np.isfinite(list(metrics.values())).all(axis=0)
+            if number and layer.attended is not None:
+                metrics[schema.ATTENTION_INPUT] = norm(layer.attended)
             for group, chosen in members(sample_groups).items():
                 used = chosen & finite
                 of_tokens = {name: values[used] for name, values in metrics.items()}
-                of_sample = {schema.POOLED_METRIC: pooled_cosine(layer, chosen)} if number else {}
+                of_sample = (
+                    {schema.SAMPLE_METRICS[0]: pooled_cosine(layer, chosen)} if number else {}
+                )
                 observations[number, group].append(
                     Observation(
                         of_tokens, of_sample, (chosen & ~finite).sum(), layer.left.shape[-1]
@@ -177,9 +198,12 @@ def observe_pairs(states: States, groups: Groups) -> dict[int, dict[str, list[fl
         for sample, sample_groups in enumerate(groups):
             layer = _layer_of_sample(states, number, sample)
             visual, text = sample_groups == schema.VISUAL, sample_groups == schema.TEXT
-            metrics["cross_modal_cosine"].append(
-                cross_modal_cosine(layer.left[visual], layer.left[text])
-            )
+            crossed = layer.left[visual], layer.left[text]
+            metrics["cross_modal_cosine"].append(cross_modal_cosine(*crossed))
+            metrics["centered_cross_modal_cosine"].append(centered_cross_modal_cosine(*crossed))
+            if number and layer.attended is not None:
+                attended = layer.attended[visual], layer.attended[text]
+                metrics["attention_input_cosine"].append(cross_modal_cosine(*attended))
             if number:
                 metrics["visual_turn_to_text"].append(turn_towards(layer, visual, text))
                 metrics["text_turn_to_visual"].append(turn_towards(layer, text, visual))
@@ -193,7 +217,8 @@ def _layer_of_sample(states: States, number: int, sample: int) -> Layer:
         entered = states.layers[0].entered[sample]
         return Layer(entered, entered)
     layer = states.layers[number - 1]
-    return Layer(layer.entered[sample], layer.left[sample])
+    attended = None if layer.attended is None else layer.attended[sample]
+    return Layer(layer.entered[sample], layer.left[sample], attended)
 
 
 def merged(several: Iterable[Observations]) -> Observations:

@@ -3,7 +3,13 @@
 import numpy as np
 import pandas as pd
 
-from normprobe.schema import INJECTION, RATIOS_TO_TEXT, TEXT, TOKEN_METRICS
+from normprobe.schema import (
+    OTHER_TOKEN_METRICS,
+    RATIOS_TO_TEXT,
+    SAMPLE_METRICS,
+    TEXT,
+    TOKEN_METRICS,
+)
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 _BY_LAYER = ["layer", "group", "hidden_size"]
@@ -21,10 +27,11 @@ def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """
     resampled = Resampled(table, rows, _BY_LAYER)
     draws = {}
-    for metric in (*TOKEN_METRICS, INJECTION):
+    for metric in (*TOKEN_METRICS, *OTHER_TOKEN_METRICS):
         draws[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
         draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
-    draws["pooled_cosine_mean"] = resampled.means("pooled_cosine", by_tokens=False)
+    for metric in SAMPLE_METRICS:
+        draws[f"{metric}_mean"] = resampled.means(metric, by_tokens=False)
     draws["rms_mean"] = draws["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
     text = table[table["group"] == TEXT].drop_duplicates("layer")
     place_of_text = dict(zip(text["layer"], text.index, strict=True))

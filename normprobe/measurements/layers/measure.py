@@ -8,7 +8,7 @@ waits for it where the rows are made, and not before.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,23 +17,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
-from normprobe.hooks import attached, observing, on_input, on_output, run_until
+from normprobe.hooks import attached, observing, on_call, on_input, on_output, run_until
 from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.table import layers_table
+from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM, norms_of
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.tracing.find_or_trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
+    ATTENTION_INPUT,
     IMAGE,
     IMAGE_NUMBERS,
     INJECTION,
     NON_VISUAL,
+    OTHER_TOKEN_METRICS,
     PADDING,
     PAIR,
     PAIR_METRICS,
-    POOLED_METRIC,
+    SAMPLE_METRICS,
     SPECIAL,
     TEXT,
     TOKEN_GROUPS,
@@ -41,16 +44,29 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.co_moments import co_moments
-from normprobe.statistics.sample_statistics import statistics_by_layer, statistics_of
-from normprobe.statistics.token_metrics import (
+from normprobe.statistics.directions import (
+    MODALITIES,
     POOLED_GROUPS,
+    Directions,
+    centered_cross_modal_cosine,
     cross_modal_cosine,
+    directions,
     group_masks,
-    pooled_metrics,
-    token_metrics,
-    token_norms,
+    pooled_cosine,
+    turn_cosines,
+    within_modal_cosine,
 )
+from normprobe.statistics.sample_statistics import statistics_by_layer, statistics_of
+from normprobe.statistics.token_metrics import token_metrics, token_norms
 from normprobe.transfers import to_host
+
+#: What is kept of a token, and of a sample: a metric and the group that it is of, if of one.
+_TOKEN_NUMBERS = (*TOKEN_METRICS, *OTHER_TOKEN_METRICS)
+_SAMPLE_NUMBERS = [
+    *((SAMPLE_METRICS[0], group) for group in POOLED_GROUPS),
+    *((SAMPLE_METRICS[1], group) for group in MODALITIES),
+    *((name, "") for name in PAIR_METRICS),
+]
 
 
 def probe_layers(
@@ -92,7 +108,7 @@ class Seen:
     hidden_size: int
     dtype: str
     layers: list[int]  # from 1 on
-    # Groups, both metrics of layer 0, then of every layer metrics, injection and pooled metrics.
+    # Groups; then of layer 0 and of every other what ``_LayerReader`` keeps of tokens and samples.
     arrived: Callable[[], list[NDArray[Any]]]
     attended: StageNorms | None  # of the states that text attends to
 
@@ -117,6 +133,7 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
         handles.extend(stages.handles())
     for number, layer in enumerate(layers, start=1):
         handles.append(on_input(layer, partial(reader.read_input, number)))
+        handles.extend(on_call(norm, reader.read_norm) for norm in norms_of(layer))
         handles.append(on_output(layer, partial(reader.read_output, number)))
     with observing(model.model), attached(*handles):
         run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
@@ -145,98 +162,169 @@ def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     return found
 
 
+class _State(NamedTuple):
+    """A state between two layers, and what is known of it."""
+
+    tensor: Tensor  # as the model passes it on
+    norms: Tensor  # [batch, seq]
+    directions: Directions
+
+
 class _LayerReader:
-    """Keeps a few numbers a token and layer on the device while the forward runs."""
+    """Keeps a few numbers a token, and a few a sample, of each layer while the forward runs.
+
+    Attributes:
+        tokens: by layer ``[TOKEN_METRICS and OTHER_TOKEN_METRICS, batch, seq]``, on the device.
+        samples: by layer ``[batch, _SAMPLE_NUMBERS]``, on the device.
+    """
 
     def __init__(self, batch: MeasuredBatch) -> None:
         self.groups = batch.prompt_groups
         self.hidden_size = 0
         self.dtype = torch.float32
-        self.metrics: dict[int, Tensor] = {}  # [metrics, batch, seq]
-        self.pooled: dict[int, Tensor] = {}  # [batch, pooled groups + pair metrics]
-        self.injection: dict[int, Tensor] = {}  # [batch, seq]
+        self.tokens: dict[int, Tensor] = {}
+        self.samples: dict[int, Tensor] = {}
         self._batch = batch
         self._read = batch.model.read_stream
-        self._input: Tensor | None = None
-        self._last_output: Tensor | None = None
+        self._injection: Tensor | None = None
+        self._entered: _State | None = None
+        self._left: _State | None = None
         self._version = 0
+        self._attended: tuple[Tensor, Tensor] | None = None  # its norms, and its cosine
 
-    def read_decoder_input(self, state: Tensor) -> None:
-        x = self._read(state)
+    def read_decoder_input(self, tensor: Tensor) -> None:
+        x = self._read(tensor)
         self.hidden_size, self.dtype = x.shape[-1], x.dtype
         self.groups = self._batch.groups_at(x)
         self.masks = group_masks(self.groups)
-        self.metrics[0] = token_norms(x).unsqueeze(0)
-        self.pooled[0] = cross_modal_cosine(x, self.masks).unsqueeze(-1)
-        self.injection[0] = torch.zeros_like(self.metrics[0][0])
+        self._left = state = self._state(tensor, x)
+        unknown = torch.full_like(state.norms, torch.nan)
+        self.tokens[0] = torch.stack([state.norms, *[unknown] * (len(_TOKEN_NUMBERS) - 1)])
+        empty = state.norms.new_full((len(x), 1), torch.nan)
+        self.samples[0] = torch.cat(
+            [
+                empty.expand(-1, len(POOLED_GROUPS)),
+                within_modal_cosine(state.directions),
+                *self._crossed(state, x),
+                empty.expand(-1, 4),
+            ],
+            dim=1,
+        )
 
-    def read_input(self, number: int, state: Tensor) -> None:
-        before, self._last_output = self._last_output, None
-        self._input, self._version = state, state._version
+    def read_input(self, number: int, tensor: Tensor) -> None:
+        before, self._left, self._attended = self._left, None, None
+        assert before is not None
         # Mostly the state is the very tensor that the layer before returned. DeepStack adds visual
         # features to it, cross-attention between the layers changes the text.
-        if before is None or before is state:
-            self.injection[number] = torch.zeros_like(self.injection[0])
+        if before.tensor is tensor:
+            self._entered = before
+            self._injection = torch.zeros_like(before.norms)
         else:
-            change = self._read(state).float() - self._read(before).to(state.device).float()
-            self.injection[number] = token_norms(change)
+            x = self._read(tensor).float()
+            self._entered = self._state(tensor, x)
+            change = x - self._read(before.tensor).to(tensor.device).float()
+            self._injection = token_norms(change)
+        self._version = tensor._version
+
+    def read_norm(self, tensor: Tensor, normed: Tensor, _: object) -> None:
+        """A norm has run. The first that reads what enters the layer opens its attention."""
+        entered = self._entered
+        if entered is None or self._attended is not None:
+            return
+        if tensor.data_ptr() == entered.tensor.data_ptr() and tensor.shape == entered.tensor.shape:
+            norms = token_norms(normed)
+            read = directions(normed, norms, self.masks.to(normed.device))
+            self._attended = norms, cross_modal_cosine(read)
 
     def read_output(self, number: int, output: Tensor) -> None:
-        state, self._input = self._input, None
-        assert state is not None
-        if state._version != self._version:
+        entered, self._entered = self._entered, None
+        assert entered is not None and self._injection is not None
+        if entered.tensor._version != self._version:
             raise NormprobeError(
                 f"decoder layer {number} overwrites its input in place, so its update is lost",
                 "open an issue with the model type",
             )
-        self._last_output = output
+        norms, cosine = self._attention_input(entered)
         # Under accelerate dispatch neighbouring layers live on different devices.
-        x, h = self._read(state).to(output.device).float(), self._read(output).float()
-        metrics, perpendicular = token_metrics(x, h)
-        self.metrics[number] = metrics
-        self.pooled[number] = pooled_metrics(x, h, perpendicular, self.masks.to(h.device))
+        x, h = self._read(entered.tensor).to(output.device).float(), self._read(output).float()
+        before, injection, norms = (
+            part.to(h.device) for part in (entered.norms, self._injection, norms)
+        )
+        self._left = left = self._state(output, h)
+        moved = token_metrics(x, h, before)
+        masks, directions_before = self.masks.to(h.device), entered.directions.to(h.device)
+        self.tokens[number] = torch.cat([moved.metrics, torch.stack([injection, norms])])
+        self.samples[number] = torch.cat(
+            [
+                pooled_cosine(directions_before, left.directions),
+                within_modal_cosine(left.directions),
+                *self._crossed(left, h),
+                cosine.to(h.device).unsqueeze(-1),
+                turn_cosines(moved.perpendicular, moved.turned, masks, directions_before),
+            ],
+            dim=1,
+        )
+
+    def _state(self, tensor: Tensor, hidden: Tensor) -> _State:
+        norms = token_norms(hidden)
+        return _State(tensor, norms, directions(hidden, norms, self.masks.to(hidden.device)))
+
+    def _crossed(self, state: _State, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The cross-modal cosines of a state, each ``[batch, 1]``."""
+        masks = self.masks.to(hidden.device)
+        centered = centered_cross_modal_cosine(hidden, state.norms, masks, state.directions)
+        return cross_modal_cosine(state.directions).unsqueeze(-1), centered.unsqueeze(-1)
+
+    def _attention_input(self, entered: _State) -> tuple[Tensor, Tensor]:
+        """Norms of what attention reads, and its cross-modal cosine; NaN where it is not known."""
+        if self._attended is not None:
+            return self._attended
+        placement = self._batch.model.norm_placement.partition(":")[0]
+        norms, cosine = entered.norms, cross_modal_cosine(entered.directions)
+        if placement in WITHOUT_INPUT_NORM:
+            return norms, cosine
+        return torch.full_like(norms, torch.nan), torch.full_like(cosine, torch.nan)
 
     def seen(self, attended: StageNorms | None) -> Seen:
         """Everything that was kept. The host does not wait for it."""
-        layers = sorted(self.injection)[1:]
-        later = [part[n] for part in (self.metrics, self.injection, self.pooled) for n in layers]
+        numbers = [part[layer] for part in (self.tokens, self.samples) for layer in sorted(part)]
         return Seen(
             self._batch,
             self.hidden_size,
             str(self.dtype).removeprefix("torch."),
-            layers,
-            to_host([self.groups, self.metrics[0], self.pooled[0], *later]),
+            sorted(self.tokens)[1:],
+            to_host([self.groups, *numbers]),
             attended,
         )
 
 
 @dataclass(frozen=True)
-class _MetricsOnCpu:
-    """The metrics of one forward, on the CPU."""
+class _NumbersOnCpu:
+    """What ``_LayerReader`` kept of one forward, on the CPU. Layer 0 is the first."""
 
     groups: NDArray[np.int8]  # [batch, seq]
     images: NDArray[np.int64] | None  # [batch, seq], of ``MeasuredBatch.images_at``
     layers: list[int]  # from 1 on
-    norms: NDArray[np.float32]  # [1, 1, batch, seq], layer 0
-    cross_modal_cosine: NDArray[np.float32]  # [batch], layer 0
-    metrics: NDArray[np.float32]  # [layers, token metrics and injection, batch, seq]
-    pooled: NDArray[np.float32]  # [layers, batch, pooled groups and pair metrics]
+    tokens: NDArray[np.float32]  # [layers, _TOKEN_NUMBERS, batch, seq]
+    samples: NDArray[np.float32]  # [layers, batch, _SAMPLE_NUMBERS]
+
+    def of_sample(self, index: int, name: str, group: str = "") -> list[float]:
+        """A number of a sample, one entry a layer, the first of layer 0."""
+        column: list[float] = self.samples[:, index, _SAMPLE_NUMBERS.index((name, group))].tolist()
+        return column
 
 
-def _on_cpu(seen: Seen) -> _MetricsOnCpu:
+def _on_cpu(seen: Seen) -> _NumbersOnCpu:
     """Wait for what one forward left."""
-    groups, norms, cosine, *later = seen.arrived()
-    depth = len(seen.layers)
-    metrics, injection, pooled = (np.stack(later[n * depth : (n + 1) * depth]) for n in range(3))
+    groups, *numbers = seen.arrived()
+    depth = 1 + len(seen.layers)
     images = seen.batch.images_at(torch.from_numpy(groups))
-    return _MetricsOnCpu(
+    return _NumbersOnCpu(
         groups=groups,
         images=None if images is None else images.numpy(),
         layers=seen.layers,
-        norms=norms[None],
-        cross_modal_cosine=cosine[:, 0],
-        metrics=np.concatenate([metrics, injection[:, None]], axis=1),
-        pooled=pooled,
+        tokens=np.stack(numbers[:depth]),
+        samples=np.stack(numbers[depth:]),
     )
 
 
@@ -269,28 +357,42 @@ def _rows(observed: Seen, sample_ids: Sequence[str]) -> pd.DataFrame:
 
 
 def _group_blocks(
-    seen: _MetricsOnCpu, index: int, group: str, mask: NDArray[np.bool_]
+    seen: _NumbersOnCpu, index: int, group: str, mask: NDArray[np.bool_]
 ) -> list[dict[str, Sequence[Any]]]:
     """Statistics of one group of a sample: layer 0, which has norms alone, and the rest."""
-    pooled = seen.pooled[:, index, POOLED_GROUPS.index(group)]
-    first, rest = _token_blocks(seen, index, mask)
-    # The theory speaks of visual and text tokens alone.
-    moments = co_moments(seen.metrics[:, :, index, mask]) if group in (VISUAL, TEXT) else {}
-    return [first, {**rest, POOLED_METRIC: pooled.tolist(), **moments}]
+    blocks = _token_blocks(seen, index, mask)
+    for name in SAMPLE_METRICS:
+        if (name, group) in _SAMPLE_NUMBERS:
+            column = seen.of_sample(index, name, group)
+            blocks[0][name], blocks[1][name] = column[:1], column[1:]
+    if group in MODALITIES:  # the theory speaks of these alone
+        blocks[1].update(co_moments(seen.tokens[1:, : len(TOKEN_METRICS), index, mask]))
+    return blocks
 
 
 def _token_blocks(
-    seen: _MetricsOnCpu, index: int, mask: NDArray[np.bool_]
-) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[Any]]]:
+    seen: _NumbersOnCpu, index: int, mask: NDArray[np.bool_]
+) -> list[dict[str, Sequence[Any]]]:
     """Statistics over some tokens of a sample: layer 0, and the rest."""
-    norms, metrics = seen.norms[:, :, index, mask], seen.metrics[:, :, index, mask]
-    return (
-        {"layer": [0], **statistics_by_layer(norms, TOKEN_METRICS[:1])},
-        {"layer": seen.layers, **statistics_by_layer(metrics, (*TOKEN_METRICS, INJECTION))},
-    )
+    tokens = seen.tokens[:, :, index, mask]
+    measured, attended = tokens[1:, :-1], tokens[1:, -1:]
+    finite = np.isfinite(measured).all(axis=1, keepdims=True)
+    of_attended = statistics_by_layer(np.where(finite, attended, np.nan), (ATTENTION_INPUT,))
+    return [
+        {"layer": [0], **statistics_by_layer(tokens[:1, :1], TOKEN_METRICS[:1])},
+        {
+            "layer": seen.layers,
+            **statistics_by_layer(measured, _TOKEN_NUMBERS[:-1]),
+            # Not known of every decoder: that spoils no other number of a token.
+            **{
+                f"{ATTENTION_INPUT}_{part}": of_attended[f"{ATTENTION_INPUT}_{part}"]
+                for part in ("mean", "m2")
+            },
+        },
+    ]
 
 
-def _several_images(seen: _MetricsOnCpu, index: int) -> dict[int, NDArray[np.bool_]]:
+def _several_images(seen: _NumbersOnCpu, index: int) -> dict[int, NDArray[np.bool_]]:
     """The visual tokens of each image, by its number, where a sample has several."""
     last = 0 if seen.images is None else int(seen.images[index].max())
     if seen.images is None or last < 2:
@@ -298,19 +400,13 @@ def _several_images(seen: _MetricsOnCpu, index: int) -> dict[int, NDArray[np.boo
     return {number: seen.images[index] == number for number in range(1, last + 1)}
 
 
-def _pair_block(seen: _MetricsOnCpu, index: int) -> dict[str, Sequence[Any]]:
+def _pair_block(seen: _NumbersOnCpu, index: int) -> dict[str, Sequence[Any]]:
     """Quantities of a sample's (visual, text) pairs, layer by layer."""
-    columns = seen.pooled[:, index, -len(PAIR_METRICS) :].T.tolist()
-    # Layer 0 has a cosine but turns nothing.
-    first = [float(seen.cross_modal_cosine[index])] + [np.nan] * (len(PAIR_METRICS) - 1)
-    pairs = {
-        name: [at_entry, *column]
-        for name, at_entry, column in zip(PAIR_METRICS, first, columns, strict=True)
-    }
-    injection = seen.metrics[:, -1, index, seen.groups[index] != PADDING]
+    counted = seen.groups[index] != PADDING
+    injection = seen.tokens[1:, _TOKEN_NUMBERS.index(INJECTION), index, counted]
     return {
         "layer": [0, *seen.layers],
-        **pairs,
+        **{name: seen.of_sample(index, name) for name in PAIR_METRICS},
         "injected": [False, *(injection != 0).any(axis=-1).tolist()],
     }
 

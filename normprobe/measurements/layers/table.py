@@ -9,11 +9,11 @@ from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
     IMAGE,
-    INJECTION,
     NON_VISUAL,
+    OTHER_TOKEN_METRICS,
     PAIR,
-    POOLED_METRIC,
     RATIOS_TO_TEXT,
+    SAMPLE_METRICS,
     TEXT,
     TOKEN_GROUPS,
     TOKEN_METRICS,
@@ -76,21 +76,21 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         ``norm_mean`` and ``angle_mean`` by those of the layer's text tokens: ratios of means over
         tokens.
         ``injection_norm`` is what was added between the layer before and this one.
+        ``attention_input_norm`` is that of what attention reads: x behind the layer's input norm
+        and its gain; ``attention_input_ratio_to_text`` divides it by that of text tokens.
+        ``within_modal_cosine``, of visual and of text tokens, is the mean cosine over all pairs of
+        different tokens of a sample, averaged over samples.
     """
     rows = rows[~rows["group"].isin([PAIR, IMAGE])]
     by = ["layer", "group", "hidden_size", "dtype"]
-    table = merge(rows, by, (*TOKEN_METRICS, INJECTION))
+    table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
     for metric, column in RATIOS_TO_TEXT.items():
         text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
         table[column] = table[f"{metric}_mean"] / table["layer"].map(text[f"{metric}_mean"])
-    pooled = rows.groupby(by, sort=False)[POOLED_METRIC]
-    table = table.merge(
-        pd.DataFrame(
-            {f"{POOLED_METRIC}_mean": pooled.mean(), f"{POOLED_METRIC}_std": pooled.std(ddof=0)}
-        ).reset_index(),
-        on=by,
-    )
+    of_samples = rows.groupby(by, sort=False)[list(SAMPLE_METRICS)]
+    spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))
+    table = table.merge(spread.reset_index(), on=by)
     table["angle_below_resolution"] = table["angle_mean"] < table["dtype"].map(ANGLE_RESOLUTION)
     order = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL))}
     table = table.sort_values(

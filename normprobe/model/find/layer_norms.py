@@ -35,6 +35,9 @@ _CLOSING = "a norm of something else"
 
 #: In-place sums change what a storage holds; other in-place operations and views do not.
 _SUMS = {ops.aten.add, ops.aten.add_}
+#: Decoders whose layers read their input as it is: no norm opens their branches.
+WITHOUT_INPUT_NORM = frozenset({"post", "branch-post"})
+
 #: Multipliers, gates, dropout, casts, copies: the result holds what an operand held.
 _SAME = {
     *(ops.aten.mul, ops.aten.div, ops.aten.clamp),
@@ -74,7 +77,7 @@ def norm_placement(
         NormprobeError: when the layer does not run, or its norms stand in none of these ways.
     """
     residual = _Residual(hidden_size)
-    norms = [module for module in layer.modules() if _is_norm(module)]
+    norms = norms_of(layer)
     handles = [on_call(module, residual.see_norm) for module in norms]
     for child in layer.children():
         handles.append(child.register_forward_pre_hook(residual.see_child, with_kwargs=True))
@@ -91,8 +94,13 @@ def norm_placement(
     )
 
 
-def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower() and next(module.children(), None) is None
+def norms_of(layer: nn.Module) -> list[nn.Module]:
+    """The norms in a layer, those inside its branches among them."""
+    return [
+        module
+        for module in layer.modules()
+        if "norm" in type(module).__name__.lower() and next(module.children(), None) is None
+    ]
 
 
 class _Residual:

@@ -10,7 +10,7 @@ from normprobe.measurements.compare.table import joined, ranking
 from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, figures, measures
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.table import layers_table
-from normprobe.schema import TEXT, TOKEN_METRICS, VISUAL
+from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
 
 
@@ -66,8 +66,12 @@ def sample_rows() -> pd.DataFrame:
                 values = random.gamma(3.0, 1.0, (len(metrics), random.integers(2, 9)))
                 made.append(
                     {"sample_id": sample, "image_hash": image, "layer": layer, "group": group}
-                    | {"hidden_size": 16, "dtype": "float32", "pooled_cosine": 0.5}
-                    | {"injection_norm_mean": 0.0, "injection_norm_m2": 0.0}
+                    | {"hidden_size": 16, "dtype": "float32", **dict.fromkeys(SAMPLE_METRICS, 0.5)}
+                    | {
+                        f"{name}_{part}": 0.0
+                        for name in OTHER_TOKEN_METRICS
+                        for part in ("mean", "m2")
+                    }
                     | statistics_of(values, metrics)
                 )
     return pd.DataFrame(made)

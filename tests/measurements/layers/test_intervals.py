@@ -7,10 +7,17 @@ from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_fe
 
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.table import layers_table
-from normprobe.schema import INJECTION, RATIOS_TO_TEXT, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.schema import (
+    OTHER_TOKEN_METRICS,
+    RATIOS_TO_TEXT,
+    SAMPLE_METRICS,
+    TEXT,
+    TOKEN_METRICS,
+    VISUAL,
+)
 from normprobe.statistics.sample_statistics import statistics_of
 
-LAYER_METRICS = (*TOKEN_METRICS, INJECTION)
+LAYER_METRICS = (*TOKEN_METRICS, *OTHER_TOKEN_METRICS)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +36,7 @@ def layer_rows() -> pd.DataFrame:
                 made.append(
                     {"sample_id": sample, "image_hash": image, "layer": layer, "group": group}
                     | {"hidden_size": 16, "dtype": "float32", **statistics_of(values, metrics)}
-                    | ({"pooled_cosine": random.uniform()} if layer else {})
+                    | (dict.fromkeys(SAMPLE_METRICS, random.uniform()) if layer else {})
                 )
     return pd.DataFrame(made)
 
@@ -62,7 +69,9 @@ def test_one_image_has_no_interval() -> None:
 def test_ratios_are_of_means_over_tokens_of_one_layer() -> None:
     rows = layer_rows()
     table = layer_intervals(layers_table(rows), rows)
-    means = table.pivot(index="layer", columns="group", values=["norm_mean", "angle_mean"])
+    means = table.pivot(
+        index="layer", columns="group", values=[f"{metric}_mean" for metric in RATIOS_TO_TEXT]
+    )
     visual = table[table["group"] == VISUAL].set_index("layer")
     for metric, column in RATIOS_TO_TEXT.items():
         expected = means[f"{metric}_mean"][VISUAL] / means[f"{metric}_mean"][TEXT]
