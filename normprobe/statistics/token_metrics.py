@@ -77,7 +77,7 @@ def token_metrics(x: Tensor, h: Tensor, x_norm: Tensor | None = None) -> Moved:
     update = h - x
     parallel = torch.linalg.vecdot(update, x) / x_norm
     # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
-    perpendicular = update - (parallel / x_norm).unsqueeze(-1) * x
+    perpendicular = torch.addcmul(update, (parallel / x_norm).unsqueeze(-1), x, value=-1)
     update_norm, turn = _norms(update), _norms(perpendicular)
     metrics = torch.stack(
         [
