@@ -6,9 +6,10 @@ waits for it where the rows are made, and not before.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -62,11 +63,34 @@ from normprobe.transfers import to_host
 
 #: What is kept of a token, and of a sample: a metric and the group that it is of, if of one.
 _TOKEN_NUMBERS = (*TOKEN_METRICS, *OTHER_TOKEN_METRICS)
+_MEASURED = _TOKEN_NUMBERS.index(ATTENTION_INPUT)  # those before it every decoder has
 _SAMPLE_NUMBERS = [
     *((SAMPLE_METRICS[0], group) for group in POOLED_GROUPS),
     *((SAMPLE_METRICS[1], group) for group in MODALITIES),
     *((name, "") for name in PAIR_METRICS),
 ]
+
+
+class Watcher(Protocol):
+    """Looks at each layer beside ``_LayerReader``, where an option asks for it.
+
+    Attributes:
+        metrics: the names of its numbers, each of a token.
+    """
+
+    metrics: tuple[str, ...]
+
+    def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
+        """Its hooks, around the forward."""
+
+    def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
+        """Its numbers of a layer that has ended, ``[metrics, batch, seq]``; NaN where it has none.
+
+        Args:
+            number: of the layer; 0: the decoder input, which is both x and h.
+            x: ``[batch, seq, hidden]``, what entered the layer.
+            h: likewise, what left it.
+        """
 
 
 def probe_layers(
@@ -108,24 +132,28 @@ class Seen:
     hidden_size: int
     dtype: str
     layers: list[int]  # from 1 on
+    watched: list[str]  # metrics of the watchers
     # Groups; then of layer 0 and of every other what ``_LayerReader`` keeps of tokens and samples.
     arrived: Callable[[], list[NDArray[Any]]]
     attended: StageNorms | None  # of the states that text attends to
 
 
-def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
+def observe(
+    model: MeasuredModel, inputs: Mapping[str, Any], watchers: Sequence[Watcher] = ()
+) -> Seen:
     """One forward up to the last decoder layer.
 
     Args:
         model: on any device.
         inputs: what the processor returned.
+        watchers: what else to look at.
 
     Raises:
         NormprobeError: the model has no decoder layers, or the batch does not fit the model.
     """
     layers = model.decoder_layers
     batch = model.batch(inputs)
-    reader = _LayerReader(batch)
+    reader = _LayerReader(batch, watchers)
     handles = [on_input(layers[0], reader.read_decoder_input)]
     stages = VisionStages(model.parts)
     attends = model.parts.fusion == CROSS_ATTENTION
@@ -135,7 +163,9 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
         handles.append(on_input(layer, partial(reader.read_input, number)))
         handles.extend(on_call(norm, reader.read_norm) for norm in norms_of(layer))
         handles.append(on_output(layer, partial(reader.read_output, number)))
-    with observing(model.model), attached(*handles):
+    with observing(model.model), attached(*handles), ExitStack() as watching:
+        for watcher in watchers:
+            watching.enter_context(watcher.watching(layers))
         run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
         attended = stages.norms() if attends and pixel_inputs(inputs) else None
         return reader.seen(attended)
@@ -174,11 +204,13 @@ class _LayerReader:
     """Keeps a few numbers a token, and a few a sample, of each layer while the forward runs.
 
     Attributes:
-        tokens: by layer ``[TOKEN_METRICS and OTHER_TOKEN_METRICS, batch, seq]``, on the device.
+        tokens: by layer ``[metrics, batch, seq]``, on the device: ``_TOKEN_NUMBERS``, then those
+            of each watcher.
         samples: by layer ``[batch, _SAMPLE_NUMBERS]``, on the device.
     """
 
-    def __init__(self, batch: MeasuredBatch) -> None:
+    def __init__(self, batch: MeasuredBatch, watchers: Sequence[Watcher]) -> None:
+        self.watchers = watchers
         self.groups = batch.prompt_groups
         self.hidden_size = 0
         self.dtype = torch.float32
@@ -198,8 +230,9 @@ class _LayerReader:
         self.groups = self._batch.groups_at(x)
         self.masks = group_masks(self.groups)
         self._left = state = self._state(tensor, x)
-        unknown = torch.full_like(state.norms, torch.nan)
-        self.tokens[0] = torch.stack([state.norms, *[unknown] * (len(_TOKEN_NUMBERS) - 1)])
+        unknown = state.norms.new_full((len(_TOKEN_NUMBERS) - 1, *state.norms.shape), torch.nan)
+        watched = [watcher.see(0, x, x) for watcher in self.watchers]
+        self.tokens[0] = torch.cat([state.norms.unsqueeze(0), unknown, *watched])
         empty = state.norms.new_full((len(x), 1), torch.nan)
         self.samples[0] = torch.cat(
             [
@@ -253,7 +286,8 @@ class _LayerReader:
         self._left = left = self._state(output, h)
         moved = token_metrics(x, h, before)
         masks, directions_before = self.masks.to(h.device), entered.directions.to(h.device)
-        self.tokens[number] = torch.cat([moved.metrics, torch.stack([injection, norms])])
+        watched = [watcher.see(number, x, h) for watcher in self.watchers]
+        self.tokens[number] = torch.cat([moved.metrics, torch.stack([injection, norms]), *watched])
         self.samples[number] = torch.cat(
             [
                 pooled_cosine(directions_before, left.directions),
@@ -293,6 +327,7 @@ class _LayerReader:
             self.hidden_size,
             str(self.dtype).removeprefix("torch."),
             sorted(self.tokens)[1:],
+            [name for watcher in self.watchers for name in watcher.metrics],
             to_host([self.groups, *numbers]),
             attended,
         )
@@ -305,7 +340,8 @@ class _NumbersOnCpu:
     groups: NDArray[np.int8]  # [batch, seq]
     images: NDArray[np.int64] | None  # [batch, seq], of ``MeasuredBatch.images_at``
     layers: list[int]  # from 1 on
-    tokens: NDArray[np.float32]  # [layers, _TOKEN_NUMBERS, batch, seq]
+    watched: list[str]  # metrics of the watchers
+    tokens: NDArray[np.float32]  # [layers, _TOKEN_NUMBERS and watched, batch, seq]
     samples: NDArray[np.float32]  # [layers, batch, _SAMPLE_NUMBERS]
 
     def of_sample(self, index: int, name: str, group: str = "") -> list[float]:
@@ -323,6 +359,7 @@ def _on_cpu(seen: Seen) -> _NumbersOnCpu:
         groups=groups,
         images=None if images is None else images.numpy(),
         layers=seen.layers,
+        watched=seen.watched,
         tokens=np.stack(numbers[:depth]),
         samples=np.stack(numbers[depth:]),
     )
@@ -375,21 +412,33 @@ def _token_blocks(
 ) -> list[dict[str, Sequence[Any]]]:
     """Statistics over some tokens of a sample: layer 0, and the rest."""
     tokens = seen.tokens[:, :, index, mask]
-    measured, attended = tokens[1:, :-1], tokens[1:, -1:]
-    finite = np.isfinite(measured).all(axis=1, keepdims=True)
-    of_attended = statistics_by_layer(np.where(finite, attended, np.nan), (ATTENTION_INPUT,))
+    norms, measured = tokens[:1, :1], tokens[1:, :_MEASURED]
+    others = (ATTENTION_INPUT, *seen.watched)
     return [
-        {"layer": [0], **statistics_by_layer(tokens[:1, :1], TOKEN_METRICS[:1])},
+        {
+            "layer": [0],
+            **statistics_by_layer(norms, TOKEN_METRICS[:1]),
+            **_moments(tokens[:1, _MEASURED:], norms, others),
+        },
         {
             "layer": seen.layers,
-            **statistics_by_layer(measured, _TOKEN_NUMBERS[:-1]),
-            # Not known of every decoder: that spoils no other number of a token.
-            **{
-                f"{ATTENTION_INPUT}_{part}": of_attended[f"{ATTENTION_INPUT}_{part}"]
-                for part in ("mean", "m2")
-            },
+            **statistics_by_layer(measured, _TOKEN_NUMBERS[:_MEASURED]),
+            **_moments(tokens[1:, _MEASURED:], measured, others),
         },
     ]
+
+
+def _moments(
+    values: NDArray[np.float32], measured: NDArray[np.float32], names: Sequence[str]
+) -> dict[str, Sequence[Any]]:
+    """Mean and M2 of numbers that not every decoder has: each by itself, over the same tokens."""
+    finite = np.isfinite(measured).all(axis=1)
+    columns: dict[str, Sequence[Any]] = {}
+    for place, name in enumerate(names):
+        alone = np.where(finite, values[:, place], np.nan)[:, None]
+        found = statistics_by_layer(alone, (name,))
+        columns |= {f"{name}_{part}": found[f"{name}_{part}"] for part in ("mean", "m2")}
+    return columns
 
 
 def _several_images(seen: _NumbersOnCpu, index: int) -> dict[int, NDArray[np.bool_]]:
