@@ -10,6 +10,8 @@ import pandas as pd
 # What a spreadsheet takes for a formula, also in its full-width forms, behind any apostrophes.
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
+_RANGES = ("holds_in", "fails_in", "open_in", "exempt_in")
+
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
     """A table as CSV: floats in full precision, NaN as an empty field, no index.
@@ -31,9 +33,10 @@ def csv_table(data: bytes) -> pd.DataFrame:
     Raises:
         ValueError: no CSV.
     """
-    # Tokens are text even where they read "nan", "null" or "1".
+    # Tokens are text even where they read "nan", "null" or "1"; ranges of layers are, "1" as "1-2".
+    as_text = dict.fromkeys(("token", "layers", *_RANGES), str)
     table = pd.read_csv(
-        io.BytesIO(data), keep_default_na=False, na_values=[""], dtype={"token": str}
+        io.BytesIO(data), keep_default_na=False, na_values=[""], dtype=as_text
     ).rename(columns=_unquoted)
     texts = table.select_dtypes(exclude=["number", "bool"])
     table = table.assign(**{str(name): column.map(_unquoted) for name, column in texts.items()})

@@ -36,3 +36,9 @@ def test_names_of_columns_are_text_too() -> None:
     table = pd.DataFrame({"=1": [-1], "run": ["-1"]})
     assert csv_bytes(table) == b"'=1,run\n-1,'-1\n"
     pd.testing.assert_frame_equal(csv_table(csv_bytes(table)), table, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["layers", "holds_in", "fails_in", "open_in", "exempt_in"])
+def test_a_range_of_one_layer_stays_text(name: str) -> None:
+    table = pd.DataFrame({name: ["1", None]})
+    assert csv_table(csv_bytes(table))[name].iloc[0] == "1"

@@ -21,8 +21,8 @@ MEASUREMENT = Measurement(
     batches=True,
     tables_from_rows=True,
     text_of_language_models=True,
-    figures=("layers", "turning", "theory"),
-    shown=("layers", "theory", "assumptions"),
+    figures=("layers", "turning", "explained", "directions", "theory"),
+    shown=("layers", "theory", "assumptions", "explained"),
     page_repeats_figures=True,
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

@@ -1,13 +1,17 @@
 """Tables of ``layers`` as the charts of its section of the page."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
+from normprobe.measurements.layers.explained import ONE_LAYER
 from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS
-from normprobe.measurements.layers.theory_panels import PANELS
-from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
+from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
+from normprobe.measurements.layers.theory_panels import CROSSED, PANELS, Panel
+from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
 from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL
 
@@ -19,7 +23,9 @@ METRICS = (
     ("relative_update", "relative update |h - x| / |x|", True),
     ("update_norm", "L2 norm of the update", True),
     ("update_angle", "angle between update and layer input (radians)", True),
+    ("attention_input_norm", "L2 norm of what attention reads", True),
     ("pooled_cosine", "cosine of the group's mean vectors", False),
+    ("within_modal_cosine", "mean cosine over pairs within the group", False),
 )
 
 
@@ -47,10 +53,29 @@ def layer_charts(layers: pd.DataFrame) -> list[Chart]:
     return [drawn for drawn in charts if drawn["series"]]
 
 
+def explained_charts(explained: pd.DataFrame) -> list[Chart]:
+    """Charts of ``explained.csv``, as ``layer_charts`` gives them."""
+    rows = explained[explained["scope"] == ONE_LAYER]
+    rows = rows.assign(layer=rows["layers"].astype(int))
+
+    def line(name: str, look: GroupLook, column: str) -> dict[str, Any]:
+        return series_of(name, look, rows, column, [f"{column}_ci_low", f"{column}_ci_high"])
+
+    parts = [
+        line(word, GroupLook(color, "o", "-"), f"log_{part}")
+        for part, (word, color) in PART_LOOKS.items()
+    ]
+    angles = [line(word, look, column) for column, (word, look) in ANGLES.items()]
+    return [
+        chart("parts of log(text angle / visual angle)", parts, zero=True),
+        chart("angular velocity (radians per layer)", angles, zero=True),
+    ]
+
+
 def theory_charts(theory: pd.DataFrame) -> list[Chart]:
     """Charts of ``theory.csv``, as ``layer_charts`` gives them."""
     charts = []
-    for panel in PANELS:
+    for panel in (*PANELS, Panel("mean cosine over (visual, text) pairs", CROSSED)):
         series = [
             series_of(
                 line.name,

@@ -1,6 +1,7 @@
 """The section of the page that shows a run of ``layers``."""
 
-from normprobe.measurements.layers.charts import layer_charts, theory_charts
+from normprobe.measurements.layers.charts import explained_charts, layer_charts, theory_charts
+from normprobe.measurements.layers.explained_words import explained_verdict
 from normprobe.measurements.layers.heat_map import heat_map
 from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
 from normprobe.measurements.layers.words import run_verdict
@@ -33,6 +34,14 @@ def section(run: RunStore) -> list[Markup]:
             "logarithm. angle: radians per layer. update: |h - x| / |x|."
         ),
     ]
+    explained = run.rows_of("explained")
+    if explained is not None:
+        blocks += [
+            heading("Why visual tokens turn at another rate"),
+            sentence(explained_verdict(explained)),
+            curves(explained_charts(explained)),
+            note("Parts by Eq. 13 add up to the logarithm. Bands: 95 % intervals over images."),
+        ]
     charts = [] if theory is None else theory_charts(theory)
     if charts:
         blocks += [

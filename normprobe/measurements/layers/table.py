@@ -1,9 +1,10 @@
-"""Sample rows of decoder layers to the tables of a run: layers, theory and assumptions."""
+"""Sample rows of decoder layers to the tables of a run."""
 
 import numpy as np
 import pandas as pd
 
 from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.explained import explained_table
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.measured_model import MeasuredModel
@@ -32,8 +33,8 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         model: not asked; every measurement over samples gets it.
 
     Returns:
-        ``layers`` with its intervals, ``theory`` and ``assumptions``, named as their CSV files;
-        ``images`` too, if a sample has several.
+        ``layers`` with its intervals, ``theory``, ``assumptions`` and ``explained``, named as their
+        CSV files; ``images`` too, if a sample has several.
     """
     del model
     theory, images = theory_table(rows), images_table(rows)
@@ -41,6 +42,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         "layers": layer_intervals(layers_table(rows), rows),
         "theory": theory,
         "assumptions": assumptions_table(theory),
+        "explained": explained_table(rows),
         **({} if images.empty else {"images": images}),
     }
 

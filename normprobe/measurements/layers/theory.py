@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from normprobe.measurements.layers.modality_draws import MODALITIES, Drawn, ModalityDraws, eq_13
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
-from normprobe.statistics.co_moments import LOG_TOKENS, product_of
+from normprobe.statistics.co_moments import LOGARITHMS
 from normprobe.statistics.resampling import Resampled, with_intervals
-
-_MODALITIES = (VISUAL, TEXT)
 
 Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first is the estimate
 
@@ -69,7 +68,7 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     measured = by_sample["cross_modal_cosine"]
     table = pd.DataFrame({"layer": measured.columns, "hidden_size": rows["hidden_size"].iloc[0]})
     table["samples"] = len(measured)
-    of_pairs = rows[rows["group"].isin(_MODALITIES)]
+    of_pairs = rows[rows["group"].isin(MODALITIES)]
     nonfinite = of_pairs.groupby("layer")["nonfinite"].sum()
     table["nonfinite"] = table["layer"].map(nonfinite).fillna(0).astype(int)
 
@@ -138,34 +137,13 @@ def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFram
 
 def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
     """Each quantity of tokens as ``[draws, layers]``, the estimate first."""
-    by = ["layer", "group"]
-    cells = pd.MultiIndex.from_product([layers, _MODALITIES], names=by).to_frame(index=False)
-    resampled = Resampled(cells, rows, by, with_estimate=True)
-
-    def by_modality(drawn: NDArray[np.float64]) -> NDArray[np.float64]:
-        return drawn.reshape(len(drawn), len(layers), len(_MODALITIES))
-
-    def mean(metric: str, tokens: str = "tokens") -> NDArray[np.float64]:
-        return by_modality(resampled.means(f"{metric}_mean", by_tokens=True, tokens=tokens))
-
-    def variance(metric: str) -> NDArray[np.float64]:
-        drawn = resampled.covariance(f"{metric}_mean", f"{metric}_mean", f"{metric}_m2")
-        return by_modality(drawn).clip(min=0.0)
-
-    def log_covariance(first: str, second: str) -> NDArray[np.float64]:
-        names = f"{first}_mean", f"{second}_mean", product_of(first, second)
-        return by_modality(resampled.covariance(*names, tokens=LOG_TOKENS))
-
-    norm, update, update_angle = mean("norm"), mean("update_norm"), mean("update_angle")
-    log_norm, log_update, log_angle = (
-        mean(name, LOG_TOKENS) for name in ("log_norm", "log_update", "log_angle")
-    )
-    norms, updates, angles = (
-        log_covariance(name, name).clip(min=0.0) for name in ("log_norm", "log_update", "log_angle")
-    )
-    norm_angle = log_covariance("log_norm", "log_angle")
+    drawn = ModalityDraws(rows, layers)
+    norm, update, update_angle = map(drawn.mean, ("norm", "update_norm", "update_angle"))
+    log_norm, log_update, log_angle = map(drawn.log_mean, LOGARITHMS)
+    norms, updates, angles = (drawn.log_covariance(name, name) for name in LOGARITHMS)
+    norm_angle = drawn.log_covariance("log_norm", "log_angle")
     with np.errstate(divide="ignore", invalid="ignore"):
-        predicted, slope = _eq_13(
+        predicted, slope = _eq_13_with_slope(
             np.exp(log_norm),
             np.exp(log_update.mean(axis=-1, keepdims=True)),
             update_angle.mean(axis=-1, keepdims=True),
@@ -173,11 +151,11 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
         measured_ratio = np.exp(log_angle[..., 1] - log_angle[..., 0])
         predicted_ratio = predicted[..., 1] / predicted[..., 0]
         each = {
-            "update_norm_cv": np.sqrt(variance("update_norm")) / update,
-            "update_norm_correlation": log_covariance("log_norm", "log_update")
+            "update_norm_cv": np.sqrt(drawn.variance("update_norm")) / update,
+            "update_norm_correlation": drawn.log_covariance("log_norm", "log_update")
             / np.sqrt(norms * updates),
             "update_angle_mean": update_angle,
-            "update_angle_std": np.sqrt(variance("update_angle")),
+            "update_angle_std": np.sqrt(drawn.variance("update_angle")),
             "norm_angle_correlation": norm_angle / np.sqrt(norms * angles),
             "norm_angle_slope": norm_angle / norms,
             "predicted_norm_angle_slope": slope,
@@ -191,20 +169,18 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
             "predicted_angle_ratio": predicted_ratio,
             "angle_ratio_error": measured_ratio / predicted_ratio,
             **{
-                f"{name}_{modality}": np.where(np.isfinite(drawn), drawn, np.nan)[..., place]
-                for name, drawn in each.items()
-                for place, modality in enumerate(_MODALITIES)
+                f"{name}_{modality}": np.where(np.isfinite(values), values, np.nan)[..., place]
+                for name, values in each.items()
+                for place, modality in enumerate(MODALITIES)
             },
         }
 
 
-def _eq_13(
-    norm: NDArray[np.float64], update: NDArray[np.float64], update_angle: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The angle by which Eq. 13 turns a token, and the slope of its logarithm on that of the norm.
+def _eq_13_with_slope(norm: Drawn, update: Drawn, update_angle: Drawn) -> tuple[Drawn, Drawn]:
+    """The angle of Eq. 13, and the slope of its logarithm on that of the norm.
 
     The slope is near -1 for a token much longer than its update, near 0 for one much shorter.
     """
     across, along = update * np.sin(update_angle), norm + update * np.cos(update_angle)
-    angle = np.arctan2(across, along)
+    angle = eq_13(norm, update, update_angle)
     return angle, -norm * across / (along**2 + across**2) / angle

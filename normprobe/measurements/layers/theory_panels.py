@@ -85,3 +85,10 @@ PANELS = (
     _single("measured - predicted (Eq. 15)", "cosine_residual_mean"),
     _single("lag angle (rad), never below 0", "lag_angle_mean", judged=False),
 )
+
+#: Mean cosines over all (visual, text) pairs, where they are and where attention reads them.
+CROSSED = (
+    Line("visual, text", "cross_modal_cosine_mean", _BOTH),
+    Line("visual, text, common mean taken out", "centered_cross_modal_cosine_mean", _OTHER),
+    Line("visual, text, attention input", "attention_input_cosine_mean", _THIRD),
+)

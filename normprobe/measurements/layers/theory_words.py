@@ -31,7 +31,7 @@ _BALANCED = " (balanced norms, the paper's second case)"
 
 
 def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
-    """Where each assumption holds, what the norms explain, Eq. 15 and the lag angle.
+    """Where each assumption holds, Eq. 15 and the lag angle.
 
     Args:
         theory: ``theory.csv``.
@@ -39,7 +39,7 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
     """
     if assumptions.empty:
         return ""
-    sentences = [_judgement(assumptions), _velocity(theory, assumptions), _decay(assumptions)]
+    sentences = [_judgement(assumptions), _decay(assumptions)]
     sentences.append(_lag(theory))
     if assumptions["worst_ci_low"].isna().all():
         sentences.append("One image: no intervals; all this is by the numbers alone.")
@@ -96,24 +96,6 @@ def _where(states: dict[int, str]) -> str:
             noun = "layer" if len(layers) == 1 else "layers"
             clauses.append(f"{_PREDICATES[state]} in {noun} {layer_ranges(layers)}")
     return ", ".join(clauses[:-1]) + f" and {clauses[-1]}"
-
-
-def _velocity(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
-    """How much of the angle ratio the norms explain, in the first layer with a norm gap."""
-    judged = assumptions[assumptions["number"] == "angle ratio, miss"]
-    states = states_by_layer(judged)
-    nonfinite = theory.reindex(columns=["nonfinite"])["nonfinite"].fillna(0)
-    spoiled = set(theory.loc[nonfinite > 0, "layer"])
-    told = (layer for layer, state in states.items() if state != EXEMPT and layer not in spoiled)
-    layer = next(told, None)
-    if layer is None:
-        return ""
-    row = theory[theory["layer"] == layer].iloc[0]
-    predicted, measured = (_number(row, name) for name in ("predicted_angle_ratio", "angle_ratio"))
-    return (
-        f"By the norms alone (Eq. 13) text tokens would turn {predicted} times as far as visual "
-        f"ones in layer {layer}; measured {measured}."
-    )
 
 
 def _decay(assumptions: pd.DataFrame) -> str:

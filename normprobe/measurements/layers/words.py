@@ -2,12 +2,14 @@
 
 import pandas as pd
 
+from normprobe.measurements.layers.explained_words import explained_verdict
 from normprobe.measurements.layers.ratios import ratios_to_text, visual_states_are_attended
 from normprobe.measurements.layers.theory_words import theory_verdict
 from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.runs.run_store import RunStore
+from normprobe.schema import ATTENTION_INPUT
 
 _TEXT = "text tokens"
 
@@ -22,8 +24,11 @@ def run_verdict(run: RunStore) -> str:
     """What stands under the table of layers: what it says, and whom the paper's theory is about."""
     placement = placement_sentence(str(run.record.get("norm_placement") or ""))
     layers = run.table("layers")
-    sentences = [broken_states_sentence(layers), layers_verdict(layers), placement]
-    return " ".join(filter(None, sentences))
+    sentences = [broken_states_sentence(layers), layers_verdict(layers)]
+    sentences.append(attention_input_verdict(layers))
+    if run.has_table("explained"):
+        sentences.append(explained_verdict(run.table("explained")))
+    return " ".join(filter(None, [*sentences, placement]))
 
 
 def layers_verdict(layers: pd.DataFrame) -> str:
@@ -55,6 +60,20 @@ def layers_verdict(layers: pd.DataFrame) -> str:
             subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
             sentences.append(f"{subject} {verb} {by_layer}.")
     return " ".join([*sentences, closing])
+
+
+def attention_input_verdict(layers: pd.DataFrame) -> str:
+    """How loud visual tokens are where attention reads them, behind each layer's input norm.
+
+    Args:
+        layers: ``layers.csv``.
+
+    Returns:
+        E.g. "Where attention reads them, visual tokens are about as loud (0.99 to 1.00 x [0.98,
+        1.01]) in layers 1-6." Empty where that is not known.
+    """
+    told = layers_in_words(ratios_to_text(layers, ATTENTION_INPUT), LOUD)
+    return f"Where attention reads them, visual tokens are {told}." if told else ""
 
 
 def placement_sentence(norm_placement: str) -> str:

@@ -37,7 +37,7 @@ def test_all_hold() -> None:
     assert sentence.startswith(
         "4 of 4 assumptions hold in every layer: Modality Norm Imbalance, Uniform Update "
         "Magnitude, Consistent Update Geometry, Random Rotational Direction, and so do Eq. 13 and "
-        "Eq. 15. By the norms alone"
+        "Eq. 15. One layer on"
     )
 
 
@@ -63,22 +63,12 @@ def test_balanced_norms_do_not_fail() -> None:
     sentence = said(faithful(norm_ratio=1.0))
     assert sentence.startswith("3 of 3 assumptions hold in every layer: Uniform")
     assert "Imbalance does not apply (balanced norms, the paper's second case)." in sentence
-    assert "By the norms alone" not in sentence
     sentence = said(faithful(norm_ratio=[4, 4, 4, 1, 1, 1, 1]))
     assert "Imbalance holds in layers 0-2 and does not apply in layers 3-6 (balanced" in sentence
 
 
 def test_quiet_visual_tokens_are_no_imbalance_of_the_papers_kind() -> None:
     assert "Modality Norm Imbalance fails in every layer." in said(faithful(norm_ratio=0.5))
-
-
-def test_the_norms_are_put_beside_the_angles_with_their_intervals() -> None:
-    assert (
-        "By the norms alone (Eq. 13) text tokens would turn 5.0 [5.0, 5.0] times as far as "
-        "visual ones in layer 1; measured 8.0 [8.0, 8.0]." in said(made_tables.theory())
-    )
-    later = said(faithful(norm_ratio=[1, 1, 4, 4, 4, 4, 4], angle_ratio=[0, 1, 1, 3, 1, 1, 1]))
-    assert "in layer 3; measured 3.0 [" in later
 
 
 def test_the_largest_miss_of_eq_15() -> None:
@@ -104,7 +94,6 @@ def test_one_image_has_no_interval_and_says_so() -> None:
     theory[[name for name in theory if name.endswith(("ci_low", "ci_high"))]] = np.nan
     sentence = said(theory)
     assert "4 of 4 assumptions hold" in sentence
-    assert "times as far as visual ones in layer 1; measured 8.0." in sentence
     assert sentence.endswith("One image: no intervals; all this is by the numbers alone.")
     assert "One image" not in said(faithful())
 

@@ -1,0 +1,147 @@
+"""Why do visual tokens turn more slowly: their norms, or what the layers write?
+
+Eq. 13 turns a token of norm n by atan2(m sin(phi), n + m cos(phi)), where m is the size of its
+update and phi the angle between the two. Three things can set visual tokens apart from text tokens:
+n, m and phi. In each layer, the logarithm of the ratio of their angles is divided among the three
+by Shapley values: the change that each makes when it goes from visual to text, averaged over all
+orders in which the three can go. They add up to what Eq. 13 says of both modalities; the rest is
+what Eq. 13, at geometric means, misses.
+"""
+
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normprobe.measurements.layers.modality_draws import Drawn, ModalityDraws, eq_13
+from normprobe.report.layer_words import layer_ranges
+from normprobe.report.ratio_words import Ratio
+from normprobe.schema import PAIR
+from normprobe.statistics.resampling import with_intervals
+
+#: What sets the angle of a token by Eq. 13, and what it leaves over.
+CAUSES = ("norm", "update_norm", "update_angle")
+PARTS = (*CAUSES, "rest")
+
+#: Which layers a row is about: one, or all those in which visual tokens clearly turn more slowly,
+#: or more quickly, than text tokens.
+ONE_LAYER, SLOWER, FASTER = "layer", "slower", "faster"
+
+_Columns = dict[str, NDArray[np.float64]]  # [draws, layers]; the first draw is the estimate
+
+
+def explained_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """How much of the difference in angular velocity the norms alone explain.
+
+    Args:
+        rows: sample rows of ``rows``, with a column ``image_hash``.
+
+    Returns:
+        The rows of explained.csv: one a layer (``scope`` layer), then one over all layers in which
+        visual tokens clearly turn more slowly (``slower``) and more quickly (``faster``), where
+        there are any; ``layers`` says which, ``samples`` of how many samples they are. Each number
+        with a 95 % interval by a bootstrap over images:
+
+        - angle_ratio: text / visual angle, both geometric means over tokens
+        - log_<part>: what a part adds to its natural logarithm. The parts are norm (of what enters
+          the layer), update_norm, update_angle, and rest; they add up to log(angle_ratio)
+        - <part>_share: the same as a share of log(angle_ratio); the shares add up to 1. Empty in a
+          layer that is neither slower nor faster: a share of nothing says nothing
+        - visual_angle, text_angle: the geometric means, radians
+        - visual_angle_at_text_norm: the visual angle times the factor by which Eq. 13 changes it
+          when visual tokens get the text's norm and keep their updates, radians
+
+        Over several layers the logarithms are averaged, and there are no angles.
+
+        Samples without visual or without text tokens have no say; no rows where there are none.
+    """
+    rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
+    layers = sorted(int(layer) for layer in rows.loc[rows["layer"] > 0, "layer"].unique())
+    if not layers:
+        return pd.DataFrame(columns=["scope", "layers"])
+    drawn = ModalityDraws(rows, layers)
+    columns = _by_layer(drawn)
+    directions = _directions(columns["angle_ratio"], drawn.units)
+    tables = [_table(columns, ONE_LAYER, [[layer] for layer in layers], drawn.units, directions)]
+    for scope, direction in ((SLOWER, 1), (FASTER, -1)):
+        places = np.flatnonzero(directions == direction)
+        if len(places):
+            names = [[layers[place] for place in places]]
+            together = _averaged(
+                {name: of_layers[:, places] for name, of_layers in columns.items()}
+            )
+            tables.append(_table(together, scope, names, drawn.units, np.array([direction])))
+    table = pd.concat(tables, ignore_index=True)
+    table.insert(2, "samples", rows["sample_id"].nunique())
+    return table
+
+
+def _by_layer(drawn: ModalityDraws) -> _Columns:
+    norm, update = (np.exp(drawn.log_mean(name)) for name in ("log_norm", "log_update"))
+    angle, update_angle = np.exp(drawn.log_mean("log_angle")), drawn.mean("update_angle")
+    with np.errstate(divide="ignore", invalid="ignore"):  # a layer that moves nothing
+        ratio = angle[..., 1] / angle[..., 0]
+        parts = _shapley(norm, update, update_angle)
+        parts["rest"] = np.log(ratio) - sum(parts.values())
+        text_norm = np.stack([norm[..., 1], norm[..., 1]], axis=-1)
+        factor = eq_13(text_norm, update, update_angle) / eq_13(norm, update, update_angle)
+    return {
+        "angle_ratio": ratio,
+        **{f"log_{part}": parts[part] for part in PARTS},
+        "visual_angle": angle[..., 0],
+        "text_angle": angle[..., 1],
+        "visual_angle_at_text_norm": angle[..., 0] * factor[..., 0],
+    }
+
+
+def _shapley(*causes: Drawn) -> _Columns:
+    """What each cause adds to the logarithm of the angle on the way from visual to text."""
+
+    def log_angle(of_text: tuple[int, ...]) -> NDArray[np.float64]:
+        chosen = [cause[..., int(place in of_text)] for place, cause in enumerate(causes)]
+        angle: NDArray[np.float64] = np.log(eq_13(*chosen))
+        return angle
+
+    added = {}
+    for place, name in enumerate(CAUSES):
+        others = [other for other in range(len(causes)) if other != place]
+        added[name] = np.zeros(causes[0].shape[:-1])
+        for size in range(len(causes)):
+            weight = factorial(size) * factorial(len(others) - size) / factorial(len(causes))
+            for before in combinations(others, size):
+                added[name] += weight * (log_angle((*before, place)) - log_angle(before))
+    return added
+
+
+def _averaged(columns: _Columns) -> _Columns:
+    """Several layers as one: means of the logarithms, so that the parts still add up."""
+    logs = {f"log_{part}": columns[f"log_{part}"].mean(axis=1, keepdims=True) for part in PARTS}
+    ratio = np.exp(np.log(columns["angle_ratio"]).mean(axis=1, keepdims=True))
+    unknown = np.full_like(ratio, np.nan)
+    return {name: unknown for name in columns} | {"angle_ratio": ratio} | logs
+
+
+def _directions(ratio: NDArray[np.float64], units: int) -> NDArray[np.int64]:
+    """Of each layer 1, -1 or 0: the ratio of its angles is clearly above 1, below 1, or neither."""
+    ends = with_intervals(pd.DataFrame({"ratio": ratio[0]}), {"ratio": ratio[1:]}, units)
+    return np.array([Ratio(*row).direction for row in ends.itertuples(index=False)])
+
+
+def _table(
+    columns: _Columns,
+    scope: str,
+    layers: list[list[int]],
+    units: int,
+    directions: NDArray[np.int64],
+) -> pd.DataFrame:
+    """Rows with their intervals."""
+    drawn = dict(columns)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = np.where(directions != 0, np.log(columns["angle_ratio"]), np.nan)
+        for part in PARTS:
+            drawn[f"{part}_share"] = columns[f"log_{part}"] / whole
+    named = {"scope": scope, "layers": [layer_ranges(of_row) for of_row in layers]}
+    table = pd.DataFrame({**named, **{name: values[0] for name, values in drawn.items()}})
+    return with_intervals(table, {name: values[1:] for name, values in drawn.items()}, units)

@@ -1,0 +1,119 @@
+"""Why visual tokens turn at another rate: what Eq. 13 says of norms, update sizes and angles."""
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from normprobe.measurements.layers.explained import ONE_LAYER, PARTS
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    asks_for_log,
+    mark_layers,
+    new_figure,
+    use_log,
+)
+from normprobe.schema import TEXT, VISUAL
+
+TABLES = ("explained",)
+
+_HEIGHT = 3.0  # inches
+#: Words and colours of the parts, dark to light; none is a token group's.
+PART_LOOKS = dict(
+    zip(
+        PARTS,
+        (
+            ("norms", "#332288"),
+            ("update sizes", "#44AA99"),
+            ("update angles", "#DDCC77"),
+            ("rest", "#BBBBBB"),
+        ),
+        strict=True,
+    )
+)
+#: Columns of explained.csv, their words, and how they are drawn.
+ANGLES = {
+    "text_angle": ("text", GROUP_LOOKS[TEXT]),
+    "visual_angle_at_text_norm": (
+        "visual, at the text's norm (Eq. 13)",
+        GROUP_LOOKS[VISUAL]._replace(linestyle=":", marker="^"),
+    ),
+    "visual_angle": ("visual", GROUP_LOOKS[VISUAL]),
+}
+
+
+def figure(title: str, explained: pd.DataFrame) -> Figure:
+    """The parts of the ratio of angles by layer, and the angle that visual tokens would have.
+
+    Args:
+        title: the figure's title.
+        explained: ``explained.csv``.
+    """
+    rows = explained[explained["scope"] == ONE_LAYER]
+    rows = rows.assign(layer=rows["layers"].astype(int))
+    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
+    parts, angles = drawing.subplots(1, 2)
+    _draw_parts(parts, rows)
+    _draw_angles(angles, rows)
+    parts.set_title("(a) text angle / visual angle, by cause", loc="left")
+    angles.set_title("(b) angular velocity (radians per layer)", loc="left")
+    for axes, ncols in ((parts, 2), (angles, 1)):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=ncols, fontsize=7)
+    return drawing
+
+
+def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
+    """Logarithms, which add up, as bars on each other; the axis names the ratios."""
+    above, below = np.zeros(len(rows)), np.zeros(len(rows))
+    for part, (word, color) in PART_LOOKS.items():
+        values = rows[f"log_{part}"].fillna(0.0).to_numpy()
+        start = np.where(values >= 0, above, below)
+        axes.bar(rows["layer"], values, 0.8, start, color=color, label=word)
+        above, below = above + values.clip(min=0), below + values.clip(max=0)
+    measured = np.log(rows["angle_ratio"])
+    ends = [np.log(rows[f"angle_ratio_{end}"]) for end in ("ci_low", "ci_high")]
+    away = [(measured - ends[0]).fillna(0.0).clip(lower=0), (ends[1] - measured).fillna(0.0)]
+    axes.errorbar(
+        rows["layer"],
+        measured,
+        [away[0], away[1].clip(lower=0)],
+        fmt="D",
+        markersize=3,
+        color="black",
+        elinewidth=0.8,
+        label="measured, 95 % interval",
+    )
+    axes.axhline(0.0, color="black", linewidth=0.6)
+    mark_layers(axes, int(rows["layer"].max()))
+    axes.set_xlim(0.3, rows["layer"].max() + 0.7)
+    lowest, highest = np.exp(axes.get_ylim())
+    decades = range(math.floor(np.log10(lowest)), math.ceil(np.log10(highest)) + 1)
+    named = (1, 2, 5) if highest / lowest < 1000 else (1,)
+    ratios = np.array([digit * 10.0**decade for decade in decades for digit in named])
+    ratios = ratios[(ratios >= lowest) & (ratios <= highest)]
+    axes.set_yticks(np.log(ratios), [f"{ratio:g} x" for ratio in ratios])
+
+
+def _draw_angles(axes: Axes, rows: pd.DataFrame) -> None:
+    for column, (word, look) in ANGLES.items():
+        axes.plot(
+            rows["layer"],
+            rows[column],
+            color=look.color,
+            linestyle=look.linestyle,
+            marker=look.marker,
+            markevery=max(1, len(rows) // 12),
+            label=word,
+        )
+        low, high = rows[f"{column}_ci_low"], rows[f"{column}_ci_high"]
+        axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.25, linewidth=0)
+    drawn = rows[list(ANGLES)].to_numpy(float)
+    mark_layers(axes, int(rows["layer"].max()))
+    axes.set_xlim(0.7 if len(rows) > 1 else 0.3, rows["layer"].max() + 0.3)
+    if asks_for_log(drawn):
+        use_log(axes, "y", drawn)
+    else:
+        axes.set_ylim(bottom=0)

@@ -1,0 +1,35 @@
+"""The figure of what attention reads and where tokens point."""
+
+import numpy as np
+
+from experiments.theory import FAITHFUL, simulated
+from normprobe.measurements.layers.figures.directions import figure
+from normprobe.measurements.layers.table import tables
+
+LABELS = ["within text", "within visual", "visual, text", "visual, text, common mean taken out"]
+
+
+def test_every_line_is_a_column_of_the_tables() -> None:
+    made = tables(simulated(FAITHFUL, 0), None)  # type: ignore[arg-type]
+    norms, cosines = figure("made", made["layers"], made["theory"]).axes
+    drawn = {line.get_label(): line for line in cosines.get_lines()[:-1]}
+    # The layers of a simulation have no input norm, so that what attention reads is not known.
+    assert list(drawn) == LABELS
+    text = made["layers"].query("group == 'text'")
+    np.testing.assert_allclose(
+        drawn["within text"].get_ydata(), text["within_modal_cosine_mean"].to_numpy()
+    )
+    centered = made["theory"]["centered_cross_modal_cosine_mean"]
+    np.testing.assert_allclose(drawn[LABELS[-1]].get_ydata(), centered)
+    assert [line.get_label() for line in norms.get_lines()] == ["text", "visual"]
+
+
+def test_a_run_of_an_older_version_is_drawn_as_far_as_it_goes() -> None:
+    made = tables(simulated(FAITHFUL, 0), None)  # type: ignore[arg-type]
+    new = ["attention_input", "within_modal", "centered"]
+    older = [
+        table[[name for name in table if not name.startswith(tuple(new))]]
+        for table in (made["layers"], made["theory"])
+    ]
+    _, cosines = figure("made", *older).axes
+    assert [line.get_label() for line in cosines.get_lines()[:-1]] == ["visual, text"]

@@ -1,0 +1,204 @@
+"""The parts of the angle ratio against permutations of Eq. 13, written out token by token."""
+
+from dataclasses import replace
+from itertools import permutations
+from math import atan2, cos, exp, log, sin
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.cases import case_of, model_of
+from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
+from support.tiny_inputs import SPECIAL_IDS
+
+from experiments.theory import FAITHFUL, LAYERS, World, simulated
+from normprobe import find_parts
+from normprobe.measurements import measurement
+from normprobe.measurements.layers.explained import CAUSES, ONE_LAYER, PARTS, explained_table
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.schema import TEXT, VISUAL
+from normprobe.statistics.bootstrap import LEVEL
+
+from .test_theory import rows_of_tokens, tokens_of
+
+EXACT = replace(FAITHFUL, norm_spread=0.0, size_spread=0.0, angle_spread=0.0)
+TYPES = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "idefics3")
+TYPES += ("gemma3", "paligemma", "glm4v", "llava_gptj")
+Numbers = dict[str, float]
+
+
+def turned(norm: float, size: float, phi: float) -> float:
+    """Eq. 13."""
+    return atan2(size * sin(phi), norm + size * cos(phi))
+
+
+def added(visual: list[float], text: list[float]) -> list[float]:
+    """What each of norm, size and phi adds, averaged over the six orders."""
+    totals = [0.0, 0.0, 0.0]
+    for order in permutations(range(3)):
+        now = list(visual)
+        for cause in order:
+            before = log(turned(*now))
+            now[cause] = text[cause]
+            totals[cause] += (log(turned(*now)) - before) / 6
+    return totals
+
+
+def expected(visual: dict[str, np.ndarray], text: dict[str, np.ndarray]) -> Numbers:
+    """A layer from the metrics of its tokens."""
+    angle, causes = {}, {}
+    for name, of_tokens in ((VISUAL, visual), (TEXT, text)):
+        norm = of_tokens["update_norm"] / of_tokens["relative_update"]
+        means = [exp(np.log(values).mean()) for values in (norm, of_tokens["update_norm"])]
+        causes[name] = [*means, of_tokens["update_angle"].mean()]
+        angle[name] = exp(np.log(of_tokens["angle"]).mean())
+    parts = added(causes[VISUAL], causes[TEXT])
+    ratio = angle[TEXT] / angle[VISUAL]
+    parts.append(log(ratio) - sum(parts))
+    at_text_norm = [causes[TEXT][0], *causes[VISUAL][1:]]
+    return {
+        "angle_ratio": ratio,
+        **{f"log_{part}": value for part, value in zip(PARTS, parts, strict=True)},
+        "visual_angle": angle[VISUAL],
+        "text_angle": angle[TEXT],
+        "visual_angle_at_text_norm": angle[VISUAL]
+        * turned(*at_text_norm)
+        / turned(*causes[VISUAL]),
+    }
+
+
+def by_layer(table: pd.DataFrame) -> pd.DataFrame:
+    rows = table[table["scope"] == ONE_LAYER]
+    return rows.set_index(rows["layers"].astype(int))
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_every_number_of_a_model(model_type: str) -> None:
+    case, model = case_of(model_type), model_of(model_type)
+    measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+    rows = measurement("layers").sample_rows(measured, case.inputs).assign(image_hash=None)
+    found = by_layer(explained_table(rows))
+    for layer in range(1, len(case.states.layers) + 1):
+        visual, text = (
+            {
+                name: np.concatenate(
+                    [seen.metrics[name] for seen in case.observations[layer, group]]
+                )
+                for name in ("angle", "update_norm", "relative_update", "update_angle")
+            }
+            for group in (VISUAL, TEXT)
+        )
+        for name, value in expected(visual, text).items():
+            assert found.loc[layer, name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+
+
+def test_it_is_all_the_norms_where_only_norms_differ() -> None:
+    table = explained_table(simulated(EXACT, 0))
+    np.testing.assert_allclose(table["norm_share"], 1.0, atol=2e-3)
+    together = table[table["scope"] == "slower"].iloc[0]
+    assert together["layers"] == f"1-{LAYERS}"
+    # At the text's norm, visual tokens would turn as far as text tokens do.
+    layers = by_layer(table)
+    np.testing.assert_allclose(layers["visual_angle_at_text_norm"], layers["text_angle"], rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("world", "cause"),
+    [
+        (replace(EXACT, norm=(8.0, 8.0), size=(1.5, 3.0)), "update_norm"),
+        (replace(EXACT, norm=(8.0, 8.0), angle=(0.7, 1.4)), "update_angle"),
+    ],
+)
+def test_the_norms_have_no_share_where_only_updates_differ(world: World, cause: str) -> None:
+    first = by_layer(explained_table(simulated(world, 0))).loc[1]
+    assert first["norm_share"] == pytest.approx(0.0, abs=1e-4)
+    assert first[f"{cause}_share"] == pytest.approx(1.0, abs=2e-3)
+
+
+def test_the_shares_add_up() -> None:
+    world = replace(FAITHFUL, size=(2.0, 3.0), angle=(1.2, 1.4))
+    table = explained_table(simulated(world, 0))
+    shares = table[[f"{part}_share" for part in PARTS]]
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    assert (shares[[f"{cause}_share" for cause in CAUSES]] > 0.02).all(axis=None)
+    logs = table[[f"log_{part}" for part in PARTS]].sum(axis=1)
+    np.testing.assert_allclose(logs, np.log(table["angle_ratio"]))
+
+
+def test_a_share_of_nothing_is_empty() -> None:
+    table = explained_table(simulated(replace(FAITHFUL, norm=(8.0, 8.0)), 0))
+    assert set(table["scope"]) == {ONE_LAYER}
+    assert table[[f"{part}_share" for part in PARTS]].isna().all(axis=None)
+    assert table[[f"log_{part}" for part in PARTS]].notna().all(axis=None)
+
+
+def test_faster_visual_tokens_have_a_row_of_their_own() -> None:
+    table = explained_table(simulated(replace(FAITHFUL, norm=(4.0, 20.0)), 0))
+    (row,) = table[table["scope"] != ONE_LAYER].itertuples()
+    assert (row.scope, row.layers) == ("faster", f"1-{LAYERS}")
+    assert row.angle_ratio < 1
+    assert row.norm_share == pytest.approx(1.0, abs=0.05)
+
+
+def test_intervals_are_those_of_repeating_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_draws(monkeypatch)
+    rows = rows_of_tokens(tokens_of(0, SAMPLES))
+    columns = ["angle_ratio", *(f"log_{part}" for part in PARTS), "visual_angle_at_text_norm"]
+    slow = slow_draws(
+        rows, lambda drawn: by_layer(explained_table(drawn)).rename_axis("at"), ["at"]
+    )
+    assert_intervals(
+        by_layer(explained_table(rows)).rename_axis("at").reset_index(), slow, ["at"], columns
+    )
+
+
+def test_one_image_has_no_interval() -> None:
+    rows = rows_of_tokens(tokens_of(0, SAMPLES[:2]))
+    table = explained_table(rows)
+    assert table.filter(like="_ci_").isna().all(axis=None)
+    assert table["angle_ratio"].notna().all()
+
+
+def test_without_pairs_there_are_no_rows() -> None:
+    rows = rows_of_tokens(tokens_of(0, SAMPLES))
+    assert explained_table(rows[rows["group"] == TEXT]).empty
+
+
+def true_share(world: World) -> float:
+    """The share of the norms in layer 1, of a million tokens of each modality."""
+    random = np.random.default_rng(0)
+    made = []
+    for place in (0, 1):
+        noise = random.standard_normal((3, 1_000_000))
+        norm = world.norm[place] * np.exp(world.norm_spread * noise[0])
+        size = np.abs(world.size[place] * (1 + world.size_spread * noise[1]))
+        phi = world.angle[place] + world.angle_spread * noise[2]
+        angle = np.arctan2(size * np.sin(phi), norm + size * np.cos(phi))
+        made.append(
+            {
+                "angle": angle,
+                "update_norm": size,
+                "relative_update": size / norm,
+                "update_angle": phi,
+            }
+        )
+    numbers = expected(*made)
+    return numbers["log_norm"] / log(numbers["angle_ratio"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "world",
+    [
+        FAITHFUL,
+        replace(FAITHFUL, size=(2.0, 3.0), size_spread=0.2),
+        replace(FAITHFUL, norm=(8.0, 6.0), size=(1.5, 3.0), angle_spread=0.2),
+    ],
+)
+def test_the_intervals_cover_the_true_share(world: World) -> None:
+    truth, seeds = true_share(world), 200
+    covered = 0
+    for seed in range(seeds):
+        first = by_layer(explained_table(simulated(world, seed))).loc[1]
+        covered += first["norm_share_ci_low"] <= truth <= first["norm_share_ci_high"]
+    assert 0.90 <= covered / seeds <= 0.98, LEVEL
