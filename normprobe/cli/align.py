@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from normprobe.cli import console
+from normprobe.cli.lasting import lasting_imports
 from normprobe.cli.options import (
     AlignTarget,
     Display,
@@ -47,8 +48,9 @@ def align(
         if stats:
             _show_statistics(model, loading, display)
             return
-        from normprobe.probe import Probe
-        from normprobe.runs.begin import AUTO
+        with lasting_imports():
+            from normprobe.probe import Probe
+            from normprobe.runs.begin import AUTO
 
         probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
         run = probe.align(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from normprobe.cli import console
+from normprobe.cli.lasting import lasting_imports
 from normprobe.cli.options import (
     Display,
     Loading,
@@ -59,8 +60,9 @@ def attention(
     """How much text attends to the image in each decoder layer, and where (Appendix G)."""
     with console.reported(display):
         region = _parsed_box(box)
-        from normprobe.probe import Probe
-        from normprobe.runs.begin import AUTO
+        with lasting_imports():
+            from normprobe.probe import Probe
+            from normprobe.runs.begin import AUTO
 
         probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
         run = probe.attention(

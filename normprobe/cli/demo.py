@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from normprobe.cli import console
+from normprobe.cli.lasting import lasting_imports
 from normprobe.cli.options import Display, RunFolderOptions, Without, grouped
 
 _BATCH = 8
@@ -22,11 +23,12 @@ def demo(
     question to its photograph; and the decoder again with visual tokens made as loud as text.
     """
     with console.reported(display):
-        from normprobe.data.data_set import SAMPLE, open_data
-        from normprobe.model.checkpoint import SPECIMEN
-        from normprobe.probe import Probe
-        from normprobe.run import Run, compare, page_of
-        from normprobe.runs.atomic import write_by_rename
+        with lasting_imports():
+            from normprobe.data.data_set import SAMPLE, open_data
+            from normprobe.model.checkpoint import SPECIMEN
+            from normprobe.probe import Probe
+            from normprobe.run import Run, compare, page_of
+            from normprobe.runs.atomic import write_by_rename
 
         now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         place = folder.output or Path("runs") / SPECIMEN / f"demo-{now}"

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from normprobe.cli import console
+from normprobe.cli.lasting import lasting_imports
 from normprobe.cli.options import (
     Display,
     Loading,
@@ -38,8 +39,9 @@ def embeddings(
 ) -> None:
     """Norms of the embedding tables, and the tokens that stand out (Tables 3, 6-8)."""
     with console.reported(display):
-        from normprobe.probe import Probe
-        from normprobe.runs.begin import AUTO
+        with lasting_imports():
+            from normprobe.probe import Probe
+            from normprobe.runs.begin import AUTO
 
         run = Probe(model, **vars(loading), named=parts.named()).embeddings(
             top=top, base=base, output=folder.output or AUTO, overwrite=folder.overwrite

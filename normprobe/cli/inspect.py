@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from normprobe.cli import console
+from normprobe.cli.lasting import lasting_imports
 from normprobe.cli.options import Display, Loading, Model, NamedParts, Without, grouped, only
 
 
@@ -27,11 +28,12 @@ def inspect(
     With --weights also what the weight files hold of each part, and what each command would read.
     """
     with console.reported(display):
-        from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
-        from normprobe.measurements.inspect.measure import inspected
-        from normprobe.measurements.inspect.terminal import print_parts, print_weights
-        from normprobe.model.checkpoint import open_checkpoint
-        from normprobe.runs.json_text import table_json
+        with lasting_imports():
+            from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
+            from normprobe.measurements.inspect.measure import inspected
+            from normprobe.measurements.inspect.terminal import print_parts, print_weights
+            from normprobe.model.checkpoint import open_checkpoint
+            from normprobe.runs.json_text import table_json
 
         inputs_file = NO_INPUTS_FILE if loading.inputs is None else read_inputs_file(loading.inputs)
         checkpoint = open_checkpoint(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from normprobe.cli import console
+from normprobe.cli.lasting import lasting_imports
 from normprobe.cli.options import (
     Display,
     Loading,
@@ -42,8 +43,9 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         display: Display,
     ) -> None:
         with console.reported(display, resumes=True):
-            from normprobe.probe import Probe
-            from normprobe.runs.begin import AUTO
+            with lasting_imports():
+                from normprobe.probe import Probe
+                from normprobe.runs.begin import AUTO
 
             probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
             run = probe.measure(

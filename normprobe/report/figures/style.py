@@ -93,16 +93,29 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         file = stem.with_name(stem.name + suffix)
         write_by_rename(file, image_bytes(figure, suffix[1:]))
         files.append(file)
-        figure.set_layout_engine("none")  # solved once: the PDF looks as the PNG does
     return files
 
 
 def image_bytes(figure: Figure, kind: str, *, dpi: int = 200) -> bytes:
-    """A figure as an image file, ``png`` or ``pdf``; the same numbers give the same bytes."""
+    """A figure as an image file, ``png`` or ``pdf``; the same numbers give the same bytes.
+
+    The layout is solved once: another file of the same figure looks as the first does.
+    """
+    _solve_layout(figure, dpi)
     buffer = io.BytesIO()
     metadata = {"CreationDate": None} if kind == "pdf" else {}
     figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()
+
+
+def _solve_layout(figure: Figure, dpi: int) -> None:
+    """Place the panels for good: ``savefig`` draws a figure that has a layout engine twice."""
+    if engine := figure.get_layout_engine():
+        before = figure.dpi
+        figure.dpi = dpi
+        engine.execute(figure)
+        figure.dpi = before
+        figure.set_layout_engine(None)
 
 
 def asks_for_log(values: ArrayLike) -> bool:

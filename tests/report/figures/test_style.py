@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from normprobe.report.figures import style
 
@@ -19,3 +20,17 @@ def test_the_layout_is_solved_once_for_all_files(
     files = style.save(figure, tmp_path / "drawn")
     assert [file.suffix for file in files] == [".png", ".pdf"]
     assert len(solved) == 1
+
+
+def test_a_figure_is_drawn_once_a_file_and_stays_as_large_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    draw = Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda *its: (drawn.append(its), draw(*its))[1])
+    figure = style.new_figure(4, 3, "a title")
+    figure.subplots(1, 2)
+    dpi = figure.dpi
+    style.save(figure, tmp_path / "drawn")
+    assert len(drawn) == 2
+    assert figure.dpi == dpi

@@ -41,10 +41,10 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame) -> Figur
     drawing = new_figure(DOUBLE_WIDTH, _HEIGHT * rows + 0.6, title)
     grid = drawing.subplots(rows, _COLUMNS, sharex=True)
     ranges = assumptions.set_index("number")[["low", "high"]].astype(float)
+    mark_layers(grid[0, 0], int(theory["layer"].max()))  # of all: they share the axis
+    grid[0, 0].set_xlabel("")
     for letter, panel, axes in zip(ascii_lowercase, PANELS, grid.flat, strict=False):
         axes.set_title(f"({letter}) {panel.title}", loc="left")
-        mark_layers(axes, int(theory["layer"].max()))
-        axes.set_xlabel("")
         if not any([_draw(axes, theory, line) for line in panel.lines]):
             axes.set_yticks([])
             axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center")
