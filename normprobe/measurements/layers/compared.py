@@ -73,7 +73,9 @@ def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str
 def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
     """Text minus visual angle, mean over the layers that have both."""
     places = (
-        layers.assign(place=np.arange(len(layers)))[layers["layer"] > 0]
+        layers[["layer", "group"]]
+        .assign(place=np.arange(len(layers)))
+        .query("layer > 0")
         .pivot(index="layer", columns="group", values="place")
         .reindex(columns=[VISUAL, TEXT])
         .dropna()
