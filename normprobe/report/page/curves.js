@@ -192,11 +192,3 @@ function curves(box) {
 }
 
 for (const box of document.querySelectorAll(".curves")) curves(box);
-
-// What is folded on a screen is part of a printed page.
-let folded = [];
-addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open], .bulky)")];
-  for (const details of folded) details.open = true;
-});
-addEventListener("afterprint", () => { for (const details of folded) details.open = false; });

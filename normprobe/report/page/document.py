@@ -107,7 +107,7 @@ def _section(section: Section, number: int | None) -> Markup:
         blocks.append(_warning("This run is partial: it was interrupted, or is still going on."))
     blocks += [_warning(str(text)) for text in record["warnings"]]
     blocks += [*section.blocks, *_other_tables(run, section.shown)]
-    blocks += _figures(run, folded=section.repeats_figures)
+    blocks += _figures(run, repeated=section.repeats_figures)
     blocks += [element("h3", "Provenance"), _provenance(record), _downloads(run)]
     subject = element("p", run.name, class_="subject")
     if number is None:
@@ -127,10 +127,16 @@ def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:
     return blocks
 
 
-def _figures(run: RunStore, *, folded: bool) -> list[Markup]:
-    """The pictures of ``plots/``; folded away where curves above show the same."""
+def _figures(run: RunStore, *, repeated: bool) -> list[Markup]:
+    """The pictures of ``plots/``; where the blocks show the same, only where they are.
+
+    They would be most of the bytes of a page, and a page may hold many runs.
+    """
     files = own_files(run.path, "plots/*.png") if run.path else []
-    images = [
+    if files and repeated:
+        names = ", ".join(f"plots/{file.name}" for file in files)
+        return [element("p", f"Figures for print, in the run folder: {names}", class_="note")]
+    return [
         element(
             "figure",
             element("img", src=_data_url("image/png", file.read_bytes()), alt=file.stem),
@@ -138,9 +144,6 @@ def _figures(run: RunStore, *, folded: bool) -> list[Markup]:
         )
         for file in files
     ]
-    if not images or not folded:
-        return images
-    return [element("details", element("summary", "Figures for print"), *images)]
 
 
 def _provenance(record: dict[str, Any]) -> Markup:
@@ -150,7 +153,7 @@ def _provenance(record: dict[str, Any]) -> Markup:
         if (fact := _fact(name, record.get(name)))
     ]
     everything = element("pre", json_text(record))
-    folded = element("details", element("summary", "run.json"), everything, class_="bulky")
+    folded = element("details", element("summary", "run.json"), everything)
     return joined(element("table", element("tbody", *rows), class_="facts"), folded)
 
 

@@ -1,6 +1,5 @@
 """The page in a real browser: hovered, clicked, on a phone, printed."""
 
-import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,6 @@ from support import made_tables
 from support.browser import CHROMIUM, Browser
 from support.made_runs import ATTACK, run_folder
 from support.read_page import page_of_folders
-
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
 
@@ -41,8 +36,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tokens=tokens,
         ),
     ]
-    (folder / "interface/plots").mkdir()
-    (folder / "interface/plots/norms.png").write_bytes(PIXEL)
     (folder / "page.html").write_text(page_of_folders(*runs), encoding="utf-8")
     return folder / "page.html"
 
@@ -144,7 +137,7 @@ def test_nothing_is_wider_than_the_window(width: int, browser: Browser, file: Pa
     assert small >= 11
 
 
-def test_it_prints_with_everything_unfolded(browser: Browser, file: Path, tmp_path: Path) -> None:
+def test_a_screen_alone_has_switches(browser: Browser, file: Path, tmp_path: Path) -> None:
     browser.open(file)
     browser.send("Emulation.setEmulatedMedia", media="print")
     for hidden in ("nav", ".scale", "select", ".files"):
@@ -159,9 +152,3 @@ def test_it_prints_with_everything_unfolded(browser: Browser, file: Path, tmp_pa
     browser.print(tmp_path / "page.pdf")
     pdf = (tmp_path / "page.pdf").read_bytes()
     assert len(re.findall(rb"/Type /Page\b", pdf)) >= 3  # a run begins a page
-    folded = "[...document.querySelectorAll('details')].map(d => d.open)"
-    assert not any(browser.evaluate(folded))
-    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert browser.evaluate(folded) == [False, True, False, False]  # each run.json stays folded
-    browser.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert not any(browser.evaluate(folded))
