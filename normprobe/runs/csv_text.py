@@ -10,7 +10,9 @@ import pandas as pd
 # What a spreadsheet takes for a formula, also in its full-width forms, behind any apostrophes.
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
-_RANGES = ("holds_in", "fails_in", "open_in", "exempt_in")
+#: Columns of text that may read like numbers: the token "1", the word "nan", layer "1" of "1-3, 6".
+_TEXTS = ("token", "query", "run", "sample")
+_TEXTS += ("layers", "holds_in", "fails_in", "open_in", "exempt_in")
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
@@ -33,10 +35,8 @@ def csv_table(data: bytes) -> pd.DataFrame:
     Raises:
         ValueError: no CSV.
     """
-    # Tokens are text even where they read "nan", "null" or "1"; ranges of layers are, "1" as "1-2".
-    as_text = dict.fromkeys(("token", "layers", *_RANGES), str)
     table = pd.read_csv(
-        io.BytesIO(data), keep_default_na=False, na_values=[""], dtype=as_text
+        io.BytesIO(data), keep_default_na=False, na_values=[""], dtype=dict.fromkeys(_TEXTS, str)
     ).rename(columns=_unquoted)
     texts = table.select_dtypes(exclude=["number", "bool"])
     table = table.assign(**{str(name): column.map(_unquoted) for name, column in texts.items()})

@@ -38,7 +38,10 @@ def test_names_of_columns_are_text_too() -> None:
     pd.testing.assert_frame_equal(csv_table(csv_bytes(table)), table, check_dtype=False)
 
 
-@pytest.mark.parametrize("name", ["layers", "holds_in", "fails_in", "open_in", "exempt_in"])
-def test_a_range_of_one_layer_stays_text(name: str) -> None:
-    table = pd.DataFrame({name: ["1", None]})
-    assert csv_table(csv_bytes(table))[name].iloc[0] == "1"
+@pytest.mark.parametrize(
+    "name",
+    ["token", "query", "run", "sample", "layers", "holds_in", "fails_in", "open_in", "exempt_in"],
+)
+def test_text_that_reads_like_a_number_stays_text(name: str) -> None:
+    table = pd.DataFrame({name: ["1", "07"], "norm": [1.0, 2.0]})
+    assert csv_table(csv_bytes(table))[name].tolist() == ["1", "07"]
