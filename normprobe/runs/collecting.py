@@ -19,6 +19,7 @@ from normprobe.inputs.on_device import completed
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.runs.preparing import long_prompt
+from normprobe.runs.processes import meeting
 from normprobe.runs.progress import progress
 from normprobe.runs.run_store import RunStore
 from normprobe.runs.warnings import warn
@@ -79,7 +80,8 @@ def collect(
         The sample rows of the whole run, in the order of ``data``, in the main process.
 
     Raises:
-        NormprobeError: no samples, or rows of another process that did not arrive.
+        NormprobeError: no samples, another process that has ended, or rows of it that did not
+            arrive.
         SystemExit: in the other processes, whose work is done.
     """
     from accelerate import PartialState
@@ -92,10 +94,12 @@ def collect(
         if state.is_main_process:
             _refuse_other_pictures(run, data)
         left = set(data.ids) - run.sample_ids()
-        state.wait_for_everyone()  # every process has seen the same parts before one adds another
+        with meeting():  # every process has seen the same parts before one adds another
+            state.wait_for_everyone()
         _measure_share(run, model, data, left, share, builder, measurement, batch_size, workers)
-    data.bad.add(gather_object(data.bad.skipped))
-    state.wait_for_everyone()
+    with meeting():
+        data.bad.add(gather_object(data.bad.skipped))
+        state.wait_for_everyone()
     if state.num_processes > 1:
         state.destroy_process_group()
     if not state.is_main_process:

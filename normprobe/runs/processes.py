@@ -4,12 +4,13 @@ Each measures its share of the samples and adds parts to the same run folder. Th
 alone creates the folder, merges the parts, and writes and prints the tables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 
 if TYPE_CHECKING:
     from normprobe.runs.run_store import RunStore
@@ -30,6 +31,7 @@ class Processes:
 
         Raises:
             NormprobeError: what ``start`` raises, in the main process; there is no folder to share.
+                Or another process has ended.
             SystemExit: in the other processes, when the main one failed.
         """
         from accelerate.utils import broadcast_object_list
@@ -49,12 +51,30 @@ class Processes:
                     f"{self.state.num_processes} processes need a folder to share their rows in",
                     "pass output=FOLDER",
                 )
-        (path,) = broadcast_object_list([run and run.path and run.path.resolve()])
+        with meeting():
+            (path,) = broadcast_object_list([run and run.path and run.path.resolve()])
         if failure is not None:
             raise failure
         if path is None:
             raise SystemExit(1)
         return run or RunFolder.open(path, writer=self.state.process_index)
+
+
+@contextmanager
+def meeting() -> Iterator[None]:
+    """Where the processes of a run wait for each other.
+
+    Raises:
+        NormprobeError: one of them has ended. A launcher other than ``torchrun`` may let the others
+            live.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # gloo has no class of its own; that of NCCL is a RuntimeError
+        raise NormprobeError(
+            f"the processes of this run have lost each other: {first_line(error)}",
+            "see what the one that ended says; --resume goes on from what is measured",
+        ) from error
 
 
 def join_processes(device: str, device_map: str | None) -> Processes:
@@ -65,14 +85,17 @@ def join_processes(device: str, device_map: str | None) -> Processes:
         device_map: ``--device-map``.
 
     Raises:
-        NormprobeError: an unknown device, or options that several processes cannot follow.
+        NormprobeError: an unknown device, options that several processes cannot follow, or they do
+            not meet.
     """
     from accelerate import PartialState
 
     from normprobe.model.load.device import pick_device
 
     # Left to itself, accelerate lets processes on a machine without a GPU know nothing of the rest.
-    state = PartialState(cpu=pick_device(device).type == "cpu", timeout=_PATIENCE)
+    cpu = pick_device(device).type == "cpu"
+    with meeting():
+        state = PartialState(cpu=cpu, timeout=_PATIENCE)
     if state.num_processes == 1:
         return Processes(state, device)
     if device_map is not None or device not in ("auto", "cpu"):

@@ -48,6 +48,7 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
     run = RunFolder.open(path)
     run.lock()
     try:
+        run.record = RunFolder.open(path).record  # another process may have gone on until now
         _check_same(run, path, record)
         for damaged in run.set_damaged_aside():
             run.add_warning(f"measured again, for its file was damaged: {damaged}")

@@ -119,19 +119,19 @@ class RunFolder(RunStore):
         with write_failures(path):
             if path.exists() and not path.is_dir():
                 raise NormprobeError(f"{path} exists and is a file", "choose another --output")
-            if path.is_dir() and holds_files(path) and not overwrite:
-                raise NormprobeError(
-                    f"{path} exists", "choose another --output or pass --overwrite"
-                )
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, RunStore(record).record)
-            run.lock()
-            if holds_files(path):
-                try:
+            run.lock()  # before looking: another process may be filling the folder
+            try:
+                if holds_files(path):
+                    if not overwrite:
+                        raise NormprobeError(
+                            f"{path} exists", "choose another --output or pass --overwrite"
+                        )
                     _delete_run(path)
-                except BaseException:
-                    run.unlock()
-                    raise
+            except BaseException:
+                run.unlock()
+                raise
         run.note()
         return run
 
@@ -181,12 +181,13 @@ class RunFolder(RunStore):
         except BaseException:
             if self.writer > 0:
                 raise
+            kept = self._parts.exist()
+            if not kept:
+                _delete_run(self.path)
             self.unlock()
-            if self._parts.exist():
-                raise
-            _delete_run(self.path)
-            with contextlib.suppress(OSError):  # holds foreign files
-                self.path.rmdir()
+            if not kept:
+                with contextlib.suppress(OSError):  # holds foreign files, or another run by now
+                    self.path.rmdir()
             raise
 
     def append(self, rows: pd.DataFrame) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.commands import Forked, invoke
+from support.commands import Ended, Forked, invoke
 from support.unrendered import save_placeholders
+from torch.distributed import TCPStore
 from typer.testing import Result
 
 from normprobe.schema import QUANTILES
@@ -65,12 +66,30 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
         process.close()
 
 
-def assert_two_lines(result: Result, *words: str) -> None:
+@pytest.fixture
+def start_two(start: Callable[..., Forked]) -> Callable[..., list[Forked]]:
+    """Start two processes of one run, with the environment that ``torchrun`` gives them."""
+    kept: list[TCPStore] = []
+
+    def forks(*arguments: str) -> list[Forked]:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        kept.append(store)
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is open: no port can be lost
+        sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        ranks = ({"RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+        return [start(*arguments, **meeting, **sizes, **rank) for rank in ranks]
+
+    return forks
+
+
+def assert_two_lines(result: Result | Ended, *words: str) -> None:
     """A known failure: exit code 1, what is wrong, what to do, no traceback.
 
     What the command reads, and which bridges it crosses, may have been said before.
     """
-    assert result.exit_code == 1, result.output
+    code = result.returncode if isinstance(result, Ended) else result.exit_code
+    assert code == 1, result.stdout + result.stderr
     assert result.stdout == ""
     lines = result.stderr.strip().splitlines()
     lines = [line for line in lines if not line.startswith(("reads ", "fetches ", "note: "))]

@@ -1,34 +1,29 @@
 """Two processes on one machine, as ``torchrun`` starts them."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from cli.conftest import assert_same_bytes, assert_same_tables
+from cli.conftest import assert_same_bytes, assert_same_tables, assert_two_lines
 from support.commands import Ended, Forked, torchrun
 from typer.testing import Result
 
 Run = Callable[..., Result]
-Start = Callable[..., Forked]
 Measured = Callable[..., Path]
 
 NORMPROBE = ("-m", "normprobe")
 
 
 @pytest.fixture
-def two_forks(start: Start) -> Callable[..., Ended]:
-    """Start two processes with the environment that ``torchrun`` gives them."""
+def two_forks(start_two: Callable[..., list[Forked]]) -> Callable[..., Ended]:
+    """As ``start_two``, until both have ended."""
 
     def run(*arguments: str) -> Ended:
-        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-        meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is open: no port can be lost
-        sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        ranks = ({"RANK": rank, "LOCAL_RANK": rank} for rank in "01")
-        forks = [start(*arguments, **meeting, **sizes, **rank) for rank in ranks]
+        forks = start_two(*arguments)
         codes, outs, errors = zip(*(fork.wait(timeout=120) for fork in forks), strict=True)
         return Ended(max(codes), "".join(outs), "".join(errors))
 
@@ -86,3 +81,16 @@ def test_a_failure_of_the_main_process_ends_all_of_them(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.count("error: out exists") == 1
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_process_that_is_left_alone_says_so(
+    lost: int, start_two: Callable[..., list[Forked]], tmp_path: Path
+) -> None:
+    """``torchrun`` would end it; not every launcher does."""
+    forks = start_two("layers", "--device", "cpu", "-o", "out")
+    while not list(tmp_path.glob("out/samples/part-*")):
+        time.sleep(0.02)
+        assert forks[lost].poll() is None
+    forks[lost].kill()
+    assert_two_lines(forks[1 - lost].wait(timeout=60), "lost each other", "--resume")

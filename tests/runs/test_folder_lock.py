@@ -3,12 +3,14 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from normprobe import NormprobeError
 from normprobe.runs.folder_lock import FolderLock, holds_files
+from normprobe.runs.resuming import resumed
 from normprobe.runs.run_folder import RunFolder
 
 RECORD = {"command": "layers", "model": "a/b"}
@@ -70,3 +72,64 @@ def test_a_lock_alone_is_no_content(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     assert not list(tmp_path.iterdir())
+
+
+def just_before(monkeypatch: pytest.MonkeyPatch, name: str, happens: Callable[[], object]) -> None:
+    """Let something happen once, just before a method of the lock is called."""
+    real = getattr(FolderLock, name)
+
+    def method(lock: FolderLock) -> None:
+        monkeypatch.setattr(FolderLock, name, real)
+        happens()
+        real(lock)
+
+    monkeypatch.setattr(FolderLock, name, method)
+
+
+def test_a_run_that_ended_a_moment_ago_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another() -> None:
+        RunFolder.create(tmp_path, overwrite=False, record={**RECORD, "model": "first"}).finish()
+
+    just_before(monkeypatch, "acquire", another)
+    with pytest.raises(NormprobeError, match="exists"):
+        RunFolder.create(tmp_path, overwrite=False, record=RECORD)
+    assert RunFolder.open(tmp_path).record["model"] == "first"
+
+
+def test_a_run_is_resumed_as_another_process_left_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {**RECORD, "versions": {}, "options": {}}
+    RunFolder.create(tmp_path, overwrite=False, record=record).unlock()
+
+    def another() -> None:
+        run = resumed(tmp_path, record)
+        assert run is not None
+        run.note(batch_size=7)
+        run.finish()
+
+    just_before(monkeypatch, "acquire", another)
+    run = resumed(tmp_path, record)
+    assert run is not None
+    assert run.record["batch_size"] == 7
+    assert run.record["status"] == "partial"
+
+
+def test_a_run_that_fails_takes_no_other_run_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    first = RunFolder.create(path, overwrite=False, record=RECORD)
+    release = FolderLock.release
+
+    def another(lock: FolderLock) -> None:
+        release(lock)
+        monkeypatch.setattr(FolderLock, "release", release)
+        RunFolder.create(path, overwrite=False, record=RECORD).finish()
+
+    monkeypatch.setattr(FolderLock, "release", another)
+    with pytest.raises(ZeroDivisionError), first.discarded_on_failure():
+        raise ZeroDivisionError
+    assert RunFolder.open(path).record["status"] == "complete"
