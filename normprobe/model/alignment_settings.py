@@ -57,11 +57,15 @@ def adapter_settings(folder: Path) -> AlignmentSettings | None:
         NormprobeError: when its JSON file is broken.
     """
     path = folder / ADAPTER_CONFIG
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return None
+    except OSError:  # a longer name than any file has
         return None
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        if {"base_model", "revision", "after", "compensate"} <= settings.keys():
+        known = {"base_model", "revision", "after", "compensate"} <= settings.keys()
+        if known and isinstance(settings["base_model"], str):
             return AlignmentSettings(
                 after=settings["after"],
                 compensate=settings["compensate"],

@@ -39,8 +39,10 @@ KINDS = {
     "language": LANGUAGE_MODEL,
 }
 
-
-_LONGEST_NAME = 1000  # characters; file systems refuse longer paths with errors of their own
+_PEFT_CONFIG = "adapter_config.json"
+# File systems refuse longer ones with errors of their own.
+_LONGEST_PATH = 1000  # characters
+_LONGEST_NAME = 255  # bytes between two slashes
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def open_checkpoint(
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
-    if not model or len(model) > _LONGEST_NAME or visible(model) != model:
+    if not _is_name(model):
         raise NormprobeError(
             f"{model[:60]!r} is no model: expected a folder or a hub id", "pass its name"
         )
@@ -131,12 +133,12 @@ def open_checkpoint(
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     config_file = _cached(source, "config.json", revision)
-    adapter_file = None if config_file else _cached(source, "adapter_config.json", revision)
+    adapter_file = None if config_file else _cached(source, _PEFT_CONFIG, revision)
     if adapter_file is not None:
         adapter = _adapter_config(adapter_file, source)
         base = open_checkpoint(
             adapter["base_model_name_or_path"],
-            revision=str(adapter["revision"]) if adapter.get("revision") else None,
+            revision=_revision_in(adapter),
             trust_remote_code=trust_remote_code,
             inputs_file=inputs_file,
             kind=kind,
@@ -186,6 +188,13 @@ def open_checkpoint(
         alignment=config_settings(config),
         bridges=bridges,
     )
+
+
+def _is_name(model: str) -> bool:
+    """Whether a folder or a hub id may have that name."""
+    if not model or len(model) > _LONGEST_PATH or visible(model) != model:
+        return False
+    return all(len(part.encode()) <= _LONGEST_NAME for part in Path(model).parts)
 
 
 def is_own_code(config: Any) -> bool:
@@ -247,19 +256,33 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
     """The adapter_config.json of a PEFT adapter.
 
     Raises:
-        NormprobeError: it does not name its base model.
+        NormprobeError: it does not name its base model, or an adapter in its place.
     """
     adapter: dict[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError):
         read = json.loads(path.read_text(encoding="utf-8"))
         adapter = read if isinstance(read, dict) else {}
     base = adapter.get("base_model_name_or_path")
-    if not isinstance(base, str) or base == source:
+    problem = ""
+    if not isinstance(base, str):
+        problem = "names no base model"
+    elif adapter_settings(Path(base)) or _is_peft_adapter(base, _revision_in(adapter)):
+        problem = f"names {base}, an adapter too, as its base model"
+    if problem:
         raise NormprobeError(
-            f"adapter_config.json of {source} names no base model",
+            f"{_PEFT_CONFIG} of {source} {problem}",
             "set base_model_name_or_path to the hub id or folder of the model it was trained on",
         )
     return adapter
+
+
+def _is_peft_adapter(source: str, revision: str | None) -> bool:
+    whole = _cached(source, "config.json", revision)
+    return whole is None and _cached(source, _PEFT_CONFIG, revision) is not None
+
+
+def _revision_in(adapter: Mapping[str, Any]) -> str | None:
+    return str(adapter["revision"]) if adapter.get("revision") else None
 
 
 def _base_of(
@@ -269,8 +292,18 @@ def _base_of(
     inputs_file: InputsFile,
     kind: str | None,
 ) -> Checkpoint:
-    """The checkpoint that an adapter of ``normprobe align`` was made for."""
+    """The checkpoint that an adapter of ``normprobe align`` was made for.
+
+    Raises:
+        NormprobeError: it cannot be opened, or is such an adapter itself: a model has one norm.
+    """
     assert alignment.base_model is not None
+    if adapter_settings(Path(alignment.base_model)) is not None:
+        raise NormprobeError(
+            f"{ADAPTER_CONFIG} of {model} names {alignment.base_model}, an adapter too, as its "
+            "base model",
+            "set base_model to the hub id or folder of the model it was made for",
+        )
     try:
         return open_checkpoint(
             alignment.base_model,
@@ -365,7 +398,7 @@ def _refuse_bad_path(model: str, source: str) -> None:
         )
     looks_local = model.startswith(("/", "./", "../", "~")) or model.count("/") > 1
     if path.is_dir():
-        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
+        if not any((path / name).is_file() for name in ("config.json", _PEFT_CONFIG)):
             raise NormprobeError(
                 f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
                 "pass the folder that holds config.json and the weights",

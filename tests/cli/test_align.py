@@ -293,6 +293,17 @@ def test_a_base_model_that_is_missing(run: Run, adapter: Path) -> None:
     assert_two_lines(run("layers", adapter), "nobody/nothing", ADAPTER_CONFIG)
 
 
+def test_an_adapter_is_no_base_model(run: Run, adapter: Path) -> None:
+    other = Path(shutil.copytree(adapter, adapter.parent / "other"))
+    edit(adapter, base_model=str(other))
+    for base in (str(adapter), str(other)):  # back to the first, or to itself
+        edit(other, base_model=base)
+        assert_two_lines(run("layers", adapter, "-o", "out"), str(other), "an adapter too")
+    edit(adapter, base_model=5)
+    assert_two_lines(run("layers", adapter, "-o", "out"), ADAPTER_CONFIG, "base_model")
+    assert not Path("out").exists()
+
+
 def test_a_base_model_of_another_type(run: Run, adapter: Path) -> None:
     edit(adapter, model_type="qwen2_vl")
     result = run("layers", adapter, "-o", "out")

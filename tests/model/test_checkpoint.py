@@ -61,6 +61,12 @@ def test_an_original_llava_is_no_default_model(tmp_path: Path) -> None:
     assert "llava-hf/llava-1.5-13b-hf" in failure.value.remedy
 
 
+@pytest.mark.parametrize("name", ["", "x" * 256, "x/" * 600, "a\0b", "\x1b[31m", "\udcff"])
+def test_what_no_file_system_names_is_no_model(name: str) -> None:
+    with pytest.raises(NormprobeError, match="is no model"):
+        open_checkpoint(name)
+
+
 def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(NormprobeError, match="is a file") as failure:

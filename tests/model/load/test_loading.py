@@ -1,5 +1,6 @@
 """From a checkpoint to a model whose every weight was saved."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ def test_a_saved_model_comes_back_whole(model_type: str, tmp_path: Path) -> None
     assert [name for name, _ in meta.named_modules()] == [
         name for name, _ in loaded.named_modules()
     ]
+
+
+def test_a_config_may_name_a_weight_file_in_its_folder(tmp_path: Path) -> None:
+    saved = tiny_model("llama")
+    saved.save_pretrained(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights/mine.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["transformers_weights"] = "weights/mine.safetensors"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = load_model(open_checkpoint(str(tmp_path)), device="cpu").state_dict()
+    for name, weight in saved.state_dict().items():
+        torch.testing.assert_close(loaded[name], weight, rtol=0, atol=0)
 
 
 def test_the_dtype_asked_for_is_given(tmp_path: Path) -> None:

@@ -111,6 +111,23 @@ def test_an_adapter_without_a_base_is_refused(content: str, tmp_path: Path) -> N
         open_checkpoint(str(tmp_path))
 
 
+@pytest.mark.parametrize("base", ["self", "other", "norm"])
+def test_an_adapter_for_an_adapter_is_refused(base: str, tmp_path: Path) -> None:
+    for name, of in (("self", base), ("other", "self"), ("norm", "self")):
+        (tmp_path / name).mkdir()
+        config = {"base_model_name_or_path": str(tmp_path / of)}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
+    norm = {
+        "base_model": str(tmp_path / "self"),
+        "revision": None,
+        "after": "a",
+        "compensate": True,
+    }
+    (tmp_path / "norm/norm_alignment.json").write_text(json.dumps(norm))
+    with pytest.raises(NormprobeError, match="an adapter too"):
+        open_checkpoint(str(tmp_path / "self"))
+
+
 def test_a_base_that_is_gone_is_named(folders: tuple[Path, Path]) -> None:
     config = json.loads((folders[1] / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = "/nowhere/base"
