@@ -27,9 +27,9 @@ _BATCHES_A_WINDOW = 4  # at most; see `_Windows`
 _SAMPLES_A_WINDOW = 128  # at most: a worker holds their pictures at once; a batch may be larger
 _MOST_WORKERS = 8
 
-#: Decoded pictures that a worker keeps of a window, beside those of the batch it makes. Those
-#: beyond are decoded again for their batch, so that this changes no batch.
-PICTURE_BYTES = 256 * 2**20
+#: Decoded pictures that all workers together keep of their windows, beside those of the batches
+#: they make. Those beyond are decoded again for their batch, so that this changes no batch.
+PICTURE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def prefetched(
 
     windows: Any = _Windows(data, builder, batch_size, wanted, share)
     workers = _workers(len(windows)) if workers is None else workers
+    windows.picture_bytes = PICTURE_BYTES // max(1, workers)
     loader = DataLoader(
         windows,
         batch_size=None,
@@ -104,7 +105,12 @@ class _Windows:
 
     The result is bytes because these go through a pipe. Tensors would go through shared memory, of
     which a container has little, and an exception would lose its second line.
+
+    Attributes:
+        picture_bytes: decoded pictures that are kept of a window.
     """
+
+    picture_bytes = PICTURE_BYTES
 
     def __init__(
         self,
@@ -149,7 +155,7 @@ class _Windows:
             yield from samples
             return
         read: list[tuple[int, str, Sample | None]] = []
-        left = PICTURE_BYTES
+        left = self.picture_bytes
         for sample in samples:
             left -= sum(3 * image.width * image.height for image in sample.images)
             length = about_length(self._builder, sample)

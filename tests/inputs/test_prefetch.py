@@ -155,6 +155,27 @@ def test_pictures_beyond_the_bound_are_decoded_again_and_change_no_batch(builder
         assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
 
 
+def test_the_bound_on_pictures_is_that_of_all_workers(builder, monkeypatch, tmp_path):
+    alive: list[weakref.ref[Image.Image]] = []
+
+    def load(number):
+        image = Image.new("RGB", (40, 30), (number, 0, 0))
+        alive.append(weakref.ref(image))
+        held = sum(reference() is not None for reference in alive)
+        with (tmp_path / str(os.getpid())).open("a") as file:
+            file.write(f"{held}\n")
+        return "Is it?", (image,)
+
+    monkeypatch.setattr("normprobe.inputs.prefetch.PICTURE_BYTES", 32 * 3 * 40 * 30)
+    questions = [
+        Question("made", str(number), lambda number=number: load(number)) for number in range(128)
+    ]
+    list(prefetched(DataSet("made", questions, {}), builder, 8, workers=4))
+    most = [max(map(int, file.read_text().split())) for file in tmp_path.iterdir()]
+    assert len(most) == 4
+    assert sum(most) <= 32 + 4 * (2 * 8 + 1)  # and two batches of each worker, as above
+
+
 def test_the_error_of_a_worker_arrives_whole(builder):
     batches = prefetched(made([1] * 6, fail_at=3), builder, 1)
     for number in range(3):
