@@ -38,6 +38,7 @@ def batches(
                 continue
             inputs = builder.build(batch)
         yield batch, inputs
+        del batch, inputs  # before the next one is decoded
 
 
 def _accepted(batch: Sequence[Sample], builder: InputBuilder, bad: BadRows) -> list[Sample]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _BATCHES_A_WINDOW = 4  # at most; see `_Windows`
 _SAMPLES_A_WINDOW = 128  # at most: a worker holds their pictures at once; a batch may be larger
 _MOST_WORKERS = 8
+_BYTES_A_PIXEL = 4  # of RGB in Pillow
 
 #: Decoded pictures that all workers together keep of their windows, beside those of the batches
 #: they make. Those beyond are decoded again for their batch, so that this changes no batch.
@@ -145,6 +146,7 @@ class _Windows:
                 hashes = {sample.id: sample.image_hash for sample in batch}
                 if self._wanted & hashes.keys():
                     made.append(Batch(hashes, inputs))
+                del batch, inputs  # before the next one is decoded
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))
         return pickle.dumps((made, bad.skipped, None))
@@ -157,7 +159,7 @@ class _Windows:
         read: list[tuple[int, str, Sample | None]] = []
         left = self.picture_bytes
         for sample in samples:
-            left -= sum(3 * image.width * image.height for image in sample.images)
+            left -= sum(_BYTES_A_PIXEL * image.width * image.height for image in sample.images)
             length = about_length(self._builder, sample)
             read.append((length, sample.id, sample if left >= 0 else None))
         waiting = deque(sorted(read, key=lambda entry: entry[0]))

@@ -147,9 +147,9 @@ def test_pictures_beyond_the_bound_are_decoded_again_and_change_no_batch(builder
         ]
         return list(prefetched(DataSet("made", questions, {}), builder, 8)), most
 
-    (all_kept, without), (few_kept, within) = read(10**9), read(3 * 40 * 30 * 2)
+    (all_kept, without), (few_kept, within) = read(10**9), read(4 * 40 * 30 * 2)
     assert without == 32
-    assert within <= 2 + 2 * 8 + 1  # kept, two batches while one follows the other, and the next
+    assert within <= 2 + 8 + 1  # kept, a batch, and the next
     for a, b in zip(all_kept, few_kept, strict=True):
         assert a.image_hashes == b.image_hashes
         assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
@@ -166,14 +166,14 @@ def test_the_bound_on_pictures_is_that_of_all_workers(builder, monkeypatch, tmp_
             file.write(f"{held}\n")
         return "Is it?", (image,)
 
-    monkeypatch.setattr("normprobe.inputs.prefetch.PICTURE_BYTES", 32 * 3 * 40 * 30)
+    monkeypatch.setattr("normprobe.inputs.prefetch.PICTURE_BYTES", 32 * 4 * 40 * 30)
     questions = [
         Question("made", str(number), lambda number=number: load(number)) for number in range(128)
     ]
     list(prefetched(DataSet("made", questions, {}), builder, 8, workers=4))
     most = [max(map(int, file.read_text().split())) for file in tmp_path.iterdir()]
     assert len(most) == 4
-    assert sum(most) <= 32 + 4 * (2 * 8 + 1)  # and two batches of each worker, as above
+    assert sum(most) <= 32 + 4 * (8 + 1)  # and a batch of each worker, as above
 
 
 def test_the_error_of_a_worker_arrives_whole(builder):
