@@ -11,8 +11,8 @@ import pandas as pd
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 #: Columns of text that may read like numbers: the token "1", the word "nan", layer "1" of "1-3, 6".
-_TEXTS = ("token", "query", "run", "sample")
-_TEXTS += ("layers", "holds_in", "fails_in", "open_in", "exempt_in")
+_TEXTS = ["token", "query", "run", "sample"]
+_TEXTS += ["layers", "holds_in", "fails_in", "open_in", "exempt_in"]
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
