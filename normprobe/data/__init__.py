@@ -2,6 +2,7 @@
 
 ``data_set``        ``open_data``: a data set by name or path, and ``DataSet``, which is iterated
 ``sample``          one question with its image
+``region``          a region of a picture, and where a word stands in a text
 ``question``        one question before its row is read, and the questions of one file or table
 
 Where questions come from:
