@@ -17,9 +17,9 @@ COLUMNS = {
     "cosine gap": "cosine_gap",
 }
 NOTES = (
-    "score gap, cosine gap: inside the box - outside, mean over layers 1 to N. x weight:",
-    "e^(score gap), by how much a visual token inside outweighs one outside in the",
-    "softmax. Ranked by |score gap|.",
+    "score gap, cosine gap: inside the box - outside, mean over layers 1 to N.",
+    "x weight: e^(score gap), by how much a visual token inside outweighs one outside",
+    "in the softmax (geometric means). Ranked by |score gap|.",
 )
 #: What the intervals need of the sample rows.
 ROW_COLUMNS = ("sample_id", "image_hash", "layer", "cosine_gap", "score_gap")

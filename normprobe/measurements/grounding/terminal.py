@@ -27,7 +27,8 @@ def show(run: RunStore, console: Console) -> None:
     print_grounding(run.table("grounding"), console, aligned="alignment" in run.record)
     if run.has_table("left_out"):
         left_out = len(run.table("left_out"))
-        print_notes(console, f"{left_out} samples left out: left_out.csv says why.")
+        samples = "1 sample" if left_out == 1 else f"{left_out} samples"
+        print_notes(console, f"{samples} left out: left_out.csv says why.")
     print_sentence(verdict(run), console)
 
 
