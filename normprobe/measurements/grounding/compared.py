@@ -22,7 +22,7 @@ NOTES = (
     "in the softmax (geometric means). Ranked by |score gap|.",
 )
 #: What the intervals need of the sample rows.
-ROW_COLUMNS = ("sample_id", "image_hash", "layer", "cosine_gap", "score_gap")
+ROW_COLUMNS = ("sample_id", "image_hash", "left_out", "layer", "cosine_gap", "score_gap")
 
 
 def figures(compare: pd.DataFrame) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def _over_layers(grounding: pd.DataFrame, rows: pd.DataFrame | None, column: str
     value = float(grounding[column][known].mean())
     if rows is None or rows.empty:
         return Estimate(value)
-    resampled = Resampled(grounding, rows, ["layer"])
+    resampled = Resampled(grounding, rows[rows["left_out"] == ""], ["layer"])
     if resampled.units < 2:
         return Estimate(value)
     draws: NDArray[np.float64] = resampled.means(column, by_tokens=False)[:, known]

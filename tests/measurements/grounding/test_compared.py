@@ -13,7 +13,7 @@ from normprobe.measurements.grounding.compared import COLUMNS, measures
 def sample_rows() -> pd.DataFrame:
     random = np.random.default_rng(3)
     return pd.DataFrame(
-        {"sample_id": sample, "image_hash": image, "layer": layer}
+        {"sample_id": sample, "image_hash": image, "left_out": "", "layer": layer}
         | {"cosine_gap": random.normal(), "score_gap": random.normal() if layer else np.nan}
         for sample, image in SAMPLES
         for layer in range(3)
@@ -35,7 +35,10 @@ def test_gaps_are_means_over_the_layers_behind_the_decoder_input() -> None:
 def test_intervals_are_those_of_drawn_images(monkeypatch: pytest.MonkeyPatch) -> None:
     use_few_draws(monkeypatch)
     rows = sample_rows()
-    found = measures(table_of(rows), rows)
+    left_out = pd.DataFrame(
+        [{"sample_id": "h", "image_hash": "w", "left_out": "too small", "layer": 0}]
+    )
+    found = measures(table_of(rows), pd.concat([rows, left_out], ignore_index=True))
     draws = [table.query("layer > 0") for _, table in slow_means(rows)]
     for name in ("cosine_gap", "score_gap"):
         expected = np.quantile([draw[name].mean() for draw in draws], [0.025, 0.975])
