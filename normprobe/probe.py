@@ -195,10 +195,14 @@ class Probe:
         """Norms from the vision encoder to the decoder input. Arguments are of ``measure``."""
         return self.measure("interface", data, **options)
 
+    def grounding(self, data: str = "boxes", **options: Any) -> Run:
+        """A word against the visual tokens that it means. Arguments are of ``measure``."""
+        return self.measure("grounding", data, **options)
+
     def measure(
         self,
         name: str,
-        data: str | Mapping[str, Any] = "sample",
+        data: str | Mapping[str, Any] | None = None,
         *,
         batch_size: BatchSize = 1,
         workers: int | None = None,
@@ -214,9 +218,10 @@ class Probe:
         """Run the model over samples.
 
         Args:
-            name: of a measurement over samples: ``layers`` or ``interface``.
+            name: of a measurement over samples: ``layers``, ``interface`` or ``grounding``.
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
-                folder; or one batch, as the model's processor returned it.
+                folder; or one batch, as the model's processor returned it; None: the bundled data
+                that the measurement is for.
             batch_size: samples a forward; ``auto``: as many as fit.
             workers: processes that decode pictures, 0: none but this one; None: half of the cores.
             limit: draw this many samples.
@@ -245,7 +250,9 @@ class Probe:
             "verify": verify,
         }
         begin: dict[str, Any] = {"output": output, "overwrite": overwrite, "resume": resume}
+        data = measured_by.data if data is None else data
         if isinstance(data, Mapping):
+            _refuse_inputs(measured_by)
             return self._measure_inputs(measured_by, data, options | {"data": _INPUTS}, begin)
         options |= {"data": data, "limit": limit, "seed": seed}
         samples = open_data(data, limit=limit, seed=seed, skip_bad=skip_bad)
@@ -539,6 +546,15 @@ class Probe:
         by_ranges = self._options["range_reads"] and not _is_here(model)
         options = {name: self._options[name] for name in same}
         return Probe(model, range_reads=by_ranges, **options)
+
+
+def _refuse_inputs(measured_by: Measurement) -> None:
+    """Refuse a batch where samples are asked for."""
+    if measured_by.reads_samples:
+        raise NormprobeError(
+            f"{measured_by.name} measures samples; received a batch that a processor made",
+            f"pass the name or path of data, such as data={measured_by.data!r}",
+        )
 
 
 def _is_here(model: str) -> bool:

@@ -8,6 +8,7 @@ A command takes groups as arguments. ``grouped`` shows typer their fields as opt
 ``Annotated[Loading, Without("device_map")]`` leaves options out: these keep their defaults.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -78,8 +79,8 @@ Model = Annotated[
 Data = Annotated[
     str,
     typer.Option(
-        help="sample, pairs (bundled), text (no images), paper, a benchmark (mmbench, pope:random, "
-        "mmstar, ...), or a local file or folder.",
+        help="sample, pairs, boxes (bundled), text (no images), paper, a benchmark (mmbench, "
+        "pope:random, mmstar, ...), or a local file or folder.",
         show_default=True,
     ),
 ]
@@ -304,6 +305,13 @@ class Without:
         self.names = frozenset(names)
 
 
+class Starting:
+    """Gives options of a group other defaults."""
+
+    def __init__(self, **defaults: Any) -> None:
+        self.defaults = defaults
+
+
 def only(group: type, *names: str) -> Without:
     """Leaves all options of a group out but these."""
     return Without(*(field.name for field in fields(group) if field.name not in names))
@@ -324,11 +332,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[type, list[str]]] = {}
     options: list[Parameter] = []
     for argument in signature(command).parameters.values():
-        group, without = _group_of(argument.annotation)
+        group, without, defaults = _group_of(argument.annotation)
         if group is None:
             options.append(argument.replace(kind=Parameter.KEYWORD_ONLY))
             continue
-        shown = [option for option in _options_of(group) if option.name not in without]
+        shown = [o for o in _options_of(group, defaults) if o.name not in without]
         groups[argument.name] = group, [option.name for option in shown]
         options += shown
     takes_context = any(option.annotation is typer.Context for option in options)
@@ -373,23 +381,24 @@ def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None
                 raise typer.BadParameter(text, ctx=context, param_hint=_flag(option.name))
 
 
-def _group_of(annotation: Any) -> tuple[type | None, frozenset[str]]:
-    """The group that an argument is annotated with, and the options left out of it."""
+def _group_of(annotation: Any) -> tuple[type | None, frozenset[str], dict[str, Any]]:
+    """The group that an argument is annotated with, the options left out, and other defaults."""
     if isinstance(annotation, type) and is_dataclass(annotation):
-        return annotation, frozenset()
+        return annotation, frozenset(), {}
     arguments = get_args(annotation)
     if arguments and isinstance(arguments[0], type) and is_dataclass(arguments[0]):
         left_out = (extra.names for extra in arguments[1:] if isinstance(extra, Without))
-        return arguments[0], frozenset().union(*left_out)
-    return None, frozenset()
+        starting = [extra.defaults for extra in arguments[1:] if isinstance(extra, Starting)]
+        return arguments[0], frozenset().union(*left_out), dict(ChainMap(*starting))
+    return None, frozenset(), {}
 
 
-def _options_of(group: type) -> Iterator[Parameter]:
+def _options_of(group: type, defaults: Mapping[str, Any]) -> Iterator[Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         yield Parameter(
             field.name,
             Parameter.KEYWORD_ONLY,
-            default=field.default,
+            default=defaults.get(field.name, field.default),
             annotation=hints[field.name],
         )

@@ -15,6 +15,7 @@ from normprobe.cli.options import (
     NormAlignment,
     RunFolderOptions,
     Sampling,
+    Starting,
     Strict,
     Without,
     grouped,
@@ -34,7 +35,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
     def command(
         model: Model = "specimen",
         *,
-        sampling: Annotated[Sampling, Without(*sampling_without)],
+        sampling: Annotated[Sampling, Without(*sampling_without), Starting(data=offered.data)],
         loading: Annotated[Loading, Without(*loading_without)],
         parts: NamedParts,
         alignment: NormAlignment,

@@ -2,6 +2,7 @@
 
 ``data_set``        ``open_data``: a data set by name or path, and ``DataSet``, which is iterated
 ``sample``          one question with its image
+``region``          regions of a picture, and words that mean one
 ``question``        one question before its row is read, and the questions of one file or table
 
 Where questions come from:
@@ -20,6 +21,8 @@ How rows are read:
 ``cells``           checks of columns and cells
 ``question_table``  tables of a question, an image and options
 ``json_benchmark``  official files that are one JSON list: OCRBench, SEED-Bench-2-Plus
+``referring``       referring expressions with their boxes: RefCOCO as JSON
+``referents``       the cells of a word and its box
 ``json_questions``  JSON lines: prompts of one's own, or
 ``pope_lines``      POPE's official files
 ``wording``         the prompt: a template over the cells of a row

@@ -27,6 +27,9 @@ SAMPLE = "sample"
 PAIRS = "pairs"
 """Name of the bundled questions about two pictures each: not every model reads two."""
 
+BOXES = "boxes"
+"""Name of the bundled questions with a word whose referent has a box."""
+
 
 class DataSet:
     """Questions to iterate over, as often as needed.
@@ -83,11 +86,11 @@ class DataSet:
     def __iter__(self) -> Iterator[Sample]:
         for question in self._questions:
             try:
-                prompt, images = question.load()
+                content = question.load()
             except BadRow as error:
                 self.bad.refuse(error, question.id)
                 continue
-            yield Sample(question.id, prompt, images)
+            yield Sample(question.id, *content)
 
 
 def open_data(
@@ -96,7 +99,7 @@ def open_data(
     """Open a data set.
 
     Args:
-        spec: ``sample``; ``pairs``; ``text`` or ``text:FILE``; the name of a benchmark,
+        spec: ``sample``; ``pairs``; ``boxes``; ``text`` or ``text:FILE``; the name of a benchmark,
             ``NAME:SUBSET`` (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or
             folder in a published format. Names win over paths: write ``./pope`` for a folder pope.
         limit: number of questions to draw; ``None`` takes all.
@@ -132,8 +135,8 @@ def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
     name, colon, rest = spec.partition(":")
     if spec == SAMPLE:
         return SAMPLE, read_folder(bundled_data_dir(), bad)
-    if spec == PAIRS:
-        return PAIRS, [read_file(bundled_data_dir() / "images" / "pairs.jsonl", bad)]
+    if spec in (PAIRS, BOXES):
+        return spec, [read_file(bundled_data_dir() / "images" / f"{spec}.jsonl", bad)]
     if name in BENCHMARKS:
         subset = rest if colon else next(iter(BENCHMARKS[name].subsets))
         return spec.replace(":", "-"), [_read_hub(name, subset, bad)]
@@ -149,7 +152,7 @@ def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
         return path.resolve().name, read_folder(path, bad)
     if path.is_file():
         return path.stem, [read_file(path, bad)]
-    names = ", ".join((SAMPLE, PAIRS, *BENCHMARKS, PAPER, TEXT))
+    names = ", ".join((SAMPLE, PAIRS, BOXES, *BENCHMARKS, PAPER, TEXT))
     raise NormprobeError(
         f"--data: expected {names}, or an existing file or folder; received {spec!r}.",
         f"Check the spelling; --data {SAMPLE} needs no download.",

@@ -222,20 +222,32 @@ def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any
     return rows
 
 
-def read_json_entries(path: Path) -> list[tuple[Place, Any]] | None:
-    """Read a file that is one JSON list, or an object with a list ``questions``.
+def read_json(path: Path) -> Any:
+    """Read a file that is one JSON value; None where it is not: it holds JSON lines, or neither.
+
+    Raises:
+        NormprobeError: unreadable, or not UTF-8.
+    """
+    text = _read_text(path)
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError):
+        return None
+
+
+def json_entries(path: Path, whole: Any) -> list[tuple[Place, Any]] | None:
+    """The entries of a file that is one JSON list, or an object with a list ``questions``.
+
+    Args:
+        path: the file.
+        whole: what it holds.
 
     Returns:
         For each entry, its place and the entry; None where the file is not of this form.
 
     Raises:
-        NormprobeError: unreadable, not UTF-8, or no entries.
+        NormprobeError: no entries.
     """
-    text = _read_text(path)
-    try:
-        whole = json.loads(text, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError):  # JSON lines, or neither
-        return None
     entries = whole.get("questions") if isinstance(whole, dict) else whole
     if not isinstance(entries, list):
         return None

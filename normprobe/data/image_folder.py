@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from normprobe.data.bad_rows import Place
 from normprobe.data.images import read_image
-from normprobe.data.question import Question, Source
-
-if TYPE_CHECKING:
-    from PIL import Image
+from normprobe.data.question import Content, Question, Source
 
 IMAGES = "images"
 PROMPT = "Describe the image."
@@ -40,5 +36,5 @@ def read_image_folder(folder: Path) -> Source | None:
     return Source(IMAGES, PROMPT, folder.name, where, questions) if questions else None
 
 
-def _load(name: str, folder: Path, place: Place) -> tuple[str, tuple[Image.Image]]:
-    return PROMPT, (read_image(name, folder, place),)
+def _load(name: str, folder: Path, place: Place) -> Content:
+    return Content(PROMPT, (read_image(name, folder, place),))

@@ -6,19 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normprobe.data.bad_rows import BadRow, BadRows, Place
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark, JsonFile
 from normprobe.data.cells import require_columns, text_cell
 from normprobe.data.images import read_image
 from normprobe.data.keys import content_keys
-from normprobe.data.question import Question, Source
+from normprobe.data.question import Content, Question, Source
 from normprobe.data.wording import fill_template, lettered
 from normprobe.errors import NormprobeError
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 def read_json_benchmark(
@@ -85,11 +82,11 @@ def _named(entry: Any) -> dict[str, Any]:
 
 def _load(
     entry: Mapping[str, Any], place: Place, folder: Path, benchmark: Benchmark, form: JsonFile
-) -> tuple[str, tuple[Image.Image]]:
+) -> Content:
     cells = {
         "question": text_cell(entry["question"], place.at("question")),
         "options": lettered((name[-1], entry[name]) for name in benchmark.options),
     }
     where = place.at(form.image)
     image = read_image(text_cell(entry[form.image], where), folder, where)
-    return fill_template(benchmark.template, cells), (image,)
+    return Content(fill_template(benchmark.template, cells), (image,))

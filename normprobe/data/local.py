@@ -11,13 +11,14 @@ from typing import Any
 from normprobe.data.bad_rows import BadRows
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark
 from normprobe.data.cells import require_columns
-from normprobe.data.formats import Rows, read_json_entries, read_parquet, read_tsv
+from normprobe.data.formats import Rows, json_entries, read_json, read_parquet, read_tsv
 from normprobe.data.image_folder import read_image_folder
 from normprobe.data.json_benchmark import read_json_benchmark
 from normprobe.data.json_questions import read_json_questions
 from normprobe.data.prompts import read_text
 from normprobe.data.question import Source
 from normprobe.data.question_table import read_benchmark
+from normprobe.data.referring import INSTANCES, is_referring, read_referring
 from normprobe.data.saved_folder import is_saved_folder, read_saved_folder
 from normprobe.errors import NormprobeError
 
@@ -57,6 +58,8 @@ def read_folder(folder: Path, bad: BadRows) -> list[Source]:
             for name, rows in read_saved_folder(folder)
         ]
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*_TABLES, *_JSON))
+    if len(files) > 1:  # it belongs to another, which is read with it
+        files = [path for path in files if path.name != INSTANCES]
     if files:
         return [_read(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
     images = read_image_folder(folder)
@@ -81,7 +84,10 @@ def _read(paths: Sequence[Path], bad: BadRows) -> Source:
         return read_text(path)
     where = {"path": str(path.resolve())} | ({"shards": len(paths)} if len(paths) > 1 else {})
     if suffix in _JSON:
-        entries = read_json_entries(path)
+        whole = read_json(path)
+        if is_referring(whole):
+            return read_referring(path, whole, where, bad)
+        entries = json_entries(path, whole)
         if entries is not None:
             return read_json_benchmark(path, entries, where, bad)
         return read_json_questions(path, where, bad)

@@ -61,7 +61,7 @@ def draw_paper(sources: Sequence[Source], seed: int, bad: BadRows) -> list[Quest
             if len(mine) == share:
                 break
             try:
-                _, images = question.load()
+                images = question.load().images
             except BadRow as error:
                 bad.refuse(error, question.id)
                 continue

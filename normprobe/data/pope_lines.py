@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normprobe.data.bad_rows import Place
 from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.cells import text_cell
 from normprobe.data.images import read_image
-from normprobe.data.question import Question
+from normprobe.data.question import Content, Question
 from normprobe.data.wording import fill_template
 from normprobe.errors import NormprobeError
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 POPE = "pope"
 TEMPLATE = BENCHMARKS[POPE].template
@@ -48,8 +45,8 @@ def read_pope_lines(
     return [Question(POPE, key, partial(_load, row, folder, place)) for key, place, row in lines]
 
 
-def _load(row: dict[str, Any], folder: Path, place: Place) -> tuple[str, tuple[Image.Image]]:
+def _load(row: dict[str, Any], folder: Path, place: Place) -> Content:
     question = text_cell(row["text"], place.at("text"))
     where = place.at("image")
     image = read_image(text_cell(row["image"], where), folder, where)
-    return fill_template(TEMPLATE, {"question": question}), (image,)
+    return Content(fill_template(TEMPLATE, {"question": question}), (image,))

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normprobe.data.bad_rows import BadRow, Place
 from normprobe.data.cells import quoted, text_cell
 from normprobe.data.formats import read_lines
 from normprobe.data.images import read_image
 from normprobe.data.keys import content_keys
-from normprobe.data.question import Question, Source
+from normprobe.data.question import Content, Question, Source
+from normprobe.data.referents import read_referent
 from normprobe.data.sample import marks_fault
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 TEXT, PROMPTS = "text", "prompts"
 TEMPLATE = "{prompt}"
@@ -45,7 +43,7 @@ def read_prompt_lines(
 
     Args:
         path: the file. ``image`` names a file in its folder or below; absent, null or empty: the
-            prompt is text alone.
+            prompt is text alone. ``word`` and ``box`` say what a word means in the image.
         lines: key, place and object of each line.
     """
     return [
@@ -58,18 +56,17 @@ def _has_image(row: dict[str, Any]) -> bool:
     return any(row.get(name) for name in ("image", "images"))
 
 
-def _load_text(text: str, place: Place) -> tuple[str, tuple[()]]:
-    return text_cell(text, place), ()
+def _load_text(text: str, place: Place) -> Content:
+    return Content(text_cell(text, place))
 
 
-def _load_line(
-    row: dict[str, Any], folder: Path, place: Place
-) -> tuple[str, tuple[Image.Image, ...]]:
+def _load_line(row: dict[str, Any], folder: Path, place: Place) -> Content:
     prompt = text_cell(row["prompt"], place.at("prompt"))
     where, names = _image_names(row, place)
     if fault := marks_fault(prompt, len(names)):
         raise BadRow(place.at("prompt"), fault, "Mark each image in the prompt, or none of them.")
-    return prompt, tuple(read_image(text_cell(name, where), folder, where) for name in names)
+    images = tuple(read_image(text_cell(name, where), folder, where) for name in names)
+    return Content(prompt, images, read_referent(row, prompt, images, place))
 
 
 def _image_names(row: dict[str, Any], place: Place) -> tuple[Place, list[Any]]:

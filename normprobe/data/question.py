@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from normprobe.data.region import Referent
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+class Content(NamedTuple):
+    """What a row says, as ``Sample`` has it."""
+
+    prompt: str
+    images: tuple[Image.Image, ...] = ()
+    referent: Referent | None = None
 
 
 @dataclass(frozen=True)
@@ -17,14 +27,13 @@ class Question:
     Attributes:
         benchmark: name of the benchmark; of one's own data ``text``, ``prompts`` or ``images``.
         key: identifies the row within the data set.
-        load: reads the row and returns the prompt and its decoded images, as ``Sample`` has them.
-            Raises ``BadRow`` if the row cannot be used.
+        load: reads the row and decodes its images. Raises ``BadRow`` if the row cannot be used.
         has_image: False where the row is known to be text alone.
     """
 
     benchmark: str
     key: str
-    load: Callable[[], tuple[str, tuple[Image.Image, ...]]]
+    load: Callable[[], Content]
     has_image: bool = True
 
     @property

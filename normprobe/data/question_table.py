@@ -13,7 +13,7 @@ from normprobe.data.cells import is_present, require_columns, text_cell
 from normprobe.data.formats import Rows
 from normprobe.data.images import decode_base64, decode_image_cell
 from normprobe.data.keys import content_keys, key_cell, unique, whole_number_cell
-from normprobe.data.question import Question
+from normprobe.data.question import Content, Question
 from normprobe.data.wording import fill_template, lettered, letters
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _load(
     options: Sequence[str],
     row_of: Mapping[str, tuple[int, Place]],
     text_only: bool,
-) -> tuple[str, tuple[Image.Image, ...]]:
+) -> Content:
     place = rows.places[row]
     question = text_cell(rows.cell(row, "question"), place.at("question"))
     cells = {
@@ -114,7 +114,7 @@ def _load(
         "hint": _text(rows, row, "hint"),
         "options": lettered(_options(rows, row, options)),
     }
-    return fill_template(template, cells), _images(rows, row, row_of, text_only)
+    return Content(fill_template(template, cells), _images(rows, row, row_of, text_only))
 
 
 def _options(rows: Rows, row: int, columns: Sequence[str]) -> list[tuple[str, Any]]:

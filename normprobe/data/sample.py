@@ -9,6 +9,7 @@ from functools import cached_property
 from PIL import Image
 
 from normprobe.data.images import image_hash
+from normprobe.data.region import Referent
 
 IMAGE_MARK = "<image>"
 """Says in a prompt where an image stands. A prompt without marks follows its images."""
@@ -32,11 +33,13 @@ class Sample:
             the images stand.
         images: in the order of the prompt; none for text alone. RGB, upright (EXIF applied),
             transparency laid on white.
+        referent: of a word of the prompt, what it means in the image; None: nobody said.
     """
 
     id: str
     prompt: str
     images: tuple[Image.Image, ...] = ()
+    referent: Referent | None = None
 
     @property
     def image(self) -> Image.Image | None:

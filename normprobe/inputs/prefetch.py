@@ -35,15 +35,17 @@ PICTURE_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch without its pictures: those stay in the worker.
+    """A batch, without its pictures unless they are asked for: those stay in the worker.
 
     Attributes:
         image_hashes: by sample id, in the order of the batch.
         inputs: of ``InputBuilder.build``.
+        samples: with their pictures; none where they are not asked for.
     """
 
     image_hashes: dict[str, str | None]
     inputs: BatchFeature
+    samples: list[Sample]
 
 
 def prefetched(
@@ -54,6 +56,7 @@ def prefetched(
     wanted: Set[str] | None = None,
     share: tuple[int, int] = (0, 1),
     workers: int | None = None,
+    with_samples: bool = False,
 ) -> Iterator[Batch]:
     """Yield the batches of a data set that hold wanted samples, made ahead in other processes.
 
@@ -70,6 +73,7 @@ def prefetched(
             window.
         workers: how many processes, 0: this one; None: half of this process's cores, and none
             where a process cannot be forked.
+        with_samples: whether the samples are asked for.
 
     Raises:
         NormprobeError: as ``InputBuilder.build``, from whichever process.
@@ -77,7 +81,7 @@ def prefetched(
     """
     from torch.utils.data import DataLoader
 
-    windows: Any = _Windows(data, builder, batch_size, wanted, share)
+    windows: Any = _Windows(data, builder, batch_size, wanted, share, with_samples)
     workers = _workers(len(windows)) if workers is None else workers
     windows.picture_bytes = PICTURE_BYTES // max(1, workers)
     loader = DataLoader(
@@ -120,10 +124,12 @@ class _Windows:
         batch_size: int,
         wanted: Set[str] | None,
         share: tuple[int, int],
+        with_samples: bool,
     ) -> None:
         self._data = data
         self._builder = builder
         self._batch_size = batch_size
+        self._with_samples = with_samples
         self._wanted = set(data.ids) if wanted is None else wanted
         # One sample a batch needs no sorting.
         most = max(1, _SAMPLES_A_WINDOW // batch_size)
@@ -145,7 +151,7 @@ class _Windows:
             for batch, inputs in batches(samples, self._builder, self._batch_size, bad):
                 hashes = {sample.id: sample.image_hash for sample in batch}
                 if self._wanted & hashes.keys():
-                    made.append(Batch(hashes, inputs))
+                    made.append(Batch(hashes, inputs, batch if self._with_samples else []))
                 del batch, inputs  # before the next one is decoded
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))

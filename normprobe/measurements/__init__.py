@@ -4,7 +4,9 @@ A folder holds everything about its question:
 
 ``__init__``   ``MEASUREMENT``: the facts that are needed before anything is loaded
 ``measure``    how it is measured; over samples: ``observe(model, inputs)`` runs the model once and
-               returns what it saw, ``rows(seen, sample_ids)`` makes sample rows of that
+               returns what it saw, ``rows(seen, sample_ids)`` makes sample rows of that; where it
+               reads the samples themselves, ``observer(model, builder)`` makes a function of inputs
+               and samples, in place of ``observe``
 ``table``      over samples: ``tables(rows, model)``, the CSV files of a run
 ``terminal``   ``show(run, console)``: what a terminal shows of a run
 ``words``      ``verdict(run)``: what its numbers say, in sentences
@@ -27,11 +29,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+    from normprobe.data.sample import Sample
+    from normprobe.inputs.builder import InputBuilder
     from normprobe.model.load.required_tensors import Needs
     from normprobe.runs.run_store import RunStore
 
 #: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
-NAMES = ("interface", "layers", "embeddings", "attention", "compare", "align")
+NAMES = ("interface", "layers", "grounding", "embeddings", "attention", "compare", "align")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,10 @@ class Measurement:
         kinds: the kinds of checkpoint that it can measure; none: any.
         over_samples: it runs a model over a data set. Such a measurement has its command, its
             method of ``Probe``, resuming and several processes without a further word.
+        data: of a measurement over samples, what it measures unless other data are named.
         batches: of a measurement over samples, a forward may take several samples.
+        reads_samples: of a measurement over samples, it reads pictures and what is said of them,
+            not the model's inputs alone.
         tables_from_rows: its tables come from the sample rows alone, not from weights: those of one
             batch in memory are made when somebody asks for them.
         text_of_language_models: of a bare language model it measures samples without images alone.
@@ -70,7 +77,9 @@ class Measurement:
     measures: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     over_samples: bool = False
+    data: str = "sample"
     batches: bool = False
+    reads_samples: bool = False
     tables_from_rows: bool = False
     text_of_language_models: bool = False
     figures: tuple[str, ...] = ()
@@ -115,6 +124,16 @@ class Measurement:
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""
         return self.module("measure").observe(model, inputs)
+
+    def observer(
+        self, model: Any, builder: "InputBuilder"
+    ) -> "Callable[[Mapping[str, Any], Sequence[Sample]], Any]":
+        """Of a measurement over samples: what is called with each batch and its samples."""
+        if not self.reads_samples:
+            return lambda inputs, _: self.observe(model, inputs)
+        made: Callable[[Mapping[str, Any], Sequence[Sample]], Any]
+        made = self.module("measure").observer(model, builder)
+        return made
 
     def rows(self, seen: Any, sample_ids: Sequence[str] | None) -> "pd.DataFrame":
         """Of a measurement over samples: the sample rows of one forward, a DataFrame."""

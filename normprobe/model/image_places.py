@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import BatchFeature
 
+from normprobe.data.region import Box
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.measured_model import MeasuredModel
@@ -70,6 +71,25 @@ def image_places(
     else:
         boxes = _over_tiles(across, down, tokens)
     return boxes, _tested(model, build, image, visual, boxes)
+
+
+def share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Array:
+    """Which share of each visual token's place lies in a region of the image.
+
+    Args:
+        boxes: ``[visual tokens, 4]`` of ``image_places``.
+        box: the region.
+        size: width and height of the image in pixels.
+
+    Returns:
+        ``[visual tokens]``, 0 to 1; 0 of an empty place.
+    """
+    left, top, right, bottom = np.array(box) / [*size, *size]
+    width = np.minimum(boxes[:, 2], right) - np.maximum(boxes[:, 0], left)
+    height = np.minimum(boxes[:, 3], bottom) - np.maximum(boxes[:, 1], top)
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    share: Array = width.clip(0) * height.clip(0) / np.where(areas > 0, areas, np.inf)
+    return share.clip(0, 1)
 
 
 def _pixel_coordinates(build: Build, size: tuple[int, int]) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -13,6 +13,7 @@ import torch
 
 from normprobe.data.bad_rows import BadRows
 from normprobe.data.data_set import DataSet
+from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed
@@ -39,12 +40,22 @@ SECONDS_A_PART = 1.0
 class Measurement(Protocol):
     """What is asked of a measurement, batch by batch."""
 
-    def observe(self, model: MeasuredModel, inputs: Mapping[str, Any]) -> Any:
-        """Run the model once, and return what was seen. Nothing waits for the device.
+    @property
+    def reads_samples(self) -> bool:
+        """Whether the samples are asked for, beside the inputs that are made of them."""
+        ...
+
+    def observer(
+        self, model: MeasuredModel, builder: InputBuilder
+    ) -> Callable[[Mapping[str, Any], Sequence[Sample]], Any]:
+        """A function that runs the model once, and returns what was seen.
+
+        It takes the inputs of a batch, on the CPU, and its samples, where they are asked for.
+        Nothing waits for the device.
 
         Args:
             model: on its device.
-            inputs: on the CPU.
+            builder: makes its inputs.
         """
         ...
 
@@ -150,9 +161,18 @@ def _measure_share(
     from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
     size = _largest(model) if batch_size == "auto" else batch_size
+    observe = measurement.observer(model, builder)
     while left:
-        batches = prefetched(data, builder, size, wanted=left, share=share, workers=workers)
-        measured = _measured(run, model, batches, measurement)
+        batches = prefetched(
+            data,
+            builder,
+            size,
+            wanted=left,
+            share=share,
+            workers=workers,
+            with_samples=measurement.reads_samples,
+        )
+        measured = _measured(run, model, batches, observe, measurement)
         try:
             with _Parts(run) as parts:
                 total = -(-len(left) // (size * share[1]))
@@ -184,7 +204,11 @@ def _largest(model: MeasuredModel) -> int:
 
 
 def _measured(
-    run: RunStore, model: MeasuredModel, batches: Iterator[Batch], measurement: Measurement
+    run: RunStore,
+    model: MeasuredModel,
+    batches: Iterator[Batch],
+    observe: Callable[[Mapping[str, Any], Sequence[Sample]], Any],
+    measurement: Measurement,
 ) -> Iterator[pd.DataFrame]:
     """Sample rows in the order of the batches, each with the hash of its image.
 
@@ -204,7 +228,7 @@ def _measured(
             if too_long is not None:
                 warn(run, too_long)
                 warned = True
-            seen = measurement.observe(model, completed(model.model, batch.inputs))
+            seen = observe(completed(model.model, batch.inputs), batch.samples)
             yield thread.submit(rows_of, seen, batch.image_hashes)
             del seen  # while the next one is made
 
@@ -268,9 +292,9 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
     if units >= FEW_UNITS:
         return ""
-    has_images = bool((rows["group"] == VISUAL).any())
-    known = bool(rows["image_hash"].notna().any())
-    unit = "image" if known else "sample" if has_images else "prompt"
+    unit = "image"
+    if rows["image_hash"].isna().all():
+        unit = "sample" if (rows["group"] == VISUAL).any() else "prompt"
     few = f"{units} {unit}{'' if units == 1 else 's'}"
     warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
     run.add_warning(warning)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normprobe.statistics.regions import region_means
+
 
 class VisualAttention(NamedTuple):
     """How some query rows of one layer attend to visual keys.
@@ -107,7 +109,7 @@ def signal_to_noise(by_key: Tensor, inside: Tensor) -> float:
         Weighted mean inside / weighted mean outside: 1 for even attention. NaN where the region
         holds no token, or every one.
     """
-    signal, noise = _inside_and_outside(by_key, inside)
+    signal, noise = region_means(by_key, inside)
     return signal / noise if noise else math.nan
 
 
@@ -122,13 +124,6 @@ def score_gap(by_key: Tensor, inside: Tensor) -> float:
         Weighted mean inside - weighted mean outside: 0 for even attention; the logarithm of a ratio
         of weights. NaN where the region holds no token or every one, or a token cannot be seen.
     """
-    signal, noise = _inside_and_outside(by_key, inside)
+    signal, noise = region_means(by_key, inside)
     gap = signal - noise
     return gap if math.isfinite(gap) else math.nan
-
-
-def _inside_and_outside(by_key: Tensor, inside: Tensor) -> tuple[float, float]:
-    """Means weighted by the share of each token's place."""
-    by_key, inside = by_key.double(), inside.double()
-    signal, noise = ((by_key * part).sum() / part.sum() for part in (inside, 1.0 - inside))
-    return float(signal), float(noise)

@@ -25,6 +25,10 @@ OPTIONS = {
         --data --batch-size -b --workers --limit -n --seed --skip-bad --system --revision {WHERE}
         --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
+    "grounding": f"""
+        --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}
+        --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
+    """,
     "embeddings": f"""
         --top -k --base --revision --device --dtype --range-reads {CODE}
         {FOLDER} {SHOWN} --kind --text-embedding
@@ -104,7 +108,7 @@ def test_options_that_make_no_sense_together_are_usage_errors(words: str, proble
     assert problem in refused(*words.split())
 
 
-@pytest.mark.parametrize("command", sorted(set(OPTIONS) - {"layers", "interface"}))
+@pytest.mark.parametrize("command", sorted(set(OPTIONS) - {"layers", "interface", "grounding"}))
 def test_resuming_is_offered_where_something_is_resumed(command: str) -> None:
     assert "No such option: --resume" in refused(command, "--resume")
 

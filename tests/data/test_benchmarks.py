@@ -75,7 +75,7 @@ def test_mmstar(tmp_path, red_png):
     }
     parquet.write_table(pa.table(columns), tmp_path / "val.parquet")
     (question,) = read_file(tmp_path / "val.parquet", BadRows()).questions
-    prompt, (image,) = question.load()
+    prompt, (image,), _ = question.load()
     assert question.id == "mmstar/0"
     assert prompt == (
         "Which?\nOptions: A: cat, B: dog, C: ox, D: hen\n"
@@ -149,5 +149,5 @@ def test_a_new_benchmark_is_one_entry(monkeypatch, tmp_path):
     parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
     (sample,) = open_data(str(tmp_path))
     assert (sample.id, sample.prompt) == ("new/x", "Which?\nA. cat\nB. dog")
-    with pytest.raises(NormprobeError, match=r"sample, pairs, mmbench, .*, ai2d, new, paper"):
+    with pytest.raises(NormprobeError, match=r"pairs, boxes, mmbench, .*, ai2d, new, paper"):
         open_data("newer")

@@ -36,3 +36,11 @@ def test_pairs():
     assert [sample.is_marked for sample in pairs] == [True, False]
     hashes = {sample.image_hash for sample in open_data("sample")}
     assert {single for sample in pairs for single in sample.image_hashes} <= hashes
+
+
+def test_boxes():
+    """That words stand in their prompts, and boxes in their pictures, is checked on the way."""
+    boxes = list(open_data("boxes"))
+    assert len(boxes) == 14
+    assert len({(sample.image_hash, sample.referent.word) for sample in boxes}) == 14
+    assert len({sample.image_hash for sample in boxes}) == 7

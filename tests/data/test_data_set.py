@@ -106,7 +106,7 @@ def test_bad_row_stops_the_iteration_there(tmp_path):
 
 
 def test_unknown_names_and_formats_are_refused(tmp_path):
-    with pytest.raises(NormprobeError, match="sample, pairs, mmbench, mmbench_cn, pope") as refusal:
+    with pytest.raises(NormprobeError, match="pairs, boxes, mmbench, mmbench_cn, pope") as refusal:
         open_data("mmbensh")
     assert "--data sample" in refusal.value.remedy
     with pytest.raises(NormprobeError, match="no data file found"):

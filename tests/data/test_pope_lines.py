@@ -24,7 +24,7 @@ def read(tmp_path, red_png):
 
 def test_question(read):
     (question,) = read(GOOD)
-    prompt, (image,) = question.load()
+    prompt, (image,), _ = question.load()
     assert question.id == "pope/1"
     assert prompt == "Is there a cat?\nAnswer the question using a single word or phrase."
     assert image.size == (6, 4)

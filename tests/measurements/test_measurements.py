@@ -82,7 +82,10 @@ def test_words_and_page_take_a_run(name: str) -> None:
 @pytest.mark.parametrize("name", OVER_SAMPLES)
 def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -> None:
     offered = measurement(name)
-    assert parameters(offered.module("measure").observe) == ["model", "inputs"]
+    if offered.reads_samples:
+        assert parameters(offered.module("measure").observer) == ["model", "builder"]
+    else:
+        assert parameters(offered.module("measure").observe) == ["model", "inputs"]
     assert parameters(offered.module("measure").rows) == ["seen", "sample_ids"]
     assert parameters(offered.tables) == ["rows", "model"]
     assert offered.summary

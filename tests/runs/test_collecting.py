@@ -33,7 +33,12 @@ class SlowDevice:
         self.made: list[Event] = []
         self.overlapped: list[bool] = []
 
-    def observe(self, model: Any, inputs: Mapping[str, Any]) -> int:
+    reads_samples = False
+
+    def observer(self, model: Any, builder: Any) -> Any:
+        return self.observe
+
+    def observe(self, inputs: Mapping[str, Any], samples: Sequence[Any]) -> int:
         number = len(self.made)
         self.made.append(Event())
         if number:
@@ -58,7 +63,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         for sample in data:
             if sample.id in wanted:
                 inputs = BatchFeature({"input_ids": torch.ones(1, 1, dtype=torch.long)})
-                yield Batch({sample.id: sample.image_hash}, inputs)
+                yield Batch({sample.id: sample.image_hash}, inputs, [])
 
     monkeypatch.setattr(collecting, "prefetched", batches)
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())

@@ -29,12 +29,13 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "histogram": made_tables.histogram("text", "visual"),
         "shift": made_tables.shift(),
     },
+    "grounding": {"grounding": made_tables.grounding()},
     "attention": {
         "attention": made_tables.attention(),
         "heatmaps": made_tables.heatmaps(),
     },
 }
-for compared in ("layers", "interface", "embeddings"):
+for compared in ("layers", "interface", "grounding", "embeddings"):
     first = TABLES[compared][compared]
     runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
     TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
@@ -48,9 +49,11 @@ FIGURES = {
     "layers": ("layers", "turning", "theory"),
     "embeddings": ("embeddings", "shift"),
     "attention": ("attention", "heatmaps"),
+    "grounding": ("grounding",),
     "compare_layers": ("small_multiples", "overlay"),
     "compare_training": ("training", "small_multiples"),
     "compare_interface": ("compare_interface",),
+    "compare_grounding": ("compare_grounding",),
     "compare_embeddings": ("compare_embeddings",),
 }
 

@@ -282,6 +282,23 @@ def attention(layers=7, queries=("all text", "red cup"), target=True):
     return pd.DataFrame(rows)
 
 
+def grounding(layers=4, intervals=True):
+    """``grounding.csv``: gaps below, about and above zero, no score at the decoder input."""
+    rows = []
+    for layer in range(layers + 1):
+        row = {"layer": layer, "samples": 14, "score_samples": 14 * (layer > 0)}
+        for quantity, scale in (("cosine", 0.02), ("score", 0.4)):
+            gap = scale * (layer - 1) if layer or quantity == "cosine" else np.nan
+            means = {"inside": 0.3 + gap, "outside": 0.3, "gap": gap}
+            row |= {f"{quantity}_{side}": mean for side, mean in means.items()}
+            if intervals:
+                for side, mean in means.items():
+                    row[f"{quantity}_{side}_ci_low"] = mean - scale / 2
+                    row[f"{quantity}_{side}_ci_high"] = mean + scale / 2
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def heatmaps(layers=(2, 4, 7), queries=("all text", "red cup"), rows=4, columns=6):
     """``heatmaps.csv``, without the left and right sixth of the image."""
     tables = []

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,27 +20,26 @@ from PIL import Image
 from torch import Tensor
 from transformers import BatchFeature
 
+from normprobe.data.region import Box, spans_of_word
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.hooks import observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.model.attention_weights import watching_attention
-from normprobe.model.find.overrides import CROSS_ATTENTION, PREPENDED
-from normprobe.model.find.structure import IMAGE_TOKEN_FIELDS
-from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places
-from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.schema import IMAGE, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.word_positions import (
+    Decode,
+    text_after_image,
+    tokens_of_word,
+)
+from normprobe.schema import IMAGE, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.attention_rows import score_gap, signal_to_noise, visual_attention
 
 #: The query of all text tokens after the image; the others are words of the prompt.
 ALL_TEXT = "all text"
-
-#: Left, top, right and bottom in pixels of the image.
-Box = tuple[float, float, float, float]
-
-#: From token ids, special ones included, to text.
-Decode = Callable[[Sequence[int]], str]
 
 #: Attention modules inside a decoder layer whose keys are states of the vision encoder.
 _CROSS = re.compile(r"cross|encoder|enc_")
@@ -102,7 +100,7 @@ def check_request(
         return
     ids = builder.build([sample])["input_ids"][0].tolist()
     for word in words:
-        if not _spans(word, builder.tokenizer.decode(ids)):
+        if not spans_of_word(word, builder.tokenizer.decode(ids)):
             raise _absent(word, sample.prompt)
 
 
@@ -337,59 +335,13 @@ def _queries(
     words: Sequence[str],
 ) -> dict[str, Tensor]:
     """The rows of each query, ascending. A causal row before the image cannot see it."""
-    ids, _ = text_ids(inputs, model.parts)
-    assert ids is not None  # model.batch has refused it
-    before = len(groups) - ids.shape[-1] if model.parts.fusion == PREPENDED else 0
-    prompt = ids[0].cpu()
-    visual = (groups == TOKEN_GROUPS.index(VISUAL)).nonzero().flatten()
-    if model.parts.fusion == CROSS_ATTENTION:
-        config = getattr(model.model, "config", None)
-        placeholders = [getattr(config, field, None) for field in IMAGE_TOKEN_FIELDS]
-        marks = torch.tensor([i for i in placeholders if isinstance(i, int)], dtype=torch.long)
-        visual = torch.isin(prompt, marks).nonzero().flatten()
-    elif not len(visual):
-        raise NormprobeError(
-            "the prompt holds no visual tokens", "use a model that reads images, and its processor"
-        )
-    text = (groups == TOKEN_GROUPS.index(TEXT)).nonzero().flatten()
-    after = text[text > visual.max()] if len(visual) else text
-    text = after if len(after) else text  # no text after the image: a bidirectional stack
-    if not len(text):
-        raise NormprobeError(
-            "the prompt has no text token that could attend to the image",
-            "pass a longer --prompt; some models read the image alone",
-        )
+    text, ids = text_after_image(model, inputs, groups)
     queries = {ALL_TEXT: text}
     for word in words:
-        queries[word] = _positions_of_word(word, text, prompt, before, decode)
+        queries[word] = text[tokens_of_word(word, ids, decode)]
+        if not len(queries[word]):
+            raise _absent(word, decode(ids))
     return queries
-
-
-def _positions_of_word(
-    word: str, text: Tensor, prompt: Tensor, before: int, decode: Decode
-) -> Tensor:
-    """Rows of the text tokens that spell a word, wherever it stands alone in the prompt."""
-    ids = prompt[text - before].tolist()
-    # What each token adds to the text: alone, a token may lose its space or half a character.
-    written = [decode(ids[:end]) for end in range(1, len(ids) + 1)]
-    ends = list(accumulate(map(len, written), max))
-    spoken = written[-1] if written else ""
-    spans = _spans(word, spoken)
-    chosen = [
-        any(start < last and first < end for first, last in spans)
-        for start, end in zip([0, *ends], ends, strict=False)
-    ]
-    if not any(chosen):
-        raise _absent(word, spoken)
-    return text[torch.tensor(chosen)]
-
-
-def _spans(word: str, text: str) -> list[tuple[int, int]]:
-    """Where a word stands alone in a text."""
-    if not word.strip():
-        return []
-    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
-    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
 
 
 def _absent(word: str, text: str) -> NormprobeError:
@@ -447,11 +399,7 @@ def _places(
 
 def _share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Tensor:
     """Which share of each visual token's place lies in the target region."""
-    left, top, right, bottom = np.array(box) / [*size, *size]
-    width = np.minimum(boxes[:, 2], right) - np.maximum(boxes[:, 0], left)
-    height = np.minimum(boxes[:, 3], bottom) - np.maximum(boxes[:, 1], top)
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    covered = (width.clip(0) * height.clip(0) / np.where(areas > 0, areas, np.inf)).clip(0, 1)
+    covered = share_inside(boxes, box, size)
     if not 0 < covered.sum() < len(covered):
         lies = "where no visual token looks" if covered.sum() == 0 else "around all visual tokens"
         raise NormprobeError(

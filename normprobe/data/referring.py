@@ -1,0 +1,184 @@
+"""Referring expressions, each with the box of what it means: RefCOCO and its kin, as JSON.
+
+Two forms are read. Boxes are ``[x, y, width, height]`` in pixels, as COCO writes them.
+
+- One file in COCO's form (MDETR's ``finetune_refcoco_val.json``): an image has a ``caption``, an
+  annotation has ``tokens_positive``, the characters of the caption that mean its box.
+- A list of references (gRefCOCO's ``grefs(unc).json``): each has ``sentences`` and an ``ann_id`` of
+  the file ``instances.json`` beside it. All words of a sentence together mean the box.
+
+RefCOCO's own list is a pickle, ``refs(unc).p``. A pickle can run any code, and none is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from normprobe.data.bad_rows import BadRow, BadRows, Place
+from normprobe.data.cells import quoted, text_cell
+from normprobe.data.formats import read_json
+from normprobe.data.images import read_image
+from normprobe.data.keys import key_cell, unique
+from normprobe.data.question import Content, Question, Source
+from normprobe.data.referents import edges, referent_in
+from normprobe.errors import NormprobeError
+
+REFERRING = "referring"
+TEMPLATE = "Where is {expression}?"
+
+INSTANCES = "instances.json"
+"""The pictures and boxes that a list of references speaks of."""
+
+_FOLDERS = (".", "images", "train2014")  # where pictures are looked for, beside the file
+_ROUNDING = 1.0  # pixels by which a published box may reach beyond its picture
+_FROM_PICKLE = (
+    "Convert a pickle that you trust: json.dump(pickle.load(open('refs(unc).p', 'rb')), "
+    "open('refs(unc).json', 'w'))"
+)
+
+
+class _Expression(NamedTuple):
+    place: Place
+    key: Any
+    text: Any
+    span: Any  # begin and end of the characters that mean the box; None: all of them
+    annotation: Any
+
+
+def is_referring(whole: Any) -> bool:
+    """Whether a JSON file has one of the two forms."""
+    if isinstance(whole, dict):
+        return isinstance(whole.get("images"), list) and isinstance(whole.get("annotations"), list)
+    entries = whole if isinstance(whole, list) else []
+    named = (entry.keys() for entry in entries if isinstance(entry, dict))
+    return any({"sentences", "ann_id"} <= names for names in named)
+
+
+def read_referring(path: Path, whole: Any, where: dict[str, Any], bad: BadRows) -> Source:
+    """Read the expressions of a file.
+
+    Args:
+        path: the file; pictures are beside it, in ``images`` or in ``train2014``.
+        whole: what it holds.
+        where: JSON-able record of where it is.
+        bad: takes entries that lack a name, or repeat the key of another.
+
+    Raises:
+        NormprobeError: no expressions, or no ``instances.json`` beside a list of references.
+    """
+    instances: Mapping[str, Any] = whole if isinstance(whole, dict) else _instances(path)
+    if instances is whole:
+        expressions = list(_of_captions(path, whole))
+    else:
+        expressions = list(_of_references(path, whole, _by_id(instances, "annotations")))
+    if not expressions:
+        raise NormprobeError(
+            f"{path}: boxes without expressions: no image has a caption.",
+            f"Pass the list of references beside it, as JSON. {_FROM_PICKLE}",
+        )
+    images = _by_id(instances, "images")
+    keyed = []
+    for number, expression in enumerate(expressions):
+        try:
+            keyed.append((number, expression.place, key_cell(expression.key, expression.place)))
+        except BadRow as error:
+            bad.refuse(error)
+    questions = [
+        Question(REFERRING, key, partial(_load, expressions[number], images, path.parent))
+        for key, (number, _) in unique(keyed, "id", bad).items()
+    ]
+    return Source(REFERRING, TEMPLATE, path.name, where, questions)
+
+
+def _of_captions(path: Path, whole: Mapping[str, Any]) -> Iterator[_Expression]:
+    images = _by_id(whole, "images")
+    for number, annotation in enumerate(whole["annotations"], start=1):
+        named = annotation if isinstance(annotation, dict) else {}
+        caption = images.get(named.get("image_id"), {}).get("caption")
+        if caption is None:
+            continue
+        spans = named.get("tokens_positive")
+        span = spans[0] if isinstance(spans, list) and spans else None
+        place = Place(str(path), number, unit="annotation")
+        yield _Expression(place, named.get("id"), caption, span, named)
+
+
+def _of_references(
+    path: Path, references: Iterable[Any], annotations: Mapping[Any, Mapping[str, Any]]
+) -> Iterator[_Expression]:
+    for number, reference in enumerate(references, start=1):
+        named = reference if isinstance(reference, dict) else {}
+        place = Place(str(path), number, unit="entry")
+        told = named.get("ann_id")
+        one = told[0] if isinstance(told, list) and len(told) == 1 else told
+        found = annotations.get(one) if isinstance(one, int | str) else None
+        sentences = named.get("sentences")
+        for sentence in sentences if isinstance(sentences, list) else [None]:
+            of = sentence if isinstance(sentence, dict) else {}
+            yield _Expression(place, of.get("sent_id"), of.get("sent"), None, found)
+
+
+def _instances(path: Path) -> Mapping[str, Any]:
+    beside = path.with_name(INSTANCES)
+    whole = read_json(beside) if beside.is_file() else None
+    if not isinstance(whole, dict) or not is_referring(whole):
+        raise NormprobeError(
+            f"{path}: expected its boxes and pictures in {beside}.",
+            f"Put the {INSTANCES} of the same data set there.",
+        )
+    return whole
+
+
+def _by_id(whole: Mapping[str, Any], name: str) -> dict[Any, Mapping[str, Any]]:
+    entries = whole[name]
+    return {
+        entry["id"]: entry
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("id"), int | str)
+    }
+
+
+def _load(
+    expression: _Expression, images: Mapping[Any, Mapping[str, Any]], folder: Path
+) -> Content:
+    place = expression.place
+    text = text_cell(expression.text, place.at("expression"))
+    annotation = expression.annotation
+    if annotation is None:
+        raise BadRow(
+            place.at("ann_id"),
+            f"expected the id of one annotation of {INSTANCES}.",
+            "Leave out expressions of no box or of several.",
+        )
+    where = place.at("file_name")
+    name = text_cell(images.get(annotation.get("image_id"), {}).get("file_name"), where)
+    roots = [folder / below for below in _FOLDERS]
+    root = next((root for root in roots if (root / name).is_file()), folder)
+    image = read_image(name, root, where)
+    left, top, width, height = edges(annotation.get("bbox"), place.at("bbox"))
+    right, bottom = _within(left + width, image.width), _within(top + height, image.height)
+    box = left, top, right, bottom
+    prompt = TEMPLATE.format(expression=text)
+    word = _said(text, expression.span, place)
+    return Content(prompt, (image,), referent_in(prompt, image, word, box, place))
+
+
+def _said(text: str, span: Any, place: Place) -> str:
+    """The words that mean the box."""
+    if span is None:
+        return text
+    if not (isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span)):
+        raise BadRow(
+            place.at("tokens_positive"),
+            f"expected begin and end of the characters, received {quoted(span)}.",
+            "Correct the numbers.",
+        )
+    return text[slice(*span)]
+
+
+def _within(end: float, size: int) -> float:
+    """An end of a box, without what rounding put beyond the picture."""
+    return float(size) if size < end <= size + _ROUNDING else end

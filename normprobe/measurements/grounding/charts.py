@@ -1,0 +1,34 @@
+"""Tables of ``grounding`` as the charts of its section of the page."""
+
+import pandas as pd
+
+from normprobe.measurements.grounding.figures.gap_panels import PANELS
+from normprobe.report.figures.style import GROUP_LOOKS
+from normprobe.report.page.charts import Chart, chart, series_of
+from normprobe.schema import STRUCTURAL, TEXT, VISUAL
+
+_LOOKS = {
+    "gap": GROUP_LOOKS[TEXT],
+    "inside": GROUP_LOOKS[VISUAL],
+    "outside": GROUP_LOOKS[STRUCTURAL],
+}
+
+
+def grounding_charts(grounding: pd.DataFrame) -> list[Chart]:
+    """Of each quantity the gap with its interval, then inside and outside.
+
+    Args:
+        grounding: ``grounding.csv``.
+    """
+    charts = []
+    for quantity, label in PANELS.items():
+        gap = f"{quantity}_gap"
+        ends = [f"{gap}_ci_low", f"{gap}_ci_high"]
+        line = series_of("gap", _LOOKS["gap"], grounding, gap, ends)
+        charts.append(chart(label, [line], zero=True))
+        sides = [
+            series_of(side, _LOOKS[side], grounding, f"{quantity}_{side}")
+            for side in ("inside", "outside")
+        ]
+        charts.append(chart(f"{quantity} of a word and visual tokens", sides, zero=False))
+    return [drawn for drawn in charts if drawn["series"]]

@@ -1,0 +1,1 @@
+"""Figures of a run of grounding, drawn from its tables alone."""

@@ -1,0 +1,38 @@
+"""The gaps of grounding.csv with their intervals."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from normprobe.report.ratio_words import Estimate
+
+
+def gaps_of(grounding: pd.DataFrame, quantity: str) -> dict[int, Estimate]:
+    """The gap of each layer that has one.
+
+    Args:
+        grounding: ``grounding.csv``.
+        quantity: ``cosine`` or ``score``.
+    """
+    column = f"{quantity}_gap"
+    columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
+    known = grounding[grounding[column].notna()]
+    numbers = known.reindex(columns=columns).astype(float).itertuples(index=False)
+    return {int(layer): Estimate(*row) for layer, row in zip(known["layer"], numbers, strict=True)}
+
+
+def by_direction(gaps: Mapping[int, Estimate]) -> dict[int, list[int]]:
+    """The layers whose gap is above zero, below, or not told apart from it.
+
+    Args:
+        gaps: by layer.
+
+    Returns:
+        Layers under 1, -1 and 0, those that there are. A gap without an interval tells nothing.
+    """
+    zero = Estimate(0.0)
+    found: dict[int, list[int]] = {1: [], -1: [], 0: []}
+    for layer, gap in gaps.items():
+        way = gap.lies_beyond(zero) - zero.lies_beyond(gap) if gap.has_interval else 0
+        found[way].append(layer)
+    return {way: layers for way, layers in found.items() if layers}

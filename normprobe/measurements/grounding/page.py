@@ -1,0 +1,22 @@
+"""The section of the page that shows a run of ``grounding``."""
+
+from normprobe.measurements.grounding.charts import grounding_charts
+from normprobe.measurements.grounding.words import verdict
+from normprobe.report.page.blocks import curves, heading, note, sentence
+from normprobe.report.page.markup import Markup
+from normprobe.report.page.tables import table as shown
+from normprobe.runs.run_store import RunStore
+
+
+def section(run: RunStore) -> list[Markup]:
+    """Gaps, and what they are the difference of, layer by layer."""
+    grounding = run.rows_of("grounding")
+    if grounding is None:
+        return []
+    return [
+        sentence(verdict(run)),
+        heading("A word and what it means"),
+        curves(grounding_charts(grounding)),
+        note("Means over samples. Bands: 95 % intervals over images. Layer 0: decoder input."),
+        shown(grounding),
+    ]

@@ -1,0 +1,68 @@
+"""What grounding.csv says, in sentences."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from normprobe.measurements.grounding.gaps import by_direction, gaps_of
+from normprobe.report.layer_words import layer_names
+from normprobe.report.ratio_words import Estimate, Words, brackets
+from normprobe.report.significant import significant
+from normprobe.runs.run_store import RunStore
+
+_CLOSER = Words("closer to the word", "farther from it", "not told apart from those outside")
+_HIGHER = Words("higher", "lower", "not told apart")
+
+
+def verdict(run: RunStore) -> str:
+    """What the visual tokens that a word means have ahead of the others, layer by layer."""
+    return grounding_verdict(run.table("grounding"))
+
+
+def grounding_verdict(grounding: pd.DataFrame) -> str:
+    """What the visual tokens that a word means have ahead of the others, layer by layer.
+
+    Args:
+        grounding: ``grounding.csv``.
+
+    Returns:
+        E.g. "Visual tokens inside the box of a word are closer to the word than those outside after
+        layers 2-6 (cosine gap 0.01 to 0.03 [0.004, 0.05]) and not told apart from them after layers
+        0, 1. ..." A layer whose interval holds zero is told as not told apart.
+    """
+    cosines, scores = gaps_of(grounding, "cosine"), gaps_of(grounding, "score")
+    if not cosines:
+        return ""
+    inside = "visual tokens inside the box of a word"
+    sentences = [
+        f"Against those outside, {inside} are {_told(cosines, _CLOSER, 'after', 'cosine gap')}."
+    ]
+    if scores:
+        told = _told(scores, _HIGHER, "in", "gap")
+        sentences.append(f"The attention score that they draw from it is {told}.")
+    samples = int(grounding["samples"].max())
+    return " ".join([*sentences, brackets([*cosines.values()], samples)])
+
+
+def _told(gaps: Mapping[int, Estimate], words: Words, where: str, what: str) -> str:
+    """Each direction with its layers and the ends of its gaps."""
+    if not any(gap.has_interval for gap in gaps.values()):
+        return f"told apart by no interval ({what} {_ends(list(gaps.values()))})"
+    word = {1: words.above, -1: words.below, 0: words.alike}
+    parts = [
+        f"{word[way]} {where} {layer_names(layers)} "
+        f"({what} {_ends([gaps[layer] for layer in layers])})"
+        for way, layers in by_direction(gaps).items()
+    ]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+
+
+def _ends(gaps: Sequence[Estimate]) -> str:
+    """``0.01 to 0.03 [0.004, 0.05]``: smallest and largest, lowest and highest end."""
+    values = [significant(of(gap.value for gap in gaps), 2) for of in (min, max)]
+    text = " to ".join(dict.fromkeys(values))
+    known = [gap for gap in gaps if gap.has_interval]
+    if not known:
+        return text
+    low, high = min(gap.low for gap in known), max(gap.high for gap in known)
+    return f"{text} [{significant(low, 2)}, {significant(high, 2)}]"

@@ -1,0 +1,63 @@
+"""Sample rows of ``grounding`` to its tables: means, intervals, and what was left out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
+
+from normprobe import NormprobeError
+from normprobe.measurements.grounding.measure import QUANTITIES, SIDES
+from normprobe.measurements.grounding.table import grounding_table, tables
+
+MEANS = [f"{quantity}_{side}" for quantity in QUANTITIES for side in SIDES]
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_draws(monkeypatch)
+
+
+def rows(left_out: str = "") -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    made = []
+    for sample, image in SAMPLES:
+        for layer in range(3):
+            row = {"sample_id": sample, "image_hash": image, "layer": layer, "left_out": left_out}
+            made.append(row | dict(zip(MEANS, random.normal(size=len(MEANS)), strict=True)))
+    found = pd.DataFrame(made)
+    scores = found["layer"].eq(0) | found["sample_id"].eq("c")
+    found.loc[scores, [name for name in MEANS if "score" in name]] = np.nan
+    return found
+
+
+def test_means_are_over_samples_that_have_a_number() -> None:
+    table = tables(rows())["grounding"]
+    assert table["layer"].tolist() == [0, 1, 2]
+    assert table["samples"].tolist() == [7, 7, 7]
+    assert table["score_samples"].tolist() == [0, 6, 6]
+    for name in MEANS:
+        for layer in range(3):
+            values = [row[name] for _, row in rows().iterrows() if row["layer"] == layer]
+            known = [value for value in values if value == value]
+            expected = sum(known) / len(known) if known else np.nan
+            assert table.loc[layer, name] == pytest.approx(expected, nan_ok=True)
+
+
+def test_every_mean_has_the_interval_of_drawn_images() -> None:
+    table = tables(rows())["grounding"]
+    assert_intervals(table, slow_draws(rows(), grounding_table, ["layer"]), ["layer"], MEANS)
+
+
+def test_samples_that_were_left_out_are_listed_and_not_counted() -> None:
+    out = pd.DataFrame(
+        [{"sample_id": "h", "image_hash": "w", "layer": 0, "left_out": "no visual token"}]
+    )
+    found = tables(pd.concat([rows(), out], ignore_index=True))
+    assert found["left_out"].to_dict("records") == [{"sample_id": "h", "reason": "no visual token"}]
+    pd.testing.assert_frame_equal(found["grounding"], tables(rows())["grounding"])
+    assert "left_out" not in tables(rows())
+
+
+def test_a_run_of_which_all_was_left_out_is_refused() -> None:
+    with pytest.raises(NormprobeError, match="no sample could be measured; a: too small"):
+        tables(rows("too small"))
