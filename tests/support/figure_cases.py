@@ -18,6 +18,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "layers": made_tables.layers(),
         "theory": made_tables.theory(),
         "assumptions": assumptions_table(made_tables.theory()),
+        "explained": made_tables.explained(),
     },
     "interface": {
         "interface": made_tables.interface(),
@@ -46,7 +47,7 @@ TABLES["compare_training"] = {
 #: Case -> the names of its figures, in order.
 FIGURES = {
     "interface": ("interface", "visual_table"),
-    "layers": ("layers", "turning", "theory"),
+    "layers": ("layers", "turning", "explained", "directions", "theory"),
     "embeddings": ("embeddings", "shift"),
     "attention": ("attention", "heatmaps"),
     "grounding": ("grounding",),

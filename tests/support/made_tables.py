@@ -147,6 +147,29 @@ def theory(depth=6, **changed):
     return table
 
 
+def explained(depth=6):
+    """explained.csv: norms explain most, update sizes some, and update angles work against it."""
+    layer = np.arange(1, depth + 1)
+    ratio = 9.0 / layer
+    numbers = {"angle_ratio": ratio}
+    for part, share in (
+        ("norm", 0.8),
+        ("update_norm", 0.3),
+        ("update_angle", -0.15),
+        ("rest", 0.05),
+    ):
+        numbers |= {f"log_{part}": share * np.log(ratio), f"{part}_share": share + 0 * ratio}
+    numbers |= {"visual_angle": 0.16 / layer, "text_angle": 1.5 / layer**1.5}
+    numbers["visual_angle_at_text_norm"] = 1.2 / layer**1.5
+    table = pd.DataFrame({"scope": "layer", "layers": layer.astype(str), "samples": 56, **numbers})
+    together = table.iloc[[0]].assign(scope="slower", layers=f"1-{depth}")
+    table = pd.concat([table, together], ignore_index=True)
+    for name in numbers:
+        table[f"{name}_ci_low"] = table[name] - 1e-2 * table[name].abs()
+        table[f"{name}_ci_high"] = table[name] + 1e-2 * table[name].abs()
+    return table
+
+
 def interface():
     prompt, table = 0.2911, 0.2203
     rows = [

@@ -16,18 +16,18 @@ from normprobe.report.figures.style import (
 )
 from normprobe.schema import ATTENTION_INPUT, TEXT, VISUAL
 
-TABLES = ("layers", "theory")
+TABLES = ("theory", "layers")
 
 _HEIGHT = 3.2  # inches
 
 
-def figure(title: str, layers: pd.DataFrame, theory: pd.DataFrame) -> Figure:
+def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame) -> Figure:
     """Norms of the residual and of what attention reads; mean cosines within and across groups.
 
     Args:
         title: the figure's title.
-        layers: ``layers.csv``.
         theory: ``theory.csv``, for the pairs.
+        layers: ``layers.csv``.
     """
     drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
     norms, cosines = drawing.subplots(1, 2)

@@ -11,7 +11,7 @@ LABELS = ["within text", "within visual", "visual, text", "visual, text, common 
 
 def test_every_line_is_a_column_of_the_tables() -> None:
     made = tables(simulated(FAITHFUL, 0), None)  # type: ignore[arg-type]
-    norms, cosines = figure("made", made["layers"], made["theory"]).axes
+    norms, cosines = figure("made", made["theory"], made["layers"]).axes
     drawn = {line.get_label(): line for line in cosines.get_lines()[:-1]}
     # The layers of a simulation have no input norm, so that what attention reads is not known.
     assert list(drawn) == LABELS
@@ -29,7 +29,7 @@ def test_a_run_of_an_older_version_is_drawn_as_far_as_it_goes() -> None:
     new = ["attention_input", "within_modal", "centered"]
     older = [
         table[[name for name in table if not name.startswith(tuple(new))]]
-        for table in (made["layers"], made["theory"])
+        for table in (made["theory"], made["layers"])
     ]
     _, cosines = figure("made", *older).axes
     assert [line.get_label() for line in cosines.get_lines()[:-1]] == ["visual, text"]
