@@ -408,7 +408,7 @@ class Probe:
                 image_hashes={sample.id: sample.image_hash},
                 places=found.places if found.images is not None else found.places[0],
             )
-            tables = {"attention": found.table}
+            tables = {"attention": found.table, "heads": found.heads}
             if found.images is not None:
                 tables["images"] = found.images
             if found.heatmaps is not None:

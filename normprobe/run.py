@@ -234,6 +234,8 @@ def compare(
     with made.discarded_on_failure():
         for warning in found.warnings:
             made.add_warning(warning)
+        for name, image in found.images.items():
+            made.write_image(name, image)
         return finished(made, found.tables, started)
 
 

@@ -20,7 +20,7 @@ class VisualAttention(NamedTuple):
         even_share: ``[heads, rows]``, that sum if the row spread evenly over the keys it may see.
         entropy: ``[heads, rows]``, nats, of the weights on visual keys renormalised to sum 1; NaN
             where a row gives them nothing.
-        by_key: ``[rows, visual keys]``, weights averaged over heads.
+        by_key: ``[heads, rows, visual keys]``, the weights.
     """
 
     share: Tensor
@@ -90,7 +90,7 @@ def visual_attention(weights: Tensor, visual: Tensor) -> VisualAttention:
         share=share,
         even_share=(on_visual > 0).sum(-1) / seen,
         entropy=torch.special.entr(renormalised).sum(-1),
-        by_key=on_visual.mean(dim=0),
+        by_key=on_visual,
     )
 
 

@@ -33,8 +33,12 @@ def test_files_and_words(run: Run, tmp_path: Path) -> None:
     assert "Run folder: out" in result.stderr
     files = {str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.*")}
     assert files == {
-        *("attention.csv", "heatmaps.csv", "image.png", "run.json"),
-        *(f"plots/{name}.{kind}" for name in ("attention", "heatmaps") for kind in ("pdf", "png")),
+        *("attention.csv", "heads.csv", "heatmaps.csv", "image.png", "run.json"),
+        *(
+            f"plots/{name}.{kind}"
+            for name in ("attention", "heads", "heatmaps")
+            for kind in ("pdf", "png")
+        ),
     }
     table = pd.read_csv(tmp_path / "out/attention.csv")
     assert table["layer"].tolist() == [n for n in range(1, 7) for _ in range(2)]
@@ -140,3 +144,19 @@ def test_several_images(run: Run, tmp_path: Path) -> None:
     assert_two_lines(run("attention", *images, *prompt, "--box", "0,0,9,9"), "a region of one")
     one_mark = ("--prompt", "What is <image>?")
     assert_two_lines(run("attention", *images, *one_mark), "as many marks <image> as images (2)")
+
+
+def test_before_and_after_alignment_side_by_side(run: Run, tmp_path: Path) -> None:
+    assert run("align", "-n", "1", "-o", "aligned").exit_code == 0
+    for model, out in (("specimen", "before"), ("./aligned", "after")):
+        assert run("attention", model, *QUESTION, "--layer", "6", "-o", out).exit_code == 0
+    result = run("compare", "before", "after", "-o", "both")
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    maps = pd.read_csv(tmp_path / "both/heatmaps.csv")
+    for name in ("before", "after"):
+        alone = pd.read_csv(tmp_path / name / "heatmaps.csv")["attention"]
+        label = list(maps["run"].unique())[int(name == "after")]
+        assert maps.loc[maps["run"] == label, "attention"].tolist() == alone.tolist()
+    assert (tmp_path / "both/plots/heatmaps.png").is_file()
+    assert (tmp_path / "both/image.png").is_file()

@@ -33,10 +33,11 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
     "grounding": {"grounding": made_tables.grounding()},
     "attention": {
         "attention": made_tables.attention(),
+        "heads": made_tables.heads(),
         "heatmaps": made_tables.heatmaps(),
     },
 }
-for compared in ("layers", "interface", "grounding", "embeddings"):
+for compared in ("layers", "interface", "grounding", "embeddings", "attention"):
     first = TABLES[compared][compared]
     runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
     TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
@@ -49,13 +50,14 @@ FIGURES = {
     "interface": ("interface", "visual_table"),
     "layers": ("layers", "turning", "explained", "directions", "theory"),
     "embeddings": ("embeddings", "shift"),
-    "attention": ("attention", "heatmaps"),
+    "attention": ("attention", "heads", "heatmaps"),
     "grounding": ("grounding",),
     "compare_layers": ("small_multiples", "overlay"),
     "compare_training": ("training", "small_multiples"),
     "compare_interface": ("compare_interface",),
     "compare_grounding": ("compare_grounding",),
     "compare_embeddings": ("compare_embeddings",),
+    "compare_attention": ("compare_attention",),
 }
 
 

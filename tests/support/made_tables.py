@@ -298,6 +298,8 @@ def attention(layers=7, queries=("all text", "red cup"), target=True):
                 "entropy_std": 0.1,
                 "signal_to_noise": 1.5 + layer / 3 if target else np.nan,
                 "score_gap": 0.25 * layer if target else np.nan,
+                "vertical_center": 0.5 + 0.02 * layer,
+                "even_vertical_center": 0.5,
             }
             if layer == 2:
                 row |= {name: np.nan for name in list(row)[4:]} | {"heads": 0}
@@ -320,6 +322,24 @@ def grounding(layers=4, intervals=True):
                     row[f"{quantity}_{side}_ci_high"] = mean + scale / 2
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def heads(layers=4, heads=8, queries=("all text", "red cup")):
+    """``heads.csv``; one head gives the image nothing."""
+    layer, query, head = (part.ravel() for part in np.indices((layers, len(queries), heads)))
+    share = 0.1 + 0.1 * head / heads + 0.02 * layer
+    quiet = (layer == 1) & (head == 3)
+    return pd.DataFrame(
+        {
+            "layer": layer + 1,
+            "query": [queries[place] for place in query],
+            "head": head + 1,
+            "share_mean": np.where(quiet, 0.0, share + 0.3 * query),
+            "share_std": 0.05,
+            "entropy_mean": np.where(quiet, np.nan, 0.9 - 0.05 * head),
+            "vertical_center": np.where(quiet, np.nan, 0.4 + 0.03 * head),
+        }
+    )
 
 
 def heatmaps(layers=(2, 4, 7), queries=("all text", "red cup"), rows=4, columns=6):

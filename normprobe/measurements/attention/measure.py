@@ -4,9 +4,8 @@ One forward of one prompt. Each layer's attention is reduced while it is there: 
 asked text tokens, chunk by chunk, to a few numbers a head and row and one map over the image.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -26,6 +25,7 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
+from normprobe.measurements.attention.reader import HeadNumbers, Reader
 from normprobe.model.attention_weights import watching_attention
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
@@ -36,17 +36,20 @@ from normprobe.model.word_positions import (
     tokens_of_word,
 )
 from normprobe.schema import IMAGE, TOKEN_GROUPS, VISUAL
-from normprobe.statistics.attention_rows import score_gap, signal_to_noise, visual_attention
+from normprobe.statistics.attention_rows import score_gap, signal_to_noise
 
 #: The query of all text tokens after the image; the others are words of the prompt.
 ALL_TEXT = "all text"
 
-#: Attention modules inside a decoder layer whose keys are states of the vision encoder.
-_CROSS = re.compile(r"cross|encoder|enc_")
-
 _SHOWN = 4  # heat maps a query, where no layers are chosen
 
-_NUMBERS = ("share", "even_share", "entropy")
+_NAMES = ("layer", "query")
+_NUMBERS = (
+    *("heads", "tokens", "visual_tokens"),
+    *("share_mean", "share_std", "even_share_mean", "entropy_mean", "entropy_std"),
+    *("signal_to_noise", "score_gap", "vertical_center", "even_vertical_center"),
+)
+_OF_A_HEAD = ("head", "share_mean", "share_std", "entropy_mean", "vertical_center")
 
 _ASK = "output_attentions"
 
@@ -56,6 +59,7 @@ class MeasuredAttention(NamedTuple):
 
     Attributes:
         table: the rows of attention.csv, one a layer and query.
+        heads: the rows of heads.csv, one a layer, query and head, which are numbered from 1.
         heatmaps: the rows of heatmaps.csv, one a layer, query and visual token: the token's place
             as fractions of the image, and the attention it receives; with several images also the
             number of its image. None: places are unknown.
@@ -66,6 +70,7 @@ class MeasuredAttention(NamedTuple):
     """
 
     table: pd.DataFrame
+    heads: pd.DataFrame
     heatmaps: pd.DataFrame | None
     images: pd.DataFrame | None
     places: list[float | str]
@@ -165,7 +170,10 @@ def measure_attention(
         of their number. Means and population deviations are over heads and the query's tokens.
         ``signal_to_noise`` is a visual token's mean attention inside the box over that outside,
         ``score_gap`` its mean score before the softmax inside minus outside (Eq. 21); empty where
-        the model returns its weights itself.
+        the model returns its weights itself. ``vertical_center`` is where the attention on visual
+        tokens has its centre of mass, from 0 at the top of the image to 1 at its bottom
+        (Section 5.3.1), ``even_vertical_center`` that of even attention; empty where places are
+        unknown.
 
     Raises:
         NormprobeError: a layer, word or box that is not there, a box with no visual token inside
@@ -186,17 +194,17 @@ def measure_attention(
     attends = model.parts.fusion == CROSS_ATTENTION
     visual = None if attends else groups == TOKEN_GROUPS.index(VISUAL)
     members = torch.stack([torch.isin(positions, query) for query in queries.values()])
-    reader = _Reader(visual, members)
+    reader = Reader(visual, members)
     assert model.parts.decoder_layers is not None
     with (
         observing(model.model),
         watching_attention(model.parts.decoder_layers, positions, reader.see),
     ):
         run_until(model.model, inputs, leaving=decoder_layers[-1])
-        if not reader.maps and _ASK in signature(model.model.forward).parameters:
+        if not reader.has_seen and _ASK in signature(model.model.forward).parameters:
             # Attention of its own may return its weights only where it is asked.
             run_until(model.model, {**inputs, _ASK: True}, leaving=decoder_layers[-1])
-    if not reader.maps:
+    if not reader.has_seen:
         raise NormprobeError(
             f"the attention of {model} to visual tokens cannot be watched: inside "
             "its decoder layers nothing calls the AttentionInterface or returns weights",
@@ -214,111 +222,106 @@ def measure_attention(
         for place, image in enumerate(images)
     ]
     boxes = places[0][0]
-    inside = None if box is None or boxes is None else _share_inside(boxes, box, images[0].size)
-    table, shares, heatmaps = [], [], []
-    for number in range(1, len(decoder_layers) + 1):
-        for name, numbers, by_token, scores in reader.results(number, list(queries)):
-            row = {"layer": number, "query": name, **numbers}
-            row |= {"signal_to_noise": np.nan, "score_gap": np.nan}
-            if by_token is not None and scores is not None and inside is not None:
-                row["signal_to_noise"] = signal_to_noise(by_token, inside)
-                row["score_gap"] = score_gap(scores, inside)
-            table.append(row)
-            if by_token is None:
-                continue
-            parts = by_token.reshape(len(images), -1) if own is None else _parts(by_token, own)
-            for image, (part, (boxes, _)) in enumerate(zip(parts, places, strict=True), start=1):
-                row = {"layer": number, "query": name, IMAGE: image}
-                visible = len(part) if own is not None else int((part > 0).sum())
-                shares.append({**row, "visual_tokens": visible, "share_mean": float(part.sum())})
-                if boxes is not None and number in (layers or (number,)):
-                    heatmaps.append(_heatmap(row, boxes, part))
+    inside = None if box is None or boxes is None else _share_in_box(boxes, box, images[0].size)
+    shown = set(layers or range(1, len(decoder_layers) + 1))
     several = len(images) > 1
-    drawn = pd.concat(heatmaps, ignore_index=True) if heatmaps else None
+    found: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    for number in range(1, len(decoder_layers) + 1):
+        for place, query in enumerate(queries):
+            named: dict[str, Any] = {"layer": number, "query": query}
+            tokens, seen = reader.tokens(place), reader.numbers(number, place)
+            if seen is None:
+                found["table"].append(pd.DataFrame([{**named, "heads": 0, "tokens": tokens}]))
+                continue
+            parts = _parts(seen.by_key, own, len(images))
+            heights = _heights(parts, [boxes for boxes, _ in places])
+            row = {**named, **_numbers(seen, tokens, visual is not None), **heights.of_all}
+            if inside is not None:
+                row["signal_to_noise"] = signal_to_noise(_mean(seen.by_key), inside)
+                row["score_gap"] = score_gap(torch.from_numpy(seen.scores), inside)
+            found["table"].append(pd.DataFrame([row]))
+            found["heads"].append(_heads(seen, heights.of_heads).assign(**named))
+            for image, (part, (boxes, _)) in enumerate(zip(parts, places, strict=True), start=1):
+                of_image = {**named, IMAGE: image} if several else named
+                drawn = part.mean(axis=0)
+                if several:
+                    tokens_seen = len(drawn) if own is not None else int((drawn > 0).sum())
+                    share = {"visual_tokens": tokens_seen, "share_mean": float(drawn.sum())}
+                    found["images"].append(pd.DataFrame([{**of_image, **share}]))
+                if boxes is not None and number in shown:
+                    found["heatmaps"].append(_heatmap(of_image, boxes, drawn))
+    tables = {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
     return MeasuredAttention(
-        pd.DataFrame(table),
-        drawn if drawn is None or several else drawn.drop(columns=IMAGE),
-        pd.DataFrame(shares) if several else None,
-        [found for _, found in places],
+        tables["table"].reindex(columns=[*_NAMES, *_NUMBERS]),
+        tables["heads"][[*_NAMES, *_OF_A_HEAD]],
+        tables.get("heatmaps"),
+        tables.get("images"),
+        [confirmed for _, confirmed in places],
     )
 
 
-class _Reader:
-    """Keeps a few numbers a head and row, and two maps a query, of each layer's attention.
+def _numbers(seen: HeadNumbers, tokens: int, in_sequence: bool) -> dict[str, float]:
+    """Means and deviations over heads and tokens."""
+    drawn = seen.by_key.any(axis=0).sum()
+    numbers: dict[str, float] = {
+        "heads": len(seen.share),
+        "tokens": tokens,
+        # Of empty tiles, which a mask hides from all text, none is counted.
+        "visual_tokens": seen.by_key.shape[-1] if in_sequence else int(drawn),
+    }
+    for name in ("share", "even_share", "entropy"):
+        values = getattr(seen, name)
+        known = values[np.isfinite(values)]
+        numbers[f"{name}_mean"] = known.mean() if known.size else np.nan
+        if name != "even_share":
+            numbers[f"{name}_std"] = known.std() if known.size else np.nan
+    return numbers
 
-    Attributes:
-        maps: by layer, ``[queries, visual tokens]``: weights summed over heads and tokens.
+
+def _heads(seen: HeadNumbers, heights: Array) -> pd.DataFrame:
+    """A row a head; means and deviations over tokens."""
+    known = np.isfinite(seen.entropy)
+    with np.errstate(invalid="ignore"):  # a head that gives the image nothing
+        entropy = np.where(known, seen.entropy, 0.0).sum(axis=1) / known.sum(axis=1)
+    return pd.DataFrame(
+        {
+            "head": range(1, len(seen.share) + 1),
+            "share_mean": seen.share.mean(axis=1),
+            "share_std": seen.share.std(axis=1),
+            "entropy_mean": entropy,
+            "vertical_center": heights,
+        }
+    )
+
+
+class _Heights(NamedTuple):
+    of_heads: Array  # [heads]
+    of_all: dict[str, float]
+
+
+def _heights(parts: Sequence[Array], boxes: Sequence[Array | None]) -> _Heights:
+    """Where the attention to the images has its vertical centre of mass: 0 top, 1 bottom.
+
+    Each visual token counts where the middle of its place is in its own image; those that show
+    nothing of it count not.
+
+    Args:
+        parts: for each image ``[heads, visual tokens]`` weights.
+        boxes: for each image ``[visual tokens, 4]``; None: places are unknown.
     """
-
-    def __init__(self, visual: Tensor | None, members: Tensor) -> None:
-        self.maps: dict[int, Tensor] = {}
-        self._scores: dict[int, Tensor] = {}  # like the maps, before the softmax; NaN: not known
-        self._visual = visual  # [keys] bool; None: every key of cross-attention is visual
-        self._members = members  # [queries, rows] bool: which rows are a query's
-        # By layer and attention module: [numbers, heads, rows], in chunks of rows.
-        self._numbers: dict[int, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
-
-    def see(
-        self, layer: int, name: str, start: int, weights: Tensor, scores: Tensor | None
-    ) -> None:
-        """Take rows ``[heads, rows, keys]``, the first of which has the number ``start``."""
-        heads, rows, keys = weights.shape
-        if self._visual is None:
-            if not _CROSS.search(name):
-                return  # text attends to itself
-            visual = weights.new_ones(keys, dtype=torch.bool)
-        else:
-            visual = self._visual.to(weights.device)
-        if len(visual) != keys:
-            raise NormprobeError(
-                f"decoder layer {layer} ({name}) attends to {keys} keys; expected {len(visual)}, "
-                "one for each position",
-                "open an issue with the model type",
-            )
-        seen = visual_attention(weights, visual)
-        numbers = torch.stack([seen.share, seen.even_share, seen.entropy])
-        self._numbers[layer][name].append(numbers.cpu())
-        members = self._members[:, start : start + rows].to(seen.by_key)
-        added = (heads * members @ seen.by_key).cpu()
-        of_scores = torch.full_like(added, torch.nan)
-        if scores is not None:
-            by_key = scores[..., visual].sum(dim=0)
-            # No product with zeros: a key that a row of another query cannot see is -inf.
-            of_queries = [by_key[member.bool()].sum(dim=0) for member in members]
-            of_scores = torch.stack(of_queries).cpu()
-        for kept, more in ((self.maps, added), (self._scores, of_scores)):
-            kept[layer] = kept[layer] + more if layer in kept else more
-
-    def results(
-        self, layer: int, queries: Iterable[str]
-    ) -> "Iterable[tuple[str, dict[str, float], Tensor | None, Tensor | None]]":
-        """Of each query its name, its numbers by column, and its mean weight and score a token."""
-        for place, query in enumerate(queries):
-            members = self._members[place]
-            if layer not in self.maps:  # a layer without softmax attention, or without visual keys
-                yield query, {"heads": 0, "tokens": int(members.sum())}, None, None
-                continue
-            numbers = torch.cat([torch.cat(m, -1) for m in self._numbers[layer].values()], dim=1)
-            heads = numbers.shape[1]
-            by_token, scores = (
-                kept[layer][place].double() / (heads * members.sum())
-                for kept in (self.maps, self._scores)
-            )
-            # Of empty tiles, which a mask hides from all text, none is counted.
-            visible = len(by_token) if self._visual is not None else int((by_token > 0).sum())
-            columns: dict[str, float] = {
-                "heads": heads,
-                "tokens": int(members.sum()),
-                "visual_tokens": visible,
-            }
-            for name, values in zip(_NUMBERS, numbers[..., members].double().numpy(), strict=True):
-                if name == "entropy":  # of a single token it says nothing
-                    values = values / (np.log(visible) or np.nan)
-                known = values[np.isfinite(values)]
-                columns[f"{name}_mean"] = known.mean() if known.size else np.nan
-                if name != "even_share":
-                    columns[f"{name}_std"] = known.std() if known.size else np.nan
-            yield query, columns, by_token, scores
+    heads = len(parts[0])
+    known = [(part, box) for part, box in zip(parts, boxes, strict=True) if box is not None]
+    if len(known) < len(parts):
+        return _Heights(np.full(heads, np.nan), {})
+    weights = np.concatenate([part for part, _ in known], axis=1)
+    places = np.concatenate([box for _, box in known])
+    shown = (places[:, 2] > places[:, 0]) & (places[:, 3] > places[:, 1])
+    weights, middles = weights[:, shown], places[shown][:, [1, 3]].mean(axis=1)
+    with np.errstate(invalid="ignore"):  # a head that gives the image nothing
+        of_heads: Array = weights @ middles / weights.sum(axis=1)
+        of_all = float(weights.sum(axis=0) @ middles / weights.sum())
+    even = {"vertical_center": of_all, "even_vertical_center": float(middles.mean())}
+    return _Heights(of_heads, even)
 
 
 def _of_all_depths(layers: int) -> list[int]:
@@ -370,10 +373,16 @@ def _own_tokens(
     return [(numbers[0] == number).cpu().numpy() for number in range(1, images + 1)]
 
 
-def _parts(by_token: Tensor, own: Sequence[NDArray[np.bool_]]) -> list[Tensor]:
-    """What of a map over all visual tokens belongs to each image."""
+def _parts(by_key: Array, own: Sequence[NDArray[np.bool_]] | None, images: int) -> list[Array]:
+    """What of a map over all visual tokens, its last axis, belongs to each image."""
+    if own is None:
+        return np.split(by_key, images, axis=-1)
     visual = np.any(own, axis=0)
-    return [by_token[torch.from_numpy(mask[visual])] for mask in own]
+    return [by_key[..., mask[visual]] for mask in own]
+
+
+def _mean(by_key: Array) -> Tensor:
+    return torch.from_numpy(by_key.mean(axis=0))
 
 
 def _with_other(
@@ -397,7 +406,7 @@ def _places(
         return None, str(unknown)
 
 
-def _share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Tensor:
+def _share_in_box(boxes: Array, box: Box, size: tuple[int, int]) -> Tensor:
     """Which share of each visual token's place lies in the target region."""
     covered = share_inside(boxes, box, size)
     if not 0 < covered.sum() < len(covered):
@@ -416,11 +425,11 @@ def _region(boxes: Array, size: tuple[int, int]) -> str:
     return ",".join(f"{edge * pixels:.0f}" for edge, pixels in zip(edges, 2 * size, strict=True))
 
 
-def _heatmap(row: Mapping[str, Any], boxes: Array, by_token: Tensor) -> pd.DataFrame:
+def _heatmap(row: Mapping[str, Any], boxes: Array, by_token: Array) -> pd.DataFrame:
     places = pd.DataFrame(boxes, columns=["left", "top", "right", "bottom"])
     for place, (name, value) in enumerate(row.items()):
         places.insert(place, name, value)
-    places["attention"] = by_token.numpy()
+    places["attention"] = by_token
     return places
 
 

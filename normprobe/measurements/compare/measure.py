@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement, measurements
@@ -20,12 +21,15 @@ class Comparison:
     """What a comparison finds.
 
     Attributes:
-        tables: ``compare`` and ``ranking``, named as their CSV files.
+        tables: ``compare`` and ``ranking``, named as their CSV files, and what the measurement
+            shows of all runs beside them.
+        images: pictures that these are about, by name.
         facts: what its record says.
         warnings: why a difference may not be one of the models.
     """
 
     tables: dict[str, pd.DataFrame]
+    images: dict[str, Image.Image]
     facts: dict[str, Any]
     warnings: list[str]
 
@@ -117,7 +121,13 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
         warnings.append(
             "the runs measured different samples: part of a difference may be the data's"
         )
-    return Comparison({"compare": table, "ranking": ranked}, facts, warnings)
+    tables_of_all, images = {"compare": table, "ranking": ranked}, {}
+    if shared := getattr(compared, "shared", None):
+        in_order = [runs[place] for place in order]
+        if beside := shared(in_order, ordered):
+            tables_of_all |= beside
+            images = dict(in_order[0].images())
+    return Comparison(tables_of_all, images, facts, warnings)
 
 
 def _refuse_twice(runs: Sequence[RunStore | Path]) -> None:

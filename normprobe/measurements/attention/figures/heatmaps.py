@@ -1,4 +1,4 @@
-"""Where text attends, laid over each image: a row of panels a query, a panel a layer."""
+"""Where text attends, laid over each image: rows of panels a query and run, a panel a layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +19,7 @@ TABLES = ("heatmaps",)
 IMAGES = True
 
 _COLUMNS = 4
+_BLOCK = ["run", "query", IMAGE]  # what a row of panels shows
 _CANVAS = 448  # pixels of the longer side of a map
 _SHADE = 0.5  # how much of a colour's brightness the image takes
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
@@ -29,15 +30,20 @@ def figure(title: str, heatmaps: pd.DataFrame, images: Sequence[NDArray[Any]]) -
 
     Args:
         title: the figure's title.
-        heatmaps: ``heatmaps.csv``; a column ``image`` tells which of several a row is about.
+        heatmaps: ``heatmaps.csv``; a column ``image`` tells which of several a row is about, a
+            column ``run`` which of several runs it is of.
         images: ``[height, width, 3]`` each.
     """
-    heatmaps = heatmaps if IMAGE in heatmaps else heatmaps.assign(**{IMAGE: 1})
+    for column, value in (("run", ""), (IMAGE, 1)):
+        heatmaps = heatmaps if column in heatmaps else heatmaps.assign(**{column: value})
     shown = sorted(heatmaps["layer"].unique())
     columns = min(len(shown), _COLUMNS)
-    lines = -(-len(shown) // columns)  # of panels a query and image
-    blocks = list(heatmaps[["query", IMAGE]].drop_duplicates().itertuples(index=False, name=None))
-    sizes = {block: images[block[1] - 1].shape[:2] for block in blocks}
+    lines = -(-len(shown) // columns)  # of panels a block
+    blocks = list(heatmaps[_BLOCK].drop_duplicates().itertuples(index=False, name=None))
+    # Runs of one query and image stand below each other.
+    asked = list(dict.fromkeys(block[1:] for block in blocks))
+    blocks.sort(key=lambda block: asked.index(block[1:]))
+    sizes = {block: images[block[-1] - 1].shape[:2] for block in blocks}
     across = (DOUBLE_WIDTH - 0.9) / _COLUMNS
     heights = [0.25 + across * height / width for height, width in sizes.values()]
     drawing = new_figure(DOUBLE_WIDTH, 0.4 + lines * sum(heights), title)
@@ -50,18 +56,21 @@ def figure(title: str, heatmaps: pd.DataFrame, images: Sequence[NDArray[Any]]) -
     for axes in grid.flat:
         axes.set_axis_off()
         axes.set(xticks=[], yticks=[])
-    maps: dict[tuple[Any, Any, Any], NDArray[np.float64]] = {}
-    for (query, number, layer), rows in heatmaps.groupby(["query", IMAGE, "layer"]):
-        height, width = sizes[query, number]
-        maps[query, number, layer] = attention_map(rows, width, height)
+    maps: dict[tuple[Any, Any], NDArray[np.float64]] = {}
+    for (*names, layer), rows in heatmaps.groupby([*_BLOCK, "layer"]):
+        block = tuple(names)
+        height, width = sizes[block]
+        maps[block, layer] = attention_map(rows, width, height)
     values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
     scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "viridis")
-    for (query, number, layer), drawn in maps.items():
+    for (block, layer), drawn in maps.items():
+        run, query, number = block
         place = shown.index(layer)
-        axes = grid[blocks.index((query, number)) * lines + place // columns, place % columns]
+        axes = grid[blocks.index(block) * lines + place // columns, place % columns]
         axes.imshow(_overlay(scale, drawn, images[number - 1]), interpolation="nearest")
-        of_image = f", image {number}" if len(images) > 1 else ""
-        axes.set_title(f"{_short(str(query))}{of_image}, layer {layer}")
+        told = [_short(str(run)), _short(str(query))] if run else [_short(str(query))]
+        told += [f"image {number}"] * (len(images) > 1)
+        axes.set_title(", ".join([*told, f"layer {layer}"]), fontsize=6 if run else None)
     bar = drawing.colorbar(scale, ax=grid, shrink=0.8, extend="max", aspect=30)
     bar.set_label("attention per area (1: even)")
     return drawing
