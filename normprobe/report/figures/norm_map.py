@@ -1,0 +1,131 @@
+"""The norm of each visual token laid over its picture, and how far a decoder layer turns it.
+
+A line of panels a picture, a panel a decoder layer or stage; all panels of a quantity share one
+scale, so that a token that is loud everywhere and one that becomes so are told apart.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from normprobe.report.figures.glyphs import shortened
+from normprobe.report.figures.over_picture import BARE, canvas_shape, on_canvas, over_picture
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    asks_for_log,
+    name_log_ticks,
+    new_figure,
+)
+from normprobe.schema import IMAGE
+
+TABLES = ("map",)
+IMAGES = True
+
+_LABELS = {"norm": "L2 norm of a token", "angle": "angle, radians per layer"}
+_LONGEST = 16  # characters of a sample's name
+_TALLEST = 1.5  # height of a line of panels over their width
+
+
+def figure(title: str, table: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+    """Maps of the norm, and below them of the angle, where there are any.
+
+    Args:
+        title: the figure's title.
+        table: ``map.csv``.
+        images: ``[height, width, 3]`` each, in the order of the column ``image``.
+    """
+    where = column_of_places(table)
+    shown = list(dict.fromkeys(table[where]))
+    pictures = [int(number) for number in sorted(table[IMAGE].unique())]
+    quantities = [name for name in _LABELS if name in table and table[name].notna().any()]
+    across = (DOUBLE_WIDTH - 1.1) / (len(shown) + 1)
+    shapes = [images[number - 1].shape[:2] for number in pictures]
+    heights = [across * min(height / width, _TALLEST) for height, width in shapes]
+    drawing = new_figure(DOUBLE_WIDTH, 0.6 + len(quantities) * (0.3 + sum(heights)), title)
+    grid = drawing.subplots(
+        len(quantities) * len(pictures),
+        len(shown) + 1,
+        squeeze=False,
+        height_ratios=heights * len(quantities),
+    )
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    bare = False
+    for block, name in enumerate(quantities):
+        lines = grid[block * len(pictures) :][: len(pictures)]
+        maps = {}
+        for number in pictures:
+            for place in shown:
+                rows = table[(table[IMAGE] == number) & (table[where] == place)]
+                if rows[name].notna().any():
+                    size = images[number - 1].shape[1::-1]
+                    maps[number, place] = token_map(rows, name, *size)
+        values = table.loc[np.isfinite(table[name]), name].to_numpy(float)
+        scale = _scale(values)
+        for number, line in zip(pictures, lines, strict=True):
+            line[0].imshow(images[number - 1])
+            sample = table.loc[table[IMAGE] == number, "sample_id"].iloc[0]
+            line[0].set_ylabel(shortened(str(sample), _LONGEST))
+            for place, axes in zip(shown, line[1:], strict=True):
+                if (number, place) in maps:
+                    drawn = maps[number, place]
+                    bare |= bool(np.isnan(drawn).any())
+                    axes.imshow(over_picture(scale, drawn, images[number - 1]))
+        for place, axes in zip(shown, lines[0, 1:], strict=True):
+            axes.set_title(name_of_place(where, place) if axes.images else "")
+        bar = drawing.colorbar(scale, ax=lines, shrink=0.9, aspect=30)
+        bar.set_label(_LABELS[name])
+        if isinstance(scale.norm, LogNorm):
+            name_log_ticks(bar.ax.yaxis, values)
+    if bare:
+        grey = Patch(color=str(BARE), label="no visual token looks there")
+        drawing.legend(handles=[grey], loc="outside lower center")
+    return drawing
+
+
+def column_of_places(table: pd.DataFrame) -> str:
+    """What the panels of ``map.csv`` are: layers or stages."""
+    return "layer" if "layer" in table else "stage"
+
+
+def token_map(rows: pd.DataFrame, name: str, width: int, height: int) -> NDArray[np.float64]:
+    """The number of the token that lies at each pixel of a canvas, NaN where none lies.
+
+    Of views at several scales the finest is seen: a tile lies over the thumbnail.
+
+    Args:
+        rows: of ``map.csv``, one picture and layer or stage.
+        name: of the number.
+        width: of the picture, in pixels.
+        height: of the picture, in pixels.
+    """
+    canvas = np.full(canvas_shape(width, height), np.nan)
+    edges = on_canvas(rows, canvas.shape)
+    areas = (edges[:, 2] - edges[:, 0]) * (edges[:, 3] - edges[:, 1])
+    values = rows[name].to_numpy(float)
+    for place in np.argsort(-areas, kind="stable"):
+        left, top, right, bottom = edges[place]
+        canvas[top:bottom, left:right] = values[place]
+    return canvas
+
+
+def name_of_place(where: str, place: object) -> str:
+    """A layer or a stage in words."""
+    return f"layer {place}" if where == "layer" else str(place).replace("_", " ")
+
+
+def _scale(values: NDArray[np.float64]) -> ScalarMappable:
+    """One scale from the smallest to the largest number, by logarithms where that is wide."""
+    positive = values[values > 0]
+    if asks_for_log(positive):
+        return ScalarMappable(LogNorm(positive.min(), positive.max(), clip=True), "viridis")
+    low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
+    return ScalarMappable(Normalize(low, high), "viridis")
