@@ -21,7 +21,7 @@ from normprobe.model.image_places import (
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.norm_map import NormMap, Picture, own_positions, rows_at
 from normprobe.model.vision_stages import VisionStages
-from normprobe.schema import DECODER_INPUT
+from normprobe.schema import DECODER_INPUT, STAGES
 from normprobe.statistics.token_metrics import token_norms
 
 
@@ -61,10 +61,10 @@ def norm_map(model: MeasuredModel, picture: Picture) -> NormMap:
                 unknown[stage] = agreement
             else:
                 places[stage] = boxes
-    norms = map(token_norms, stages.rows(list(places), picture.inputs))
+    shown = [stage for stage in STAGES if stage in places]
     tables = [
-        rows_at(boxes, stage=stage, norm=of_rows.double().cpu().numpy())
-        for (stage, boxes), of_rows in zip(places.items(), norms, strict=True)
+        rows_at(places[stage], stage=stage, norm=token_norms(rows).double().cpu().numpy())
+        for stage, rows in zip(shown, stages.rows(shown, picture.inputs), strict=True)
     ]
     return NormMap(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), unknown)
 
