@@ -70,7 +70,7 @@ def rows_at(boxes: Array, **columns: ArrayLike) -> pd.DataFrame:
     behind = {name: value for name, value in columns.items() if name in _NUMBERS}
     places = dict(zip(PLACE, boxes.T, strict=True))
     tokens = np.arange(1, len(boxes) + 1)
-    return pd.DataFrame({**before, "token": tokens, **places, **behind})
+    return pd.DataFrame({**before, "visual_token": tokens, **places, **behind})
 
 
 _NUMBERS = ("norm", "angle")

@@ -36,9 +36,9 @@ TYPES = (
 
 
 @cache
-def photograph() -> Image.Image:
+def photograph(size: tuple[int, int] = SIZE) -> Image.Image:
     picture = Image.open(bundled_data_dir() / "images" / "coffee.jpg").convert("RGB")
-    return picture.resize(SIZE)
+    return picture.resize(size)
 
 
 def prompt(*images: Image.Image) -> Sample:
@@ -69,10 +69,10 @@ def captured(model: MeasuredModel, builder: InputBuilder, sample: Sample) -> Sta
     return capture(model.model, inputs_of(model, builder, sample), ExpectedParts(**names))
 
 
-def with_square(x: float, y: float, side: int = 10) -> Image.Image:
+def with_square(x: float, y: float, size: tuple[int, int] = SIZE, side: int = 10) -> Image.Image:
     """Grey all over, and a white square around a point given in fractions."""
-    values = np.full((SIZE[1], SIZE[0], 3), 100, dtype=np.uint8)
-    left, top = round(x * SIZE[0]) - side // 2, round(y * SIZE[1]) - side // 2
+    values = np.full((size[1], size[0], 3), 100, dtype=np.uint8)
+    left, top = round(x * size[0]) - side // 2, round(y * size[1]) - side // 2
     values[max(top, 0) : top + side, max(left, 0) : left + side] = 255
     return Image.fromarray(values)
 

@@ -26,7 +26,7 @@ def assert_is_map_of(found, states, own):
     layers = dict(iter(found.groupby("layer")))
     assert min(layers) == 0 and max(layers) == len(states.layers)
     for number, rows in layers.items():
-        assert rows["token"].tolist() == list(range(1, own.sum() + 1))
+        assert rows["visual_token"].tolist() == list(range(1, own.sum() + 1))
         if number == 0:
             expected = norm(states.layers[0].entered[0, own])
             assert rows["angle"].isna().all()
