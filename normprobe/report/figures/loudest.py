@@ -25,21 +25,21 @@ _LONGEST = 16  # characters of a sample's name
 _AROUND = 2  # a crop shows the place and twice its size to each side
 
 
-def figure(title: str, table: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
     """Crops around the places of the loudest tokens, in the first layer or stage of the maps.
 
     Args:
         title: the figure's title.
-        table: ``map.csv``.
+        map: ``map.csv``.
         images: ``[height, width, 3]`` each, in the order of the column ``image``.
     """
-    where = column_of_places(table)
-    rows = table[table[where] == table[where].iloc[0]]
+    where = column_of_places(map)
+    rows = map[map[where] == map[where].iloc[0]]
     rows = rows[np.isfinite(rows["norm"])]
     median = float(rows["norm"].median())
     loudest = rows.sort_values("norm", ascending=False, kind="stable").head(_SHOWN)
     lines = -(-max(len(loudest), 1) // _COLUMNS)
-    place = name_of_place(where, table[where].iloc[0])
+    place = name_of_place(where, map[where].iloc[0])
     heading = f"{title}\nloudest visual tokens, {place}: L2 norm, and how many times the median"
     drawing = new_figure(DOUBLE_WIDTH, 0.5 + 1.6 * lines, heading)
     grid = drawing.subplots(lines, _COLUMNS, squeeze=False)

@@ -33,18 +33,18 @@ _LONGEST = 16  # characters of a sample's name
 _TALLEST = 1.5  # height of a line of panels over their width
 
 
-def figure(title: str, table: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
     """Maps of the norm, and below them of the angle, where there are any.
 
     Args:
         title: the figure's title.
-        table: ``map.csv``.
+        map: ``map.csv``.
         images: ``[height, width, 3]`` each, in the order of the column ``image``.
     """
-    where = column_of_places(table)
-    shown = list(dict.fromkeys(table[where]))
-    pictures = [int(number) for number in sorted(table[IMAGE].unique())]
-    quantities = [name for name in _LABELS if name in table and table[name].notna().any()]
+    where = column_of_places(map)
+    shown = list(dict.fromkeys(map[where]))
+    pictures = [int(number) for number in sorted(map[IMAGE].unique())]
+    quantities = [name for name in _LABELS if name in map and map[name].notna().any()]
     across = (DOUBLE_WIDTH - 1.1) / (len(shown) + 1)
     shapes = [images[number - 1].shape[:2] for number in pictures]
     heights = [across * min(height / width, _TALLEST) for height, width in shapes]
@@ -64,15 +64,15 @@ def figure(title: str, table: pd.DataFrame, images: Sequence[NDArray[Any]]) -> F
         maps = {}
         for number in pictures:
             for place in shown:
-                rows = table[(table[IMAGE] == number) & (table[where] == place)]
+                rows = map[(map[IMAGE] == number) & (map[where] == place)]
                 if rows[name].notna().any():
                     size = images[number - 1].shape[1::-1]
                     maps[number, place] = token_map(rows, name, *size)
-        values = table.loc[np.isfinite(table[name]), name].to_numpy(float)
+        values = map.loc[np.isfinite(map[name]), name].to_numpy(float)
         scale = _scale(values)
         for number, line in zip(pictures, lines, strict=True):
             line[0].imshow(images[number - 1])
-            sample = table.loc[table[IMAGE] == number, "sample_id"].iloc[0]
+            sample = map.loc[map[IMAGE] == number, "sample_id"].iloc[0]
             line[0].set_ylabel(shortened(str(sample), _LONGEST))
             for place, axes in zip(shown, line[1:], strict=True):
                 if (number, place) in maps:
