@@ -188,8 +188,11 @@ def lines_after_thumbnail(visual: NDArray[np.bool_]) -> tuple[int, int, int] | N
         None where the tokens do not stand like that.
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[0], visual, [0]]).astype(int)))
-    first, *others = edges[1::2] - edges[::2]
-    if not others or set(others) != {others[-1]} or first <= others[-1]:
+    widths = edges[1::2] - edges[::2]
+    if len(widths) < 2:
+        return None
+    first, *others = widths
+    if set(others) != {others[-1]} or first <= others[-1]:
         return None
     return int(first - others[-1]), len(others) + 1, int(others[-1])
 

@@ -4,7 +4,7 @@ A line of panels a picture, a panel a decoder layer or stage; all panels of a qu
 scale, so that a token that is loud everywhere and one that becomes so are told apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ IMAGES = True
 
 _LABELS = {"norm": "L2 norm of a token", "angle": "angle, radians per layer"}
 _LONGEST = 16  # characters of a sample's name
+_MOST = 8  # pictures
 _TALLEST = 1.5  # height of a line of panels over their width
 
 
@@ -38,12 +39,11 @@ def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Fig
 
     Args:
         title: the figure's title.
-        map: ``map.csv``.
+        map: ``map.csv``; of many pictures the first are drawn.
         images: ``[height, width, 3]`` each, in the order of the column ``image``.
     """
-    where = column_of_places(map)
-    shown = list(dict.fromkeys(map[where]))
-    pictures = [int(number) for number in sorted(map[IMAGE].unique())]
+    pictures = [int(number) for number in sorted(map[IMAGE].unique())][:_MOST]
+    shown = list(dict.fromkeys(map[column_of_places(map)]))
     quantities = [name for name in _LABELS if name in map and map[name].notna().any()]
     across = (DOUBLE_WIDTH - 1.1) / (len(shown) + 1)
     shapes = [images[number - 1].shape[:2] for number in pictures]
@@ -58,37 +58,49 @@ def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Fig
     for axes in grid.flat:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
-    bare = False
+    drawn_of = map[map[IMAGE].isin(pictures)]
     for block, name in enumerate(quantities):
-        lines = grid[block * len(pictures) :][: len(pictures)]
-        maps = {}
-        for number in pictures:
-            for place in shown:
-                rows = map[(map[IMAGE] == number) & (map[where] == place)]
-                if rows[name].notna().any():
-                    size = images[number - 1].shape[1::-1]
-                    maps[number, place] = token_map(rows, name, *size)
-        values = map.loc[np.isfinite(map[name]), name].to_numpy(float)
-        scale = _scale(values)
-        for number, line in zip(pictures, lines, strict=True):
-            line[0].imshow(images[number - 1])
-            sample = map.loc[map[IMAGE] == number, "sample_id"].iloc[0]
-            line[0].set_ylabel(shortened(str(sample), _LONGEST))
-            for place, axes in zip(shown, line[1:], strict=True):
-                if (number, place) in maps:
-                    drawn = maps[number, place]
-                    bare |= bool(np.isnan(drawn).any())
-                    axes.imshow(over_picture(scale, drawn, images[number - 1]))
-        for place, axes in zip(shown, lines[0, 1:], strict=True):
-            axes.set_title(name_of_place(where, place) if axes.images else "")
-        bar = drawing.colorbar(scale, ax=lines, shrink=0.9, aspect=30)
+        panels = grid[block * len(pictures) :][: len(pictures)]
+        scale = _draw(panels, drawn_of, name, {number: images[number - 1] for number in pictures})
+        bar = drawing.colorbar(scale, ax=panels, shrink=0.9, aspect=30)
         bar.set_label(_LABELS[name])
         if isinstance(scale.norm, LogNorm):
-            name_log_ticks(bar.ax.yaxis, values)
-    if bare:
-        grey = Patch(color=str(BARE), label="no visual token looks there")
-        drawing.legend(handles=[grey], loc="outside lower center")
+            name_log_ticks(bar.ax.yaxis, drawn_of[name])
+    grey = Patch(color=str(BARE), label="grey: no visual token looks there")
+    drawing.legend(handles=[grey], loc="outside lower center")
     return drawing
+
+
+def _draw(
+    panels: NDArray[Any], table: pd.DataFrame, name: str, images: Mapping[int, NDArray[Any]]
+) -> ScalarMappable:
+    """A line a picture: the picture itself, then a panel a layer or stage.
+
+    Args:
+        panels: ``[pictures, 1 + layers or stages]`` of axes.
+        table: ``map.csv``.
+        name: of the number.
+        images: by their number.
+
+    Returns:
+        The scale of all panels.
+    """
+    where = column_of_places(table)
+    shown = list(dict.fromkeys(table[where]))
+    scale = _scale(table.loc[np.isfinite(table[name]), name].to_numpy(float))
+    for line, (number, picture) in zip(panels, images.items(), strict=True):
+        of_picture = table[table[IMAGE] == number]
+        line[0].imshow(picture)
+        line[0].set_ylabel(shortened(str(of_picture["sample_id"].iloc[0]), _LONGEST))
+        for place, axes in zip(shown, line[1:], strict=True):
+            rows = of_picture[of_picture[where] == place]
+            if rows[name].notna().any():
+                drawn = token_map(rows, name, *picture.shape[1::-1])
+                axes.imshow(over_picture(scale, drawn, picture))
+    for place, column in zip(shown, panels.T[1:], strict=True):
+        if any(axes.images for axes in column):
+            column[0].set_title(name_of_place(where, place))
+    return scale
 
 
 def column_of_places(table: pd.DataFrame) -> str:

@@ -79,3 +79,16 @@ def test_numbers_that_are_none_are_grey():
     panel = drawing.axes[2].images[0].get_array()
     assert np.ptp(panel[20, 20:25]) == 0
     assert not isinstance(drawing.axes[2].images[0].norm, LogNorm)
+
+
+def test_a_stage_that_the_first_picture_lacks_has_its_title():
+    table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
+    lacks = (table["image"] == 1) & (table["stage"] == "decoder_input")
+    drawing = figure("model", table[~lacks], PICTURES)
+    assert panels_of(drawing) == ["vision encoder", "decoder input"]
+
+
+def test_of_many_pictures_the_first_are_drawn():
+    table = made_tables.norm_map("stage", ("vision_encoder",), pictures=40, rows=1)
+    drawing = figure("model", table, PICTURES * 20)
+    assert sum(bool(axes.images) for axes in drawing.axes) == 8 * 2
