@@ -29,8 +29,9 @@ TABLES = ("map",)
 IMAGES = True
 
 _LABELS = {"norm": "L2 norm of a token", "angle": "angle, radians per layer"}
-_LONGEST = 16  # characters of a sample's name
+_LONGEST = 14  # characters of a sample's name
 _MOST = 8  # pictures
+_NAME = 0.2  # inches for the name of a picture
 _TALLEST = 1.5  # height of a line of panels over their width
 
 
@@ -47,8 +48,8 @@ def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Fig
     quantities = [name for name in _LABELS if name in map and map[name].notna().any()]
     across = (DOUBLE_WIDTH - 1.1) / (len(shown) + 1)
     shapes = [images[number - 1].shape[:2] for number in pictures]
-    heights = [across * min(height / width, _TALLEST) for height, width in shapes]
-    drawing = new_figure(DOUBLE_WIDTH, 0.6 + len(quantities) * (0.3 + sum(heights)), title)
+    heights = [_NAME + across * min(height / width, _TALLEST) for height, width in shapes]
+    drawing = new_figure(DOUBLE_WIDTH, 0.6 + len(quantities) * (0.1 + sum(heights)), title)
     grid = drawing.subplots(
         len(quantities) * len(pictures),
         len(shown) + 1,
@@ -91,7 +92,7 @@ def _draw(
     for line, (number, picture) in zip(panels, images.items(), strict=True):
         of_picture = table[table[IMAGE] == number]
         line[0].imshow(picture)
-        line[0].set_ylabel(shortened(str(of_picture["sample_id"].iloc[0]), _LONGEST))
+        line[0].set_title(shortened(str(of_picture["sample_id"].iloc[0]), _LONGEST))
         for place, axes in zip(shown, line[1:], strict=True):
             rows = of_picture[of_picture[where] == place]
             if rows[name].notna().any():
