@@ -259,19 +259,13 @@ class Probe:
         if isinstance(data, Mapping):
             _refuse_inputs(measured_by)
             if map_pictures is not None:
-                raise NormprobeError(
-                    "a map lies over a picture; received a batch that a processor made",
-                    "pass data= the samples, or leave map_pictures out",
-                )
+                _require_pictures(measured_by, _INPUTS, has_images=False)
             return self._measure_inputs(measured_by, data, options | {"data": _INPUTS}, begin)
         options |= {"data": data, "limit": limit, "seed": seed}
         samples = open_data(data, limit=limit, seed=seed, skip_bad=skip_bad)
         self._require_fitting(measured_by, samples, data)
-        if map_pictures is not None and not samples.has_images:
-            raise NormprobeError(
-                f"--map: the samples of --data {data} hold no images",
-                "leave --map out, or pass --data with images, such as --data sample",
-            )
+        if map_pictures is not None:
+            _require_pictures(measured_by, f"--data {data}", has_images=samples.has_images)
         processes = join_processes(self._device, self._device_map)
         run = processes.shared(
             lambda: start_run(name, self._source.facts, options, data=samples, **begin)
@@ -572,6 +566,21 @@ def _refuse_inputs(measured_by: Measurement) -> None:
         raise NormprobeError(
             f"{measured_by.name} measures samples; received a batch that a processor made",
             f"pass the name or path of data, such as data={measured_by.data!r}",
+        )
+
+
+def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) -> None:
+    """Refuse a map of what draws none, or where no picture is at hand."""
+    if not measured_by.maps:
+        able = [offered.name for offered in measurements() if offered.maps]
+        raise NormprobeError(
+            f"{measured_by.name} draws no map",
+            f"leave map_pictures out, or use {' or '.join(able)}",
+        )
+    if not has_images:
+        raise NormprobeError(
+            f"--map lays norms over pictures; {data}: no pictures",
+            "leave --map out, or pass --data with images, such as --data sample",
         )
 
 

@@ -71,12 +71,18 @@ def test_a_run_that_ended_before_its_map_is_resumed(
 
 
 def test_samples_without_pictures_are_refused(run: Run) -> None:
-    assert_two_lines(run("layers", "--data", "text", "--map"), "--map", "hold no images")
+    assert_two_lines(run("layers", "--data", "text", "--map"), "--map", "--data text: no pictures")
 
 
 def test_a_batch_of_a_processor_is_refused() -> None:
-    with pytest.raises(NormprobeError, match="a map lies over a picture"):
+    with pytest.raises(NormprobeError, match="fixed inputs: no pictures"):
         Probe("specimen").layers({"input_ids": None}, map_pictures=1)
+
+
+def test_a_measurement_without_maps_says_which_have_them() -> None:
+    with pytest.raises(NormprobeError, match="grounding draws no map") as refused:
+        Probe("specimen").measure("grounding", map_pictures=1)
+    assert "interface or layers" in refused.value.remedy
 
 
 def test_a_map_in_memory_is_that_of_the_folder(measured: Measured) -> None:

@@ -68,9 +68,8 @@ def test_what_the_blocks_of_a_section_show_is_not_shown_again(tmp_path: Path) ->
     (tmp_path / "plots").mkdir()
     for name in ("curves", "heat_map"):
         (tmp_path / f"plots/{name}.png").write_bytes(b"\x89PNG")
-    sections = Section(run, [note("said")], shown=["numbers"], repeated=["curves"])
-    text = page([sections])
-    read = Reader(text)
+    section = Section(run, [note("said")], shown=["numbers"], repeated=["curves"])
+    read = Reader(page([section]))
     assert "said" in read.text
     assert "Others" in read.text
     assert "Numbers" not in read.text
