@@ -44,6 +44,7 @@ from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
 from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
+from normprobe.runs.norm_maps import norm_maps
 from normprobe.runs.preparing import (
     aligned_for,
     alignment_examples,
@@ -210,6 +211,7 @@ class Probe:
         seed: int = 42,
         skip_bad: bool = False,
         align: str | float | None = None,
+        map_pictures: int | None = None,
         verify: bool = False,
         output: Output = None,
         overwrite: bool = False,
@@ -230,6 +232,8 @@ class Probe:
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
                 the text embedding), ``prompt`` (that of the prompts) or a number. The model is as
                 it was afterwards.
+            map_pictures: lay the norms of visual tokens over so many pictures of the samples, the
+                first ones; None: no map.
             verify: compare the parts with a trace of the running model, buffers with a fresh build,
                 and the numbers of one sample with recomputed ones.
             output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
@@ -247,16 +251,21 @@ class Probe:
             "batch_size": batch_size,
             "skip_bad": skip_bad,
             "align": align,
+            "map_pictures": map_pictures,
             "verify": verify,
         }
         begin: dict[str, Any] = {"output": output, "overwrite": overwrite, "resume": resume}
         data = measured_by.data if data is None else data
         if isinstance(data, Mapping):
             _refuse_inputs(measured_by)
+            if map_pictures is not None:
+                _require_pictures(measured_by, _INPUTS, has_images=False)
             return self._measure_inputs(measured_by, data, options | {"data": _INPUTS}, begin)
         options |= {"data": data, "limit": limit, "seed": seed}
         samples = open_data(data, limit=limit, seed=seed, skip_bad=skip_bad)
         self._require_fitting(measured_by, samples, data)
+        if map_pictures is not None:
+            _require_pictures(measured_by, f"--data {data}", has_images=samples.has_images)
         processes = join_processes(self._device, self._device_map)
         run = processes.shared(
             lambda: start_run(name, self._source.facts, options, data=samples, **begin)
@@ -274,6 +283,9 @@ class Probe:
             self._note(run, model)
             rows = collect(run, model, samples, builder, measured_by, batch_size, workers)
             tables = measured_by.tables(rows, model)
+            if map_pictures is not None:
+                norm_map = measured_by.module("norm_map").norm_map
+                tables |= norm_maps(run, model, samples, builder, norm_map, rows, map_pictures)
         return finished(run, tables, started)
 
     def _measure_inputs(
@@ -554,6 +566,21 @@ def _refuse_inputs(measured_by: Measurement) -> None:
         raise NormprobeError(
             f"{measured_by.name} measures samples; received a batch that a processor made",
             f"pass the name or path of data, such as data={measured_by.data!r}",
+        )
+
+
+def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) -> None:
+    """Refuse a map of what draws none, or where no picture is at hand."""
+    if not measured_by.maps:
+        able = [offered.name for offered in measurements() if offered.maps]
+        raise NormprobeError(
+            f"{measured_by.name} draws no map",
+            f"leave map_pictures out, or use {' or '.join(able)}",
+        )
+    if not has_images:
+        raise NormprobeError(
+            f"--map lays norms over pictures; {data}: no pictures",
+            "leave --map out, or pass --data with images, such as --data sample",
         )
 
 

@@ -309,7 +309,8 @@ def _section(store: RunStore) -> Section:
     """A run of any name has a section: its tables as they are."""
     offered = _offered(store)
     blocks = offered.section(store) if is_measurement(offered.name) else []
-    return Section(store, blocks, offered.shown, offered.page_repeats_figures)
+    repeated = offered.figures if offered.page_repeats_figures else ()
+    return Section(store, blocks, offered.shown, repeated)
 
 
 @contextmanager

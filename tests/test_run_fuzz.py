@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support import made_tables
 from support.damage import Canary, mutated, mutated_json, outcomes
+from support.figure_cases import write_images
 from support.made_runs import run_folder
 
 from normprobe.run import compare, load_run, page_of
@@ -46,6 +47,31 @@ def check(name: str, root: Path, cases: int) -> Counter[str]:
 @pytest.mark.parametrize("name", ["run", *TABLES])
 def test_damaged_run_folders(name: str, tmp_path: Path) -> None:
     assert check(name, tmp_path, 30)["refused"] >= 5
+
+
+def check_maps(root: Path, cases: int) -> Counter[str]:
+    """Damage the table that the figures of maps are drawn from."""
+    canary = Canary(root)
+    small = made_tables.norm_map("stage", ["vision_encoder"], pictures=1, rows=2)
+    folder = run_folder(root / "one", "interface", interface=made_tables.interface(), map=small)
+    write_images(folder)
+
+    def read() -> None:
+        load_run(folder).figures()
+
+    read()
+    found = outcomes(folder / "map.csv", read, cases, mutated)
+    canary.assert_untouched()
+    return found
+
+
+def test_damaged_maps(tmp_path: Path) -> None:
+    assert check_maps(tmp_path, 12)["refused"] >= 1
+
+
+@pytest.mark.slow
+def test_many_damaged_maps(tmp_path: Path) -> None:
+    check_maps(tmp_path, 300)
 
 
 @pytest.mark.slow

@@ -140,6 +140,13 @@ AlignTarget = Annotated[
         rich_help_panel=_NORM,
     ),
 ]
+Map = Annotated[
+    bool,
+    typer.Option("--map", help="Lay the norm of each visual token over the first pictures."),
+]
+MapPictures = Annotated[
+    int, typer.Option(min=1, help="How many pictures --map draws.", metavar="N"), Needs("map")
+]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
 ]
@@ -278,6 +285,19 @@ class NormAlignment:
     def target(self) -> str | None:
         """What to align to; None: nothing."""
         return self.align_target if self.align else None
+
+
+@dataclass(frozen=True)
+class NormMaps:
+    """Whether to lay norms over pictures."""
+
+    map: Map = False
+    map_pictures: MapPictures = 4
+
+    @property
+    def pictures(self) -> int | None:
+        """How many pictures; None: no map."""
+        return self.map_pictures if self.map else None
 
 
 @dataclass(frozen=True)

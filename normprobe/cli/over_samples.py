@@ -13,6 +13,7 @@ from normprobe.cli.options import (
     Model,
     NamedParts,
     NormAlignment,
+    NormMaps,
     RunFolderOptions,
     Sampling,
     Starting,
@@ -31,6 +32,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
     """
     sampling_without = () if offered.batches else ("batch_size",)
     loading_without = () if offered.range_reads else ("range_reads",)
+    maps_without = () if offered.maps else ("map", "map_pictures")
 
     def command(
         model: Model = "specimen",
@@ -39,6 +41,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         loading: Annotated[Loading, Without(*loading_without)],
         parts: NamedParts,
         alignment: NormAlignment,
+        maps: Annotated[NormMaps, Without(*maps_without)],
         folder: RunFolderOptions,
         strict: Strict = False,
         display: Display,
@@ -58,6 +61,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
                 seed=sampling.seed,
                 skip_bad=sampling.skip_bad,
                 align=alignment.target,
+                map_pictures=maps.pictures,
                 verify=parts.verify,
                 output=folder.output or AUTO,
                 overwrite=folder.overwrite,

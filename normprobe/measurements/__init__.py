@@ -12,6 +12,7 @@ A folder holds everything about its question:
 ``words``      ``verdict(run)``: what its numbers say, in sentences
 ``page``       ``section(run)``: its part of the page (without it: the tables as they are)
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
+``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
 ``figures/``   a module a figure
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 #: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
 NAMES = ("interface", "layers", "grounding", "embeddings", "attention", "compare", "align")
 
+#: What draws the maps of any measurement.
+_FIGURES_OF_MAPS = ("normprobe.report.figures.norm_map", "normprobe.report.figures.loudest")
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -61,6 +65,7 @@ class Measurement:
         tables_from_rows: its tables come from the sample rows alone, not from weights: those of one
             batch in memory are made when somebody asks for them.
         text_of_language_models: of a bare language model it measures samples without images alone.
+        maps: of a measurement over samples, it lays norms over pictures, where that is asked for.
         figures: the modules in ``figures/``; the first is always drawn, the others where their
             tables hold rows. A module's name is also the file name.
         shown: tables that its section of the page shows; others are added as they are.
@@ -82,6 +87,7 @@ class Measurement:
     reads_samples: bool = False
     tables_from_rows: bool = False
     text_of_language_models: bool = False
+    maps: bool = False
     figures: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     page_repeats_figures: bool = False
@@ -119,7 +125,8 @@ class Measurement:
         if self.has("figures_of"):  # figures that depend on the run
             modules: list[ModuleType] = self.module("figures_of").modules(run)
             return modules
-        return [self.module(f"figures.{name}") for name in self.figures]
+        of_maps = [import_module(name) for name in _FIGURES_OF_MAPS if self.maps]
+        return [self.module(f"figures.{name}") for name in self.figures] + of_maps
 
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""

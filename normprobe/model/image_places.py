@@ -1,5 +1,7 @@
 """Which part of an image each visual token stands for: derived, then put to the test.
 
+``image_places`` asks it of the decoder input, ``places_of_rows`` of any states with a row a token.
+
 1. What the processor makes of an image whose grey values are coordinates tells from where in the
    image each input pixel comes: resizing, cropping, padding, tiles, thumbnails, patch order.
 2. The visual tokens are laid over these pixels as a grid in reading order: of each tile, of
@@ -11,14 +13,13 @@
 Where a step fails there is no map: a resampler's queries, for example, stand for no place.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from transformers import BatchFeature
 
 from normprobe.data.region import Box
 from normprobe.inputs.on_device import inputs_for
@@ -28,6 +29,8 @@ from normprobe.model.measured_model import MeasuredModel
 Array = NDArray[np.float64]
 #: From a picture to what the processor makes of it with the prompt in question.
 Build = Callable[[Image.Image], Mapping[str, Any]]
+#: From the model's inputs to states ``[rows, hidden]``: one or several, with as many rows each.
+StatesOf = Callable[[Mapping[str, Any]], Sequence[torch.Tensor]]
 
 #: Random changes of the image that test a map; each costs a run of the vision encoder.
 _CHANGES = 16
@@ -60,17 +63,53 @@ def image_places(
     Raises:
         PlacesUnknown: when one of the three steps fails.
     """
-    tokens = int(visual.sum())
+
+    def states_of(inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+        states = model.decoder_input(inputs_for(model.model, inputs))[0]
+        if len(states) != len(visual):
+            raise PlacesUnknown("the number of visual tokens depends on more than the image's size")
+        return [states[torch.from_numpy(visual).to(states.device)]]
+
+    boxes, (agreement,) = places_of_rows(build, image, states_of, lines_after_thumbnail(visual))
+    if isinstance(agreement, str):
+        raise PlacesUnknown(agreement)
+    return boxes, agreement
+
+
+def places_of_rows(
+    build: Build,
+    image: Image.Image,
+    states_of: StatesOf,
+    lines: tuple[int, int, int] | None = None,
+) -> tuple[Array, list[float | str]]:
+    """The place in the image of each row of some states.
+
+    Args:
+        build: as in ``image_places``.
+        image: RGB.
+        states_of: runs the model on what ``build`` made. Its rows come from this image alone.
+        lines: tokens of a thumbnail, then rows and columns of a grid that follows it; None: the
+            rows lie over tiles or patches.
+
+    Returns:
+        ``[rows, 4]`` as ``image_places``; and for each of the states how well it agrees, or why
+        its rows do not lie there.
+
+    Raises:
+        PlacesUnknown: the rows form no grid over the image.
+    """
+    before = states_of(build(image))
+    tokens = len(before[0])
     if tokens < 4:
         raise PlacesUnknown(f"{tokens} visual tokens are too few to tell places apart")
     across, down = _pixel_coordinates(build, image.size)
     if _is_list_of_patches(across, tokens):
         boxes = _over_patches(across, down, tokens)
-    elif (lines := _lines_after_thumbnail(visual)) is not None:
+    elif lines is not None:
         boxes = _over_thumbnail_and_lines(across, down, *lines)
     else:
         boxes = _over_tiles(across, down, tokens)
-    return boxes, _tested(model, build, image, visual, boxes)
+    return boxes, _tested(build, image, states_of, before, boxes)
 
 
 def share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Array:
@@ -139,11 +178,21 @@ def _over_tiles(across: Array, down: Array, tokens: int) -> Array:
     return np.concatenate([_cells(x, y, tokens / len(tiles)) for x, y in tiles])
 
 
-def _lines_after_thumbnail(visual: NDArray[np.bool_]) -> tuple[int, int, int] | None:
-    """Tokens of a thumbnail, then rows and columns of a grid with a newline after each row."""
+def lines_after_thumbnail(visual: NDArray[np.bool_]) -> tuple[int, int, int] | None:
+    """Tokens of a thumbnail, then rows and columns of a grid with a newline after each row.
+
+    Args:
+        visual: ``[positions]`` of the decoder input, newlines being none.
+
+    Returns:
+        None where the tokens do not stand like that.
+    """
     edges = np.flatnonzero(np.diff(np.concatenate([[0], visual, [0]]).astype(int)))
-    first, *others = edges[1::2] - edges[::2]
-    if not others or set(others) != {others[-1]} or first <= others[-1]:
+    widths = edges[1::2] - edges[::2]
+    if len(widths) < 2:
+        return None
+    first, *others = widths
+    if set(others) != {others[-1]} or first <= others[-1]:
         return None
     return int(first - others[-1]), len(others) + 1, int(others[-1])
 
@@ -248,13 +297,13 @@ def _patch_grid(x: Array, y: Array) -> tuple[int, int]:
 
 
 def _tested(
-    model: MeasuredModel,
     build: Build,
     image: Image.Image,
-    visual: NDArray[np.bool_],
+    states_of: StatesOf,
+    before: Sequence[torch.Tensor],
     boxes: Array,
-) -> float:
-    """Change random patches of the image, as large as a token's place, and see who reacts."""
+) -> list[float | str]:
+    """Change random patches of the image, as large as a row's place, and see which rows react."""
     pixels = np.asarray(image)
     height, width = pixels.shape[:2]
     cell_width = max(1, round(width * np.median(boxes[:, 2] - boxes[:, 0])))
@@ -267,49 +316,61 @@ def _tested(
         ]
         for _ in range(_CHANGES)
     ]
-
-    def rows_of(picture: NDArray[np.uint8]) -> torch.Tensor:
-        inputs = inputs_for(model.model, BatchFeature(dict(build(Image.fromarray(picture)))))
-        states = model.decoder_input(inputs)[0]
-        if len(states) != len(visual):
-            raise PlacesUnknown("the number of visual tokens depends on more than the image's size")
-        return states[torch.from_numpy(visual).to(states.device)].float()
-
-    before = rows_of(pixels)
     reactions = []
     for change in changes:
         # Half of the range further, around the corner: no value stays near where it was.
         other = np.where(change[..., None] > 0, pixels + np.uint8(128), pixels).astype(np.uint8)
-        moved = (rows_of(other) - before).norm(dim=-1) / before.norm(dim=-1)
-        reactions.append(moved.cpu().double().numpy())
-    reacted = np.array(reactions)
-
-    def agreement(change_maps: list[Array], at: Array) -> float:
-        covered = np.array([_covered(change, at) for change in change_maps])
-        return _correlation(covered, reacted)
-
-    found = agreement(changes, boxes)
+        reactions.append(_moved(before, states_of(build(Image.fromarray(other)))))
     left, top, right, bottom = boxes.T
-    moved_maps = [
-        agreement([np.roll(change, shift, (0, 1)) for change in changes], boxes)
-        for shift in ((cell_height, 0), (-cell_height, 0), (0, cell_width), (0, -cell_width))
-    ]
-    others = [
-        agreement(changes, np.stack(turned, axis=1))
-        for turned in (
+    turned = (
+        np.stack(edges, axis=1)
+        for edges in (
             (1 - right, top, 1 - left, bottom),
             (left, 1 - bottom, right, 1 - top),
             (top, left, bottom, right),
         )
-        if not np.allclose(np.stack(turned, axis=1), boxes)
+    )
+    shifts = ((0, 0), (cell_height, 0), (-cell_height, 0), (0, cell_width), (0, -cell_width))
+    covered = [
+        np.array([_covered(np.roll(change, shift, (0, 1)), boxes) for change in changes])
+        for shift in shifts
+    ] + [
+        np.array([_covered(change, other) for change in changes])
+        for other in turned
+        if not np.allclose(other, boxes)
     ]
-    chance = ((len(boxes) - 1) * (_CHANGES - 1)) ** -0.5
-    if not found > max(_LEAST_AGREEMENT, _DEVIATIONS * chance, *moved_maps, *others):
-        raise PlacesUnknown(
-            "visual tokens do not react to the places where a grid in reading order puts them "
-            f"(correlation {found:.2f})"
-        )
-    return found
+    return [_agreement(covered, np.array(reacted)) for reacted in zip(*reactions, strict=True)]
+
+
+def _moved(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[Array]:
+    """How far each row went, relative to where it was."""
+    if any(one.shape != other.shape for one, other in zip(before, after, strict=True)):
+        raise PlacesUnknown("the number of visual tokens depends on more than the image's size")
+    return [
+        ((other.float() - one.float()).norm(dim=-1) / one.float().norm(dim=-1))
+        .cpu()
+        .double()
+        .numpy()
+        for one, other in zip(before, after, strict=True)
+    ]
+
+
+def _agreement(covered: Sequence[Array], reacted: Array) -> float | str:
+    """The correlation of changes with reactions, or why the places are not believed.
+
+    Args:
+        covered: the changed share of each place, ``[changes, rows]``; the first as the places are,
+            the others as they are not: moved by one cell, mirrored or transposed.
+        reacted: likewise ``[changes, rows]``.
+    """
+    found, *others = (_correlation(of_places, reacted) for of_places in covered)
+    chance = ((reacted.shape[1] - 1) * (_CHANGES - 1)) ** -0.5
+    if found > max(_LEAST_AGREEMENT, _DEVIATIONS * chance, *others):
+        return found
+    return (
+        "visual tokens do not react to the places where a grid in reading order puts them "
+        f"(correlation {found:.2f})"
+    )
 
 
 def _covered(change: Array, boxes: Array) -> Array:

@@ -28,16 +28,24 @@ from normprobe.statistics.token_metrics import token_norms
 from normprobe.transfers import to_host
 from normprobe.versions import reader_of_encoder
 
+_VISUAL = TOKEN_GROUPS.index(VISUAL)
+
 
 class VisionStages:
     """Watches vision encoder and projector; keeps a norm and a group code a row, on the device.
 
     Class and register rows are special. Padded patches and empty tiles count nowhere: what masks
     the vision encoder was given tells them, wherever a stage has one row for each of its rows.
+
+    Args:
+        parts: of the model.
+        keep: what is kept of states ``[..., hidden]``: by default their norms ``[...]``; a copy of
+            the states, where ``visual_rows`` is to return them.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, keep: Callable[[Tensor], Tensor] = token_norms) -> None:
         self._parts = parts
+        self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of the encoder] bool
         self._rows_of_tile: int | None = None
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
@@ -65,6 +73,13 @@ class VisionStages:
             to_host([*(norms for _, norms, _, _ in calls), *(codes for _, _, codes, _ in calls)]),
             stage,
         )
+
+    def visual_rows(self) -> dict[str, Tensor]:
+        """What was kept of each stage's visual rows, ``[rows]`` or ``[rows, hidden]``."""
+        return {
+            stage: torch.cat([kept[groups == _VISUAL] for kept, groups, _ in calls])
+            for stage, calls in self._kept.items()
+        }
 
     def _encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         del pixels
@@ -110,14 +125,14 @@ class VisionStages:
         return state.movedim(-3, -1) if is_map else state
 
     def _keep(self, stage: str, state: Tensor) -> None:
-        norms = token_norms(state)
-        groups = torch.full_like(norms, TOKEN_GROUPS.index(VISUAL), dtype=torch.int8)
+        groups = torch.full(state.shape[:-1], _VISUAL, dtype=torch.int8, device=state.device)
         if state.shape[-2] == self._rows_of_tile:
             groups[..., : self._parts.class_rows] = TOKEN_GROUPS.index(SPECIAL)
-        norms, groups = norms.flatten(), groups.flatten()
-        if self._counted is not None and self._counted.numel() == norms.numel():
+        groups = groups.flatten()
+        if self._counted is not None and self._counted.numel() == groups.numel():
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)
-        self._kept.setdefault(stage, []).append((norms, groups, state.shape[-1]))
+        kept = self._keep_of(state).flatten(0, state.dim() - 2)
+        self._kept.setdefault(stage, []).append((kept, groups, state.shape[-1]))
 
 
 @dataclass(frozen=True)

@@ -136,3 +136,26 @@ def test_what_a_bare_model_cannot_show_is_an_error(
     assert_two_lines(run("interface", encoder, "--data", "text"), "vision encoder", "no images")
     assert_two_lines(run("embeddings", encoder, "-o", "out"), "no text embedding")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_map_of_an_encoder_is_that_of_its_stage(
+    run: Run, encoder: Path, measured: Measured, tmp_path: Path
+) -> None:
+    options = ("--dtype", "float32", "-n", "2", "--map", "--map-pictures", "1")
+    assert run("interface", encoder, *options, "-o", "alone").exit_code == 0
+    alone, whole = (
+        pd.read_csv(folder / "map.csv")
+        for folder in (tmp_path / "alone", measured("interface", *options))
+    )
+    assert alone["stage"].unique().tolist() == [VISION_ENCODER]
+    expected = whole[whole["stage"] == VISION_ENCODER]
+    pd.testing.assert_frame_equal(alone, expected, rtol=1e-4)
+
+
+def test_a_language_model_has_no_map_and_says_so(
+    run: Run, language_model: Path, tmp_path: Path
+) -> None:
+    result = run("interface", language_model, *INTERFACE, "--map", "-o", "alone")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("no map of decoder input: 0 visual tokens are too few") == 1
+    assert not (tmp_path / "alone/map.csv").exists()

@@ -18,12 +18,13 @@ ALIGN = "--align --align-target"
 OPTIONS = {
     "interface": f"""
         --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}
-        --attn-implementation --range-reads {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED}
-        --verify {ALIGN}
+        --attn-implementation --range-reads {CODE} --map --map-pictures {FOLDER}
+        --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "layers": f"""
         --data --batch-size -b --workers --limit -n --seed --skip-bad --system --revision {WHERE}
-        --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
+        --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN} {NAMED}
+        --verify {ALIGN}
     """,
     "grounding": f"""
         --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}
@@ -86,6 +87,7 @@ def refused(*words: str) -> str:
     ("words", "problem"),
     [
         ("layers --align-target prompt", "--align-target: changes nothing without --align"),
+        ("layers --map-pictures 2", "--map-pictures: changes nothing without --map"),
         ("interface --align-target 2", "--align-target: changes nothing without --align"),
         ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
         ("embeddings --json --quiet", "--json: cannot go with --quiet"),

@@ -42,10 +42,12 @@ def test_two_processes_give_the_table_of_one(
     launcher: str, request: pytest.FixtureRequest, measured: Measured, tmp_path: Path
 ) -> None:
     layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "18", "-b", "2"]
+    layers += ["--map", "--map-pictures", "1"]
     done = request.getfixturevalue(launcher)(*layers, "-q", "-o", "two")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{(tmp_path / 'two').resolve()}\n" or done.stdout == "two\n"
-    assert_same_bytes(tmp_path / "two", measured(*layers))
+    tables = ("layers", "theory", "assumptions", "map")
+    assert_same_bytes(tmp_path / "two", measured(*layers), *tables)
     assert json.loads((tmp_path / "two/run.json").read_text())["status"] == "complete"
     rows = pd.read_parquet(tmp_path / "two/samples")
     assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1

@@ -91,13 +91,17 @@ def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -
     assert parameters(offered.tables) == ["rows", "model"]
     assert offered.summary
     assert offered.needs is not None
+    assert offered.has("norm_map") == offered.maps
+    if offered.maps:
+        assert parameters(offered.module("norm_map").norm_map) == ["model", "picture"]
 
 
 @pytest.mark.parametrize("name", WITH_FIGURES)
 def test_figures_name_their_tables_and_take_them(name: str) -> None:
     offered = measurement(name)
     modules = offered.figure_modules(RUN)
-    assert [module.__name__.rpartition(".")[2] for module in modules] == list(offered.figures)
+    names = [*offered.figures, *(["norm_map", "loudest"] if offered.maps else [])]
+    assert [module.__name__.rpartition(".")[2] for module in modules] == names
     assert modules[0].TABLES[0] == offered.main_table
     for module in modules:
         read = [*module.TABLES, *(["images"] if hasattr(module, "IMAGES") else [])]

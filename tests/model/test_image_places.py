@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.mapped import SIZE, photograph, with_square
 from support.processors import RECIPES, make_processor
 from support.tiny_inputs import SPECIAL_IDS
 from support.tiny_models import tiny_model
 
 from normprobe import find_parts
-from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
@@ -23,8 +23,6 @@ from normprobe.model.image_places import PlacesUnknown, image_places
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel, fitted
 from normprobe.schema import TOKEN_GROUPS, VISUAL
-
-SIZE = (96, 64)  # width and height
 
 #: Visual tokens across and down the image, and what is special about each type.
 GRIDS = {
@@ -106,19 +104,6 @@ def specimen():
     checkpoint = open_checkpoint("specimen")
     model = load_model(checkpoint, device="cpu", dtype="float32")
     return Setting(model, load_processor(checkpoint.source))
-
-
-def photograph(size=SIZE):
-    picture = Image.open(bundled_data_dir() / "images" / "coffee.jpg").convert("RGB")
-    return picture.resize(size)
-
-
-def with_square(x, y, size=SIZE, side=10):
-    """Grey all over, and a white square around a point given in fractions."""
-    values = np.full((size[1], size[0], 3), 100, dtype=np.uint8)
-    left, top = round(x * size[0]) - side // 2, round(y * size[1]) - side // 2
-    values[max(top, 0) : top + side, max(left, 0) : left + side] = 255
-    return Image.fromarray(values)
 
 
 def most_moved(case, visual, x, y, size=SIZE):

@@ -12,7 +12,8 @@ from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.runs.run_folder import RunFolder
 from support import made_tables
 
-#: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name.
+#: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name,
+#: ``*_map`` is a run with maps.
 TABLES: dict[str, dict[str, pd.DataFrame]] = {
     "layers": {
         "layers": made_tables.layers(),
@@ -41,6 +42,14 @@ for compared in ("layers", "interface", "grounding", "embeddings", "attention"):
     first = TABLES[compared][compared]
     runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
     TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
+TABLES["layers_map"] = {
+    "layers": TABLES["layers"]["layers"],
+    "map": made_tables.norm_map(),
+}
+TABLES["interface_map"] = {
+    "interface": TABLES["interface"]["interface"],
+    "map": made_tables.norm_map("stage", ("vision_encoder", "projector_output")),
+}
 TABLES["compare_training"] = {
     "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
 }
@@ -49,6 +58,8 @@ TABLES["compare_training"] = {
 FIGURES = {
     "interface": ("interface", "visual_table"),
     "layers": ("layers", "turning", "explained", "directions", "theory"),
+    "layers_map": ("layers", "turning", "norm_map", "loudest"),
+    "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),
     "attention": ("attention", "heads", "heatmaps"),
     "grounding": ("grounding",),
@@ -62,12 +73,18 @@ FIGURES = {
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame]) -> RunFolder:
-    """A folder of CSV files, and the image that heat maps lie on."""
+    """A folder of CSV files, and the images that maps lie on."""
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False, quoting=2)
-    if "heatmaps" in tables:
-        Image.linear_gradient("L").convert("RGB").save(folder / "image.png")
+    if {"heatmaps", "map"} & set(tables):
+        write_images(folder)
     return RunFolder(folder, {})
+
+
+def write_images(folder: Path) -> None:
+    """The pictures of a run."""
+    for name in ("image", "image_2"):
+        Image.linear_gradient("L").convert("RGB").save(folder / f"{name}.png")
 
 
 def modules(case: str, run: RunFolder) -> list[ModuleType]:

@@ -357,6 +357,30 @@ def heatmaps(layers=(2, 4, 7), queries=("all text", "red cup"), rows=4, columns=
     return pd.concat(tables, ignore_index=True)
 
 
+def norm_map(column="layer", places=(0, 4, 8), pictures=2, rows=4, columns=6):
+    """``map.csv``, without the left and right sixth of the pictures; a loud token is padding."""
+    tables = []
+    row, col = np.divmod(np.arange(rows * columns), columns)
+    for number in range(1, pictures + 1):
+        for depth, place in enumerate(places):
+            table = pd.DataFrame(
+                {"visual_token": 1 + np.arange(rows * columns), "left": 1 / 6 + col / 9}
+            )
+            table.insert(0, column, place)
+            table.insert(0, "image", number)
+            table.insert(0, "sample_id", f"mmbench/a-long-name-{number}")
+            table["top"] = row / rows
+            table["right"] = table["left"] + 1 / 9
+            table["bottom"] = table["top"] + 1 / rows
+            table.loc[3, "bottom"] = table.loc[3, "top"]
+            table["norm"] = 3.0 * (1 + (row * col + number) % 5) * (depth + 1)
+            table.loc[3, "norm"] = 90.0
+            if column == "layer":
+                table["angle"] = np.nan if depth == 0 else 0.9 / table["norm"]
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
 def shift(rows=3000, distances=True):
     """shift.csv of a model with two loud tokens that its base lacks."""
     random = np.random.default_rng(1)

@@ -27,6 +27,7 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements.attention.reader import HeadNumbers, Reader
 from normprobe.model.attention_weights import watching_attention
+from normprobe.model.depths import layers_of_all_depths
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
 from normprobe.model.measured_model import MeasuredModel
@@ -137,7 +138,7 @@ def attention_of(
         sample.images,
         decode=builder.tokenizer.decode,
         words=words,
-        layers=layers or _of_all_depths(len(model.decoder_layers)),
+        layers=layers or layers_of_all_depths(len(model.decoder_layers), _SHOWN),
         box=box,
     )
 
@@ -322,12 +323,6 @@ def _heights(parts: Sequence[Array], boxes: Sequence[Array | None]) -> _Heights:
         of_all = float(weights.sum(axis=0) @ middles / weights.sum())
     even = {"vertical_center": of_all, "even_vertical_center": float(middles.mean())}
     return _Heights(of_heads, even)
-
-
-def _of_all_depths(layers: int) -> list[int]:
-    """A few layers from all depths, the last among them."""
-    shown = min(_SHOWN, layers)
-    return [round(layers * step / shown) for step in range(1, shown + 1)]
 
 
 def _queries(

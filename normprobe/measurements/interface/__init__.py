@@ -24,8 +24,9 @@ MEASUREMENT = Measurement(
     needs=before_the_decoder,
     range_reads=True,
     over_samples=True,
+    maps=True,
     figures=("interface", "visual_table"),
-    shown=("interface",),
+    shown=("interface", "map"),
     page_repeats_figures=True,
     published={
         ENCODER: {"stage": VISION_ENCODER, "group": VISUAL},

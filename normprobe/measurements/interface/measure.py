@@ -88,26 +88,46 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
     # Before a hook is there: the batch may run the vision side to tell its token groups.
     batch = model.batch(inputs) if model.has_decoder else None
     stages = VisionStages(model.parts)
-    handles = stages.handles()
-    states: list[Tensor] = []
-    first_layer = model.decoder_layers[0] if batch is not None else None
-    if first_layer is not None:
-        handles.append(on_input(first_layer, states.append))
-    # A dual encoder such as CLIP wants texts too: its vision side runs alone.
-    encoder = model.parts.vision_encoder
-    runs = encoder.module if encoder is not None and batch is None else model.model
     attends = model.parts.fusion == CROSS_ATTENTION
-    with observing(model.model), attached(*handles):
-        run_until(runs, moved_to(model.model, inputs), entering=first_layer)
-        if batch is None:
-            return Seen(stages.norms(), None, 0, None, attends)
-        x = model.read_stream(states[0])
+    x = run_stages(model, inputs, stages)
+    if batch is None or x is None:
+        return Seen(stages.norms(), None, 0, None, attends)
+    with observing(model.model):
         groups = batch.groups_at(x)
         ids, _ = text_ids(inputs, model.parts)
         assert ids is not None
         scale = embedding_scale(model.parts, ids, x, groups)
         copied = to_host([token_norms(x), groups])
         return Seen(stages.norms(), copied, x.shape[-1], scale, attends)
+
+
+def run_stages(
+    model: MeasuredModel, inputs: Mapping[str, Any], stages: VisionStages
+) -> Tensor | None:
+    """Run the model up to decoder layer 1 while ``stages`` watches it.
+
+    Args:
+        model: on any device.
+        inputs: as in ``observe``.
+        stages: fresh.
+
+    Returns:
+        The decoder input, ``[batch, positions, hidden]``; None of a bare vision encoder.
+
+    Raises:
+        NormprobeError: the model refuses the inputs.
+    """
+    handles = stages.handles()
+    states: list[Tensor] = []
+    first_layer = model.decoder_layers[0] if model.has_decoder else None
+    if first_layer is not None:
+        handles.append(on_input(first_layer, states.append))
+    # A dual encoder such as CLIP wants texts too: its vision side runs alone.
+    encoder = model.parts.vision_encoder
+    runs = encoder.module if encoder is not None and first_layer is None else model.model
+    with observing(model.model), attached(*handles):
+        run_until(runs, moved_to(model.model, inputs), entering=first_layer)
+    return model.read_stream(states[0]) if states else None
 
 
 def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:

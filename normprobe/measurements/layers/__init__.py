@@ -21,8 +21,9 @@ MEASUREMENT = Measurement(
     batches=True,
     tables_from_rows=True,
     text_of_language_models=True,
+    maps=True,
     figures=("layers", "turning", "explained", "directions", "theory"),
-    shown=("layers", "theory", "assumptions", "explained"),
+    shown=("layers", "theory", "assumptions", "explained", "map"),
     page_repeats_figures=True,
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

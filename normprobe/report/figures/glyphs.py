@@ -19,6 +19,13 @@ def drawable(text: str) -> str:
     return "".join(c if ord(c) in _characters() else escape(c) for c in text)
 
 
+def shortened(text: str, longest: int) -> str:
+    """``text`` as it can be drawn, cut to so many characters."""
+    return drawable(
+        text if len(text) <= longest else f"{text[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
 @cache
 def _characters() -> frozenset[int]:
     return frozenset(FT2Font(findfont(FontProperties(family=FONT))).get_charmap())

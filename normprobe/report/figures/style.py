@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
@@ -129,13 +130,22 @@ def use_log(axes: Axes, which: Literal["x", "y"], values: ArrayLike) -> None:
     Args:
         axes: the panel.
         which: the axis.
-        values: what is drawn along it; where it spans little, 2 and 5 are named too.
+        values: as for ``name_log_ticks``.
     """
     if which == "x":
         axes.set_xscale("log", nonpositive="clip")
     else:
         axes.set_yscale("log", nonpositive="clip")
-    axis = axes.xaxis if which == "x" else axes.yaxis
+    name_log_ticks(axes.xaxis if which == "x" else axes.yaxis, values)
+
+
+def name_log_ticks(axis: Axis, values: ArrayLike) -> None:
+    """Ticks of a logarithmic axis in plain numbers.
+
+    Args:
+        axis: of a panel or a colour bar.
+        values: what is drawn along it; where it spans little, 2 and 5 are named too.
+    """
     axis.set_major_locator(LogLocator(subs=(1,) if _span(values) > 40 else (1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1)))
     axis.set_minor_locator(LogLocator(subs="all"))

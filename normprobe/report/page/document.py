@@ -55,13 +55,13 @@ class Section:
         run: in a folder or in memory.
         blocks: words, tables and curves of the measurement.
         shown: tables that the blocks show; the others are added as they are.
-        repeats_figures: the blocks show all that the figures of the run show.
+        repeated: figures of the run of which the blocks show everything.
     """
 
     run: RunStore
     blocks: Sequence[Markup]
     shown: Sequence[str] = ()
-    repeats_figures: bool = False
+    repeated: Sequence[str] = ()
 
 
 def page(sections: Sequence[Section]) -> str:
@@ -107,7 +107,7 @@ def _section(section: Section, number: int | None) -> Markup:
         blocks.append(_warning("This run is partial: it was interrupted, or is still going on."))
     blocks += [_warning(str(text)) for text in record["warnings"]]
     blocks += [*section.blocks, *_other_tables(run, section.shown)]
-    blocks += _figures(run, repeated=section.repeats_figures)
+    blocks += _figures(run, section.repeated)
     blocks += [element("h3", "Provenance"), _provenance(record), _downloads(run)]
     subject = element("p", run.name, class_="subject")
     if number is None:
@@ -127,23 +127,24 @@ def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:
     return blocks
 
 
-def _figures(run: RunStore, *, repeated: bool) -> list[Markup]:
-    """The pictures of ``plots/``; where the blocks show the same, only where they are.
+def _figures(run: RunStore, repeated: Sequence[str]) -> list[Markup]:
+    """The pictures of ``plots/``; those of which the blocks show everything, only where they are.
 
     They would be most of the bytes of a page, and a page may hold many runs.
     """
     files = own_files(run.path, "plots/*.png") if run.path else []
-    if files and repeated:
-        names = ", ".join(f"plots/{file.name}" for file in files)
-        return [element("p", f"Figures for print, in the run folder: {names}", class_="note")]
-    return [
-        element(
-            "figure",
-            element("img", src=_data_url("image/png", file.read_bytes()), alt=file.stem),
-            element("figcaption", _words(file.stem)),
-        )
-        for file in files
-    ]
+    shown = [_figure(file) for file in files if file.stem not in repeated]
+    names = ", ".join(f"plots/{file.name}" for file in files if file.stem in repeated)
+    note = element("p", f"Figures for print, in the run folder: {names}", class_="note")
+    return [*shown, note] if names else shown
+
+
+def _figure(file: Path) -> Markup:
+    return element(
+        "figure",
+        element("img", src=_data_url("image/png", file.read_bytes()), alt=file.stem),
+        element("figcaption", _words(file.stem)),
+    )
 
 
 def _provenance(record: dict[str, Any]) -> Markup:

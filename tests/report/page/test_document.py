@@ -62,21 +62,21 @@ def test_the_command_line_is_told_without_the_path_of_the_program(layers: Path) 
     assert "normprobe layers org/model" in Reader(page_of_folders(layers)).text
 
 
-@pytest.mark.parametrize("repeats", [False, True])
-def test_what_the_blocks_of_a_section_show_is_not_shown_again(
-    repeats: bool, tmp_path: Path
-) -> None:
+def test_what_the_blocks_of_a_section_show_is_not_shown_again(tmp_path: Path) -> None:
     table = pd.DataFrame({"some_share": [0.25]})
     run = RunFolder.open(run_folder(tmp_path, "other", numbers=table, others=table))
     (tmp_path / "plots").mkdir()
-    (tmp_path / "plots/heat.png").write_bytes(b"\x89PNG")
-    text = page([Section(run, [note("said")], shown=["numbers"], repeats_figures=repeats)])
-    read = Reader(text)
+    for name in ("curves", "heat_map"):
+        (tmp_path / f"plots/{name}.png").write_bytes(b"\x89PNG")
+    section = Section(run, [note("said")], shown=["numbers"], repeated=["curves"])
+    read = Reader(page([section]))
     assert "said" in read.text
     assert "Others" in read.text
     assert "Numbers" not in read.text
-    assert ("plots/heat.png" in read.text) == repeats
-    assert ("img" in read.tags) != repeats
+    assert ("alt", "heat_map") in read.attributes
+    assert ("alt", "curves") not in read.attributes
+    assert "plots/curves.png" in read.text
+    assert "plots/heat_map.png" not in read.text
 
 
 def test_a_run_in_memory_has_the_same_page(layers: Path) -> None:

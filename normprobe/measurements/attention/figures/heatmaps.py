@@ -9,9 +9,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
 
-from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.glyphs import shortened
+from normprobe.report.figures.over_picture import canvas_shape, on_canvas, over_picture
 from normprobe.report.figures.style import DOUBLE_WIDTH, new_figure
 from normprobe.schema import IMAGE
 
@@ -20,8 +20,7 @@ IMAGES = True
 
 _COLUMNS = 4
 _BLOCK = ["run", "query", IMAGE]  # what a row of panels shows
-_CANVAS = 448  # pixels of the longer side of a map
-_SHADE = 0.5  # how much of a colour's brightness the image takes
+_LONGEST = 20  # characters of a name above its panels
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
 
 
@@ -67,24 +66,13 @@ def figure(title: str, heatmaps: pd.DataFrame, images: Sequence[NDArray[Any]]) -
         run, query, number = block
         place = shown.index(layer)
         axes = grid[blocks.index(block) * lines + place // columns, place % columns]
-        axes.imshow(_overlay(scale, drawn, images[number - 1]), interpolation="nearest")
-        told = [_short(str(run)), _short(str(query))] if run else [_short(str(query))]
+        axes.imshow(over_picture(scale, drawn, images[number - 1]), interpolation="nearest")
+        told = [shortened(str(name), _LONGEST) for name in (run, query) if name]
         told += [f"image {number}"] * (len(images) > 1)
         axes.set_title(", ".join([*told, f"layer {layer}"]), fontsize=6 if run else None)
     bar = drawing.colorbar(scale, ax=grid, shrink=0.8, extend="max", aspect=30)
     bar.set_label("attention per area (1: even)")
     return drawing
-
-
-def _overlay(
-    scale: ScalarMappable, drawn: NDArray[np.float64], image: NDArray[Any]
-) -> NDArray[np.float64]:
-    """The colour tells the attention, its shade the image. Grey alone: no token looks there."""
-    size = drawn.shape[1], drawn.shape[0]
-    grey = np.asarray(Image.fromarray(image).convert("L").resize(size)) / 255
-    colour = np.where(np.isfinite(drawn)[..., None], scale.to_rgba(drawn)[..., :3], 0.8)
-    shaded: NDArray[np.float64] = colour * (1 - _SHADE + _SHADE * grey[..., None])
-    return shaded
 
 
 def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.float64]:
@@ -98,13 +86,11 @@ def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.flo
         width: of the image, in pixels.
         height: of the image, in pixels.
     """
-    scale = _CANVAS / max(width, height)
-    shape = max(1, round(height * scale)), max(1, round(width * scale))
+    shape = canvas_shape(width, height)
     canvas, seen = np.zeros(shape), np.zeros(shape, dtype=bool)
     total = float(rows["attention"].sum()) or 1.0
-    edges = rows[["left", "top", "right", "bottom"]].to_numpy() * (*shape[::-1], *shape[::-1])
     weights = rows["attention"].to_numpy() / total
-    for (left, top, right, bottom), weight in zip(edges.round().astype(int), weights, strict=True):
+    for (left, top, right, bottom), weight in zip(on_canvas(rows, shape), weights, strict=True):
         area = (right - left) * (bottom - top)
         if area > 0:
             canvas[top:bottom, left:right] += weight / area
@@ -112,7 +98,3 @@ def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.flo
     canvas[~seen] = np.nan
     even: float = seen.sum()
     return canvas * even
-
-
-def _short(query: str) -> str:
-    return drawable(query if len(query) <= 20 else f"{query[:19]}\N{HORIZONTAL ELLIPSIS}")

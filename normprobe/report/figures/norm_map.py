@@ -1,0 +1,144 @@
+"""The norm of each visual token laid over its picture, and how far a decoder layer turns it.
+
+A line of panels a picture, a panel a decoder layer or stage; all panels of a quantity share one
+scale, so that a token that is loud everywhere and one that becomes so are told apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from normprobe.report.figures.glyphs import shortened
+from normprobe.report.figures.over_picture import BARE, canvas_shape, on_canvas, over_picture
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    asks_for_log,
+    name_log_ticks,
+    new_figure,
+)
+from normprobe.schema import IMAGE
+
+TABLES = ("map",)
+IMAGES = True
+
+_LABELS = {"norm": "L2 norm of a token", "angle": "angle, radians per layer"}
+_LONGEST = 14  # characters of a sample's name
+_MOST = 8  # pictures
+_NAME = 0.2  # inches for the name of a picture
+_TALLEST = 1.5  # height of a line of panels over their width
+
+
+def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+    """Maps of the norm, and below them of the angle, where there are any.
+
+    Args:
+        title: the figure's title.
+        map: ``map.csv``; of many pictures the first are drawn.
+        images: ``[height, width, 3]`` each, in the order of the column ``image``.
+    """
+    pictures = [int(number) for number in sorted(map[IMAGE].unique())][:_MOST]
+    shown = list(dict.fromkeys(map[column_of_places(map)]))
+    quantities = [name for name in _LABELS if name in map and map[name].notna().any()]
+    across = (DOUBLE_WIDTH - 1.1) / (len(shown) + 1)
+    shapes = [images[number - 1].shape[:2] for number in pictures]
+    heights = [_NAME + across * min(height / width, _TALLEST) for height, width in shapes]
+    drawing = new_figure(DOUBLE_WIDTH, 0.6 + len(quantities) * (0.1 + sum(heights)), title)
+    grid = drawing.subplots(
+        len(quantities) * len(pictures),
+        len(shown) + 1,
+        squeeze=False,
+        height_ratios=heights * len(quantities),
+    )
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    drawn_of = map[map[IMAGE].isin(pictures)]
+    for block, name in enumerate(quantities):
+        panels = grid[block * len(pictures) :][: len(pictures)]
+        scale = _draw(panels, drawn_of, name, {number: images[number - 1] for number in pictures})
+        bar = drawing.colorbar(scale, ax=panels, shrink=0.9, aspect=30)
+        bar.set_label(_LABELS[name])
+        if isinstance(scale.norm, LogNorm):
+            name_log_ticks(bar.ax.yaxis, drawn_of[name])
+    grey = Patch(color=str(BARE), label="grey: no visual token looks there")
+    drawing.legend(handles=[grey], loc="outside lower center")
+    return drawing
+
+
+def _draw(
+    panels: NDArray[Any], table: pd.DataFrame, name: str, images: Mapping[int, NDArray[Any]]
+) -> ScalarMappable:
+    """A line a picture: the picture itself, then a panel a layer or stage.
+
+    Args:
+        panels: ``[pictures, 1 + layers or stages]`` of axes.
+        table: ``map.csv``.
+        name: of the number.
+        images: by their number.
+
+    Returns:
+        The scale of all panels.
+    """
+    where = column_of_places(table)
+    shown = list(dict.fromkeys(table[where]))
+    scale = _scale(table.loc[np.isfinite(table[name]), name].to_numpy(float))
+    for line, (number, picture) in zip(panels, images.items(), strict=True):
+        of_picture = table[table[IMAGE] == number]
+        line[0].imshow(picture)
+        line[0].set_title(shortened(str(of_picture["sample_id"].iloc[0]), _LONGEST))
+        for place, axes in zip(shown, line[1:], strict=True):
+            rows = of_picture[of_picture[where] == place]
+            if rows[name].notna().any():
+                drawn = token_map(rows, name, *picture.shape[1::-1])
+                axes.imshow(over_picture(scale, drawn, picture))
+    for place, column in zip(shown, panels.T[1:], strict=True):
+        if any(axes.images for axes in column):
+            column[0].set_title(name_of_place(where, place))
+    return scale
+
+
+def column_of_places(table: pd.DataFrame) -> str:
+    """What the panels of ``map.csv`` are: layers or stages."""
+    return "layer" if "layer" in table else "stage"
+
+
+def token_map(rows: pd.DataFrame, name: str, width: int, height: int) -> NDArray[np.float64]:
+    """The number of the token that lies at each pixel of a canvas, NaN where none lies.
+
+    Of views at several scales the finest is seen: a tile lies over the thumbnail.
+
+    Args:
+        rows: of ``map.csv``, one picture and layer or stage.
+        name: of the number.
+        width: of the picture, in pixels.
+        height: of the picture, in pixels.
+    """
+    canvas = np.full(canvas_shape(width, height), np.nan)
+    edges = on_canvas(rows, canvas.shape)
+    areas = (edges[:, 2] - edges[:, 0]) * (edges[:, 3] - edges[:, 1])
+    values = rows[name].to_numpy(float)
+    for place in np.argsort(-areas, kind="stable"):
+        left, top, right, bottom = edges[place]
+        canvas[top:bottom, left:right] = values[place]
+    return canvas
+
+
+def name_of_place(where: str, place: object) -> str:
+    """A layer or a stage in words."""
+    return f"layer {place}" if where == "layer" else str(place).replace("_", " ")
+
+
+def _scale(values: NDArray[np.float64]) -> ScalarMappable:
+    """One scale from the smallest to the largest number, by logarithms where that is wide."""
+    positive = values[values > 0]
+    if asks_for_log(positive):
+        return ScalarMappable(LogNorm(positive.min(), positive.max(), clip=True), "viridis")
+    low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
+    return ScalarMappable(Normalize(low, high), "viridis")

@@ -1,0 +1,96 @@
+"""Norms over a picture: their places on the canvas, and one scale for all panels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import LogNorm
+from support import made_tables
+
+from normprobe.report.figures.norm_map import figure, token_map
+
+PICTURES = [np.zeros((40, 60, 3), dtype=np.uint8)] * 2
+
+
+def places(*rows):
+    return pd.DataFrame(rows, columns=["left", "top", "right", "bottom", "norm"])
+
+
+def test_each_pixel_has_the_number_of_its_token():
+    drawn = token_map(places((0, 0, 0.25, 1, 3.0), (0.25, 0, 0.75, 1, 7.0)), "norm", 800, 400)
+    assert drawn.shape == (224, 448)
+    assert (drawn[:, :112] == 3).all()
+    assert (drawn[:, 112:336] == 7).all()
+    assert np.isnan(drawn[:, 336:]).all()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_tile_lies_over_the_thumbnail(order):
+    rows = [(0, 0, 1, 1, 3.0), (0, 0, 0.5, 0.5, 7.0)][::order]
+    drawn = token_map(places(*rows), "norm", 64, 64)
+    assert drawn[0, 0] == 7
+    assert drawn[-1, -1] == drawn[0, -1] == drawn[-1, 0] == 3
+
+
+def panels_of(drawing):
+    """The titles of the maps; those of the pictures are the names of their samples."""
+    titles = [axes.get_title() for axes in drawing.axes]
+    return [title for title in titles if title and not title.startswith("mmbench")]
+
+
+def test_a_panel_a_layer_and_a_line_a_picture():
+    drawing = figure("model", made_tables.norm_map(), PICTURES)
+    # The angle of layer 0 is that of no layer.
+    assert panels_of(drawing) == ["layer 0", "layer 4", "layer 8", "layer 4", "layer 8"]
+    drawn = [axes for axes in drawing.axes if axes.images]
+    assert len(drawn) == 2 * (1 + 3) + 2 * (1 + 2)
+    bars = [axes.get_ylabel() for axes in drawing.axes if axes.get_ylabel()]
+    assert bars[-2:] == ["L2 norm of a token", "angle, radians per layer"]
+
+
+def test_stages_have_norms_alone():
+    stages = ("vision_encoder", "decoder_input")
+    drawing = figure("model", made_tables.norm_map("stage", stages), PICTURES)
+    assert panels_of(drawing) == ["vision encoder", "decoder input"]
+
+
+@pytest.mark.parametrize(("loudest", "is_log"), [(90.0, True), (40.0, False)])
+def test_all_panels_share_a_scale_from_the_quietest_to_the_loudest(loudest, is_log):
+    table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
+    table["norm"] = np.linspace(5.0, loudest, len(table))
+    drawing = figure("model", table, PICTURES)
+    (bar,) = [axes for axes in drawing.axes if axes.get_ylabel() == "L2 norm of a token"]
+    assert bar.get_ylim() == pytest.approx((5.0, loudest))
+    assert (bar.get_yscale() == "log") == is_log
+
+
+def test_the_same_number_has_the_same_colour_in_every_panel():
+    rows = places((0, 0, 1, 1, 5.0), (0, 0, 0, 0, 9.0))
+    tables = [rows.assign(stage=stage) for stage in ("vision_encoder", "decoder_input")]
+    tables[1].loc[0, "norm"] = 7.0
+    table = pd.concat([*tables, tables[0].assign(stage="projector_output")])
+    table = table.assign(sample_id="a", image=1, visual_token=1)
+    panels = [axes.images[0].get_array() for axes in figure("m", table, PICTURES).axes[1:4]]
+    assert (panels[0] == panels[2]).all()
+    assert (panels[0] != panels[1]).any()
+
+
+def test_numbers_that_are_none_are_grey():
+    table = made_tables.norm_map()
+    table.loc[table["layer"] == 4, "norm"] = np.inf
+    drawing = figure("model", table, PICTURES)
+    panel = drawing.axes[2].images[0].get_array()
+    assert np.ptp(panel[20, 20:25]) == 0
+    assert not isinstance(drawing.axes[2].images[0].norm, LogNorm)
+
+
+def test_a_stage_that_the_first_picture_lacks_has_its_title():
+    table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
+    lacks = (table["image"] == 1) & (table["stage"] == "decoder_input")
+    drawing = figure("model", table[~lacks], PICTURES)
+    assert panels_of(drawing) == ["vision encoder", "decoder input"]
+
+
+def test_of_many_pictures_the_first_are_drawn():
+    table = made_tables.norm_map("stage", ("vision_encoder",), pictures=40, rows=1)
+    drawing = figure("model", table, PICTURES * 20)
+    assert sum(bool(axes.images) for axes in drawing.axes) == 8 * 2
