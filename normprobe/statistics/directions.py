@@ -1,7 +1,7 @@
 """Where the tokens of a hidden state point: mean vectors, and mean cosines over pairs of tokens.
 
 A mean over pairs equals the dot product of two mean unit vectors, so no pair is formed. Everything
-is computed in float32, whatever the dtype of the states. A group without tokens gives NaN.
+is computed in float32, of float64 states in float64. A group without tokens gives NaN.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normprobe.schema import NON_VISUAL, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
-from normprobe.statistics.token_metrics import squarable, token_norms
+from normprobe.statistics.token_metrics import squarable, token_norms, widened
 
 #: Groups whose mean vectors are compared; ``non_visual`` is text and special tokens together.
 POOLED_GROUPS = (*TOKEN_GROUPS, NON_VISUAL)
@@ -62,10 +62,11 @@ def directions(states: Tensor, norms: Tensor, masks: Tensor) -> Directions:
         masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
     """
     finite = torch.isfinite(norms).unsqueeze(1)
-    weights = _mean_weights(masks & finite)
+    weights = _mean_weights(masks & finite, norms)
     pointing = masks[:, _PLACES] & finite & (norms > 0).unsqueeze(1)
-    unit_weights = _mean_weights(pointing) / _positive(norms).unsqueeze(1)
-    means = torch.cat([weights, unit_weights], dim=1) @ _finite(states.float(), norms)
+    unit_weights = _mean_weights(pointing, norms) / _positive(norms).unsqueeze(1)
+    states = _finite(widened(states), norms)
+    means = torch.cat([weights, unit_weights], dim=1) @ states
     split = len(POOLED_GROUPS)
     return Directions(means[:, :split], means[:, split:], pointing.sum(-1))
 
@@ -120,10 +121,10 @@ def centered_cross_modal_cosine(
         ``[batch]``.
     """
     common = state.units.mean(dim=1, keepdim=True)
-    units = _finite(states.float(), norms) / _positive(norms).unsqueeze(-1)
+    units = _finite(widened(states), norms) / _positive(norms).unsqueeze(-1)
     centered = units - common
     pointing = masks[:, _PLACES] & (torch.isfinite(norms) & (norms > 0)).unsqueeze(1)
-    weights = _mean_weights(pointing) / _positive(token_norms(centered)).unsqueeze(1)
+    weights = _mean_weights(pointing, norms) / _positive(token_norms(centered)).unsqueeze(1)
     means = weights @ centered
     cosine: Tensor = torch.linalg.vecdot(means[:, 0], means[:, 1])
     return cosine
@@ -145,7 +146,7 @@ def turn_cosines(
     Returns:
         ``[batch, 3]``: of cos(D_perp_v, x_t), cos(D_perp_t, x_v) and cos(D_perp_v, D_perp_t).
     """
-    weights = _mean_weights(masks[:, _PLACES] & torch.isfinite(turned).unsqueeze(1))
+    weights = _mean_weights(masks[:, _PLACES] & torch.isfinite(turned).unsqueeze(1), turned)
     turn = weights / _positive(turned).unsqueeze(1) @ _finite(perpendicular, turned)
     return torch.stack(
         [
@@ -157,9 +158,9 @@ def turn_cosines(
     )
 
 
-def _mean_weights(masks: Tensor) -> Tensor:
+def _mean_weights(masks: Tensor, like: Tensor) -> Tensor:
     """By what to multiply each token so that the sum is a mean, ``[batch, groups, seq]``."""
-    return masks / masks.sum(-1, keepdim=True)
+    return masks.to(like.dtype) / masks.sum(-1, keepdim=True)
 
 
 def _finite(states: Tensor, norms: Tensor) -> Tensor:
@@ -175,4 +176,4 @@ def _finite(states: Tensor, norms: Tensor) -> Tensor:
 
 def _positive(norms: Tensor) -> Tensor:
     """Norms safe to divide by: the unit vector of a zero row is the zero row."""
-    return torch.where(norms > 0, norms, 1.0)
+    return torch.where(norms >= torch.finfo(norms.dtype).tiny, norms, 1.0)

@@ -48,7 +48,7 @@ def scope_table(
 
 
 def row_norms(weight: Tensor) -> NDArray[np.float64]:
-    """L2 norm of each row, computed in float32 where the weight lies.
+    """L2 norm of each row, of ``token_norms``, computed where the weight lies.
 
     Args:
         weight: ``[rows, hidden]``.

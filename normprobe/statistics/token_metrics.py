@@ -1,8 +1,9 @@
 """The arithmetic of one decoder layer: x enters it, h leaves it. Pure functions of tensors.
 
-Everything is computed in float32, whatever the dtype of the states: bfloat16 arithmetic errs by
-3e-3, and float16 squared sums overflow on massive activations. Squares of states beyond 1.8e19
-overflow float32, too: such tokens are scaled by a power of two first, which rounds nothing.
+Everything is computed in float32, float64 states in float64: bfloat16 arithmetic errs by 3e-3, and
+float16 squared sums overflow on massive activations. Squares of states beyond 1.8e19 overflow
+float32, too, and those of states below 1e-19 are lost: such tokens are scaled by a power of two
+first, which rounds nothing.
 """
 
 from typing import NamedTuple
@@ -12,26 +13,31 @@ from torch import Tensor
 
 from normprobe.schema import TOKEN_METRICS
 
-#: Below this norm no square, and no product of two states, overflows float32.
-_LARGE = 1e18
-#: Brings every float32 number to where its squares do not overflow.
+#: Between these norms no square and no product of two states leaves float32.
+_SMALL, _LARGE = 1e-12, 1e18
+#: Brings every larger float32 number between them, and its inverse every smaller one.
 _SHRINK = 2.0**-80
 
 
+def widened(states: Tensor) -> Tensor:
+    """The states in which to compute: float64 stays, all others become float32."""
+    return states if states.dtype == torch.float64 else states.float()
+
+
 def token_norms(states: Tensor) -> Tensor:
-    """L2 norm over the hidden axis, in float32; infinite only where float32 cannot hold it.
+    """L2 norm over the hidden axis; infinite only where float32 cannot hold it.
 
     Args:
         states: ``[..., hidden]``.
 
     Returns:
-        ``[...]``.
+        ``[...]`` in float32; of float64 states in float64.
     """
     norms = _norms(states)
     scale = _scale(norms)
     if scale is None:
         return norms
-    return _norms(states.float() * scale.unsqueeze(-1)) / scale
+    return _norms(widened(states) * scale.unsqueeze(-1)) / scale
 
 
 class Moved(NamedTuple):
@@ -68,12 +74,12 @@ def token_metrics(x: Tensor, h: Tensor, x_norm: Tensor | None = None) -> Moved:
         h: ``[batch, seq, hidden]``, what leaves it.
         x_norm: ``[batch, seq]``, ``token_norms(x)`` where it is known.
     """
-    x, h = x.float(), h.float()
-    x_norm, h_norm = _norms(x) if x_norm is None else x_norm, _norms(h)
+    x, h = widened(x), widened(h)
+    x_norm, h_norm = token_norms(x) if x_norm is None else x_norm, token_norms(h)
     scale = _scale(torch.maximum(x_norm, h_norm))
     if scale is not None:
         x, h = x * scale.unsqueeze(-1), h * scale.unsqueeze(-1)
-        x_norm, h_norm = _norms(x), _norms(h)
+        x_norm, h_norm = x_norm * scale, h_norm * scale
     update = h - x
     parallel = torch.linalg.vecdot(update, x) / x_norm
     # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
@@ -96,7 +102,7 @@ def token_metrics(x: Tensor, h: Tensor, x_norm: Tensor | None = None) -> Moved:
 
 
 def squarable(states: Tensor) -> Tensor:
-    """The states, each divided by a power of two where its squares would overflow.
+    """The states, each times a power of two where its squares would overflow or be lost.
 
     Args:
         states: ``[..., hidden]``.
@@ -106,7 +112,8 @@ def squarable(states: Tensor) -> Tensor:
 
 
 def _norms(states: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(states, dim=-1, dtype=torch.float32)
+    dtype = torch.promote_types(states.dtype, torch.float32)
+    norms: Tensor = torch.linalg.vector_norm(states, dim=-1, dtype=dtype)
     return norms
 
 
@@ -117,12 +124,12 @@ def _scale(norms: Tensor) -> Tensor | None:
     tensor, of ones for ordinary states.
 
     Args:
-        norms: ``[...]``, infinite where squares overflowed.
+        norms: ``[...]``, infinite where squares overflowed, 0 where they were lost.
 
     Returns:
-        ``[...]`` powers of two, 1 for a state that is not too large.
+        ``[...]`` powers of two, 1 for a state that is neither too large nor too small.
     """
-    large = norms >= _LARGE
-    if large.device.type == "cpu" and not large.any():
+    large, small = norms >= _LARGE, norms < _SMALL
+    if norms.device.type == "cpu" and not (large | small).any():
         return None
-    return torch.where(large, _SHRINK, 1.0)
+    return torch.where(large, _SHRINK, torch.where(small, 1 / _SHRINK, 1.0)).to(norms.dtype)

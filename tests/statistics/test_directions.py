@@ -136,8 +136,16 @@ def test_one_token_makes_no_pair() -> None:
     assert torch.isnan(within).tolist() == [[True, False], [False, False]]
 
 
-def test_large_states_have_the_cosines_of_the_same_states_smaller() -> None:
+@pytest.mark.parametrize("scale", [1e36, 1e-23, 1e-36])
+def test_extreme_states_have_the_cosines_of_ordinary_ones(scale: float) -> None:
     x, h = states()
     masks = group_masks(torch.tensor([[CODES[VISUAL]] * 4 + [CODES[TEXT]] * 3] * 2))
-    small, large = numbers(x, h, masks), numbers(x * 1e36, h * 1e36, masks)
-    np.testing.assert_allclose(large, small, rtol=1e-4, atol=1e-5)
+    ordinary, extreme = numbers(x, h, masks), numbers(x * scale, h * scale, masks)
+    np.testing.assert_allclose(extreme, ordinary, rtol=1e-4, atol=1e-5)
+
+
+def test_float64_states_are_measured_in_float64() -> None:
+    x, h = (state.double() for state in states())
+    found = numbers(x, h, group_masks(groups()))
+    wanted = [expected(x[n], h[n], groups()[n]) for n in range(2)]
+    np.testing.assert_allclose(found, wanted, atol=1e-13)

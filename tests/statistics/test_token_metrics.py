@@ -68,12 +68,12 @@ def test_a_layer_that_changes_nothing_turns_nothing() -> None:
     torch.testing.assert_close(named["cosine"], torch.ones(2, 7))
 
 
-# --- states whose squares overflow float32 -----------------------------------------------------
+# --- states whose squares float32 cannot hold --------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("scale", [1e18, 1e19, 1e36])
-def test_large_states_are_measured_as_small_ones_are(dtype: torch.dtype, scale: float) -> None:
+@pytest.mark.parametrize("scale", [1e18, 1e19, 1e36, 1e-13, 1e-23, 1e-36])
+def test_extreme_states_are_measured_as_ordinary_ones_are(dtype: torch.dtype, scale: float) -> None:
     x, h = (state.to(dtype) for state in states(scale, scale))
     x[:, :2], h[:, :2] = x[:, :2] / scale, h[:, :2] / scale  # beside ordinary ones
     np.testing.assert_allclose(
@@ -85,6 +85,22 @@ def test_large_states_are_measured_as_small_ones_are(dtype: torch.dtype, scale: 
         np.testing.assert_allclose(measured, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
     across = np.linalg.norm(perpendicular.double(), axis=-1)
     np.testing.assert_allclose(turned, across, rtol=1e-5)
+
+
+def test_a_tiny_state_may_leave_as_an_ordinary_one() -> None:
+    x, h = states()
+    x[:, :2] *= 1e-23
+    expected = expected_metrics(x, h)
+    for name, measured in zip(TOKEN_METRICS, token_metrics(x, h).metrics.numpy(), strict=True):
+        np.testing.assert_allclose(measured, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_float64_states_are_measured_in_float64() -> None:
+    x, h = (state.double() for state in states(1.0, 1e-6))
+    np.testing.assert_allclose(token_norms(x), np.linalg.norm(x, axis=-1), rtol=1e-14)
+    expected = expected_metrics(x, h)
+    for name, measured in zip(TOKEN_METRICS, token_metrics(x, h).metrics.numpy(), strict=True):
+        np.testing.assert_allclose(measured, expected[name], rtol=1e-9, err_msg=name)
 
 
 def test_a_large_state_does_not_change_the_last_bit_of_another() -> None:

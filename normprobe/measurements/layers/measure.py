@@ -58,7 +58,7 @@ from normprobe.statistics.directions import (
     within_modal_cosine,
 )
 from normprobe.statistics.sample_statistics import statistics_by_layer, statistics_of
-from normprobe.statistics.token_metrics import token_metrics, token_norms
+from normprobe.statistics.token_metrics import token_metrics, token_norms, widened
 from normprobe.transfers import to_host
 
 #: What is kept of a token, and of a sample: a metric and the group that it is of, if of one.
@@ -253,9 +253,9 @@ class _LayerReader:
             self._entered = before
             self._injection = torch.zeros_like(before.norms)
         else:
-            x = self._read(tensor).float()
+            x = widened(self._read(tensor))
             self._entered = self._state(tensor, x)
-            change = x - self._read(before.tensor).to(tensor.device).float()
+            change = x - widened(self._read(before.tensor).to(tensor.device))
             self._injection = token_norms(change)
         self._version = tensor._version
 
@@ -279,7 +279,7 @@ class _LayerReader:
             )
         norms, cosine = self._attention_input(entered)
         # Under accelerate dispatch neighbouring layers live on different devices.
-        x, h = self._read(entered.tensor).to(output.device).float(), self._read(output).float()
+        x, h = widened(self._read(entered.tensor).to(output.device)), widened(self._read(output))
         before, injection, norms = (
             part.to(h.device) for part in (entered.norms, self._injection, norms)
         )

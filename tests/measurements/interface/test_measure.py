@@ -71,6 +71,18 @@ def test_bfloat16_states_are_measured_in_float32(model_type):
             assert_agrees(table.loc[key], {"norm_mean": row["norm_mean"]}, where=key)
 
 
+@pytest.mark.parametrize("model_type", ["llava", "qwen2_5_vl", "siglip2"])
+def test_float64_models_are_measured_in_float64(model_type):
+    model = copy.deepcopy(model_of(model_type)).double()
+    inputs = tiny_inputs(model)
+    inputs = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    case = make_case(model, inputs, PARTS[model_type], ())
+    table, expected = measure(model, case.inputs), interface_table(stage_rows(case))
+    for key, row in expected.items():
+        if key[0] != schema.EFFECTIVE_EMBEDDING:  # its scale is fitted in float32
+            assert table.loc[key, "norm_mean"] == pytest.approx(row["norm_mean"], rel=1e-12), key
+
+
 def test_stages_are_in_the_order_of_the_flow():
     stages = list(measured("llava").index.get_level_values("stage").unique())
     in_order = [stage for stage in schema.STAGES if stage != schema.MERGED_INPUT]  # Kimi-VL alone

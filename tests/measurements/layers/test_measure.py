@@ -91,6 +91,14 @@ def test_bfloat16_states_are_measured_in_float32(model_type):
     assert_table_agrees(measure(model, case.inputs), layers_table(case.observations))
 
 
+def test_float64_models_are_measured():
+    model = copy.deepcopy(model_of("llava")).double()
+    inputs = tiny_inputs(model)
+    inputs["pixel_values"] = inputs["pixel_values"].double()
+    case = make_case(model, inputs, PARTS["llava"], SPECIAL_IDS)
+    assert_table_agrees(measure(model, case.inputs), layers_table(case.observations))
+
+
 @every_type
 @pytest.mark.parametrize("padding", ["right", "left"])
 def test_single_samples_add_up_to_the_padded_batch(model_type, padding):
