@@ -38,6 +38,7 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.load.device import check_dtype
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.tracing.find_or_trace import traced_example
 from normprobe.paper.numbers import tokens_of
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
@@ -509,11 +510,12 @@ class Probe:
     ) -> None:
         """Check buffers, parts and one batch of numbers on ways of their own."""
         note_buffers(run, self._source.changed_buffers())
-        note_verified(run, model, example)
+        traced = traced_example(model.model, model.parts, example)
+        note_verified(run, model.parts, traced)
         if offered.has("recomputed"):
-            recomputed = offered.module("recomputed")
-            found = recomputed.differences(model, inputs_for(model.model, example))
-            note_recomputed(run, found, recomputed.in_doubt(found, model.model.dtype))
+            inputs = inputs_for(model.model, example)
+            found = offered.module("recomputed").differences(model, inputs, traced)
+            note_recomputed(run, found, model.model.dtype)
 
     def _note(self, run: RunStore, model: MeasuredModel) -> None:
         run.note(bridges=self._source.bridges)

@@ -359,10 +359,45 @@ def test_verify_tells_where_a_part_named_by_hand_is_another() -> None:
 
 def test_verify_recomputes_the_numbers() -> None:
     record = in_memory().layers(limit=1, verify=True).record
-    assert max(record["recomputed"].values()) < 1e-5
+    numbers = [n for n in record["recomputed"].values() if not isinstance(n, str)]
+    assert max(numbers) < 1e-5
     assert {"norm", "cosine", "angle", "hidden_states", "visual_tokens"} <= set(
         record["recomputed"]
     )
+    assert "doubts" not in record
+
+
+def test_verify_recomputes_the_norms_of_the_interface(caplog: pytest.LogCaptureFixture) -> None:
+    record = in_memory().interface(limit=1, verify=True).record
+    stages = {"vision_encoder", "projector_input", "projector_output", "decoder_input"}
+    assert set(record["recomputed"]) == {*stages, "rows_of_groups", "visual_tokens"}
+    assert max(record["recomputed"].values()) < 1e-6
+    assert "doubts" not in record
+    assert "largest differences: vision encoder" in caplog.text
+    assert "not recomputed" not in caplog.text
+
+
+def test_verify_finds_a_projector_named_wrongly_by_one_module() -> None:
+    model = tiny_model("llava")
+    named = {"projector": "model.multi_modal_projector.linear_1"}
+    run = Probe(model, named=named).interface(tiny_inputs(model), verify=True)
+    (doubt,) = [text for text in run.record["doubts"] if "recomputed" in text]
+    assert doubt.startswith("projector output: DIFFERS")
+    assert run.record["recomputed"]["projector_input"] < 1e-6
+
+
+def test_verify_says_what_it_does_not_recompute(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model("mllama")
+    record = Probe(model).interface(tiny_inputs(model), verify=True).record
+    assert record["recomputed"]["projector_output"].startswith("rows that no pixel changes")
+    assert caplog.text.count("not recomputed: ") == 1
+    assert "doubts" not in record
+
+
+def test_verify_takes_the_vision_side_of_a_dual_encoder() -> None:
+    model = tiny_model("clip")
+    record = Probe(model).interface(tiny_inputs(model), verify=True).record
+    assert record["recomputed"]["vision_encoder"] < 1e-6
     assert "doubts" not in record
 
 

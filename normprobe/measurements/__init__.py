@@ -10,6 +10,8 @@ A folder holds everything about its question:
 ``table``      over samples: ``tables(rows, model)``, the CSV files of a run
 ``terminal``   ``show(run, console)``: what a terminal shows of a run
 ``words``      ``verdict(run)``: what its numbers say, in sentences
+``recomputed`` for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one batch on
+               another way
 ``page``       ``section(run)``: its part of the page (without it: the tables as they are)
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
 ``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``

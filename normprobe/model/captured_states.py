@@ -1,20 +1,29 @@
-"""The states of every decoder layer, taken without hooks.
+"""The states that modules take and return, taken without hooks.
 
-Each layer's ``forward`` is replaced by one that keeps what it takes and returns. The model's own
-``output_hidden_states`` gives most of these states a second time.
+Each module's ``forward`` is replaced by one that keeps what it takes and returns. The model's own
+``output_hidden_states`` gives most states of decoder layers a second time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from normprobe.hooks import observing
 from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
+
+
+class Call(NamedTuple):
+    """The state that entered a module and the one that left it, on the CPU in their dtype."""
+
+    entered: Tensor
+    left: Tensor
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,10 @@ class CapturedStates:
     told: list[Tensor] | None
 
 
+class _Done(BaseException):
+    """Nothing that follows is needed. A BaseException: no model code may swallow it."""
+
+
 def captured_states(
     model: nn.Module, layers: Sequence[nn.Module], inputs: Mapping[str, Any]
 ) -> CapturedStates:
@@ -43,35 +56,72 @@ def captured_states(
         layers: its decoder layers; of one that runs several times the last run counts.
         inputs: what its processor returned, on the same device.
     """
-    entered: dict[int, Tensor] = {}
-    left: dict[int, Tensor] = {}
-    taken = {name: value for name, value in inputs.items() if name not in MASKS}
-    with observing(model), ExitStack() as stack:
-        for number, layer in enumerate(layers):
-            stack.enter_context(_replaced_forward(layer, number, entered, left))
-        output = model(**with_tensors(taken, Tensor.clone), **_options(model))
+    calls: list[list[Call]] = [[] for _ in layers]
+    with ExitStack() as stack:
+        for layer, of_layer in zip(layers, calls, strict=True):
+            stack.enter_context(_replaced_forward(layer, of_layer.append))
+        output = _run(model, inputs, use_cache=False, output_hidden_states=True)
     told = getattr(output, "decoder_hidden_states", None) or getattr(output, "hidden_states", None)
     return CapturedStates(
-        [entered[number] for number in sorted(entered)],
-        [left[number] for number in sorted(left)],
+        [of_layer[-1].entered for of_layer in calls if of_layer],
+        [of_layer[-1].left for of_layer in calls if of_layer],
         None if told is None else [_on_cpu(state) for state in told],
     )
 
 
+def captured_calls(
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    inputs: Mapping[str, Any],
+    last: nn.Module | None,
+) -> dict[str, list[Call]]:
+    """Run the model once.
+
+    Args:
+        model: on its device.
+        modules: whose calls to keep, by names of any kind.
+        inputs: what its processor returned, on the same device.
+        last: the one of them after which the model is stopped; None: it runs to its end.
+
+    Returns:
+        The calls of each module in their order, without those that take or return no state.
+    """
+    calls: dict[str, list[Call]] = {name: [] for name in modules}
+    with ExitStack() as stack, suppress(_Done):
+        for name, module in modules.items():
+            keep = _replaced_forward(module, calls[name].append, stops=module is last)
+            stack.enter_context(keep)
+        _run(model, inputs, use_cache=False)
+    return calls
+
+
+def _run(model: nn.Module, inputs: Mapping[str, Any], **options: bool) -> Any:
+    """Run with those options that the model takes."""
+    parameters = signature(model.forward).parameters
+    any_name = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    options = {name: value for name, value in options.items() if any_name or name in parameters}
+    taken = {name: value for name, value in inputs.items() if name not in MASKS}
+    with observing(model):
+        return model(**with_tensors(taken, Tensor.clone), **options)
+
+
 @contextmanager
 def _replaced_forward(
-    module: nn.Module, number: int, entered: dict[int, Tensor], left: dict[int, Tensor]
+    module: nn.Module, keep: Callable[[Call], None], *, stops: bool = False
 ) -> Iterator[None]:
     own = vars(module).get("forward")  # accelerate replaces it, too
     original: Callable[..., Any] = module.forward
 
+    @wraps(original)  # models ask forwards for their signature
     def forward(*args: Any, **kwargs: Any) -> Any:
-        state = _first_state([kwargs.get("hidden_states"), *args, *kwargs.values()])
-        before = None if state is None else _on_cpu(state)  # a layer may overwrite it
+        state = _state_in((kwargs.get("hidden_states"), *args, *kwargs.values()))
+        before = None if state is None else _on_cpu(state)  # a module may overwrite it
         output = original(*args, **kwargs)
-        returned = _first_state(output if isinstance(output, tuple | list) else [output])
+        returned = _state_in(output)
         if before is not None and returned is not None:
-            entered[number], left[number] = before, _on_cpu(returned)
+            keep(Call(before, _on_cpu(returned)))
+            if stops:
+                raise _Done
         return output
 
     module.forward = forward
@@ -83,18 +133,22 @@ def _replaced_forward(
             module.forward = own
 
 
-def _first_state(values: Sequence[Any]) -> Tensor | None:
-    tensors = (value for value in values if isinstance(value, Tensor))
-    return next((value for value in tensors if value.is_floating_point()), None)
+def _state_in(value: Any) -> Tensor | None:
+    """The first state among what a module takes or returns.
+
+    A model output names it; a list of tensors holds rows of one state, image by image.
+    """
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() and value.dim() > 1 else None
+    if isinstance(value, Mapping):
+        return _state_in((value.get("last_hidden_state"), *value.values()))
+    if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
+        return torch.cat([item.flatten(0, -2) for item in value])
+    if not isinstance(value, tuple | list):
+        return None
+    states = (_state_in(item) for item in value)
+    return next((state for state in states if state is not None), None)
 
 
 def _on_cpu(state: Tensor) -> Tensor:
     return state.detach().to("cpu", copy=True)
-
-
-def _options(model: nn.Module) -> dict[str, bool]:
-    """Those that the model takes of: no cache, all hidden states."""
-    parameters = signature(model.forward).parameters
-    any_name = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    wanted = {"use_cache": False, "output_hidden_states": True}
-    return {name: value for name, value in wanted.items() if any_name or name in parameters}

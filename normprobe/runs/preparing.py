@@ -6,17 +6,21 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import torch
+
 from normprobe.data.data_set import DataSet
 from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.model.align.target import PROMPT
 from normprobe.model.align.temporary import aligned
+from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.model.tracing.find_or_trace import verified
+from normprobe.model.tracing import TracedParts, verify
 from normprobe.runs.model_source import example_inputs
 from normprobe.runs.run_store import RunStore
 from normprobe.runs.warnings import doubt, warn
+from normprobe.statistics.agreement import Differences, in_doubt
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +66,9 @@ def alignment_examples(
     return [inputs_for(model.model, inputs) for inputs in found]
 
 
-def note_verified(run: RunStore, model: MeasuredModel, example: Mapping[str, Any]) -> None:
-    """Trace one sample, record and say where the trace and the parts in use agree."""
-    table = verified(model.model, model.parts, example)
+def note_verified(run: RunStore, parts: Parts, traced: TracedParts) -> None:
+    """Record and say where a trace and the parts in use agree."""
+    table = verify(parts, traced)
     run.note(verified=table.to_dict("records"))
     for _, row in table.iterrows():
         word = "agrees" if row["agree"] else f"DIFFERS: the trace finds {row['traced']}"
@@ -73,20 +77,31 @@ def note_verified(run: RunStore, model: MeasuredModel, example: Mapping[str, Any
         doubt(run, "parts differ from a trace of the running model, see `verified`")
 
 
-def note_recomputed(run: RunStore, found: Mapping[str, float], in_doubt: Sequence[str]) -> None:
+def note_recomputed(run: RunStore, found: Differences, dtype: torch.dtype) -> None:
     """Record and say how far recomputed numbers are from the measured ones.
 
     Args:
         run: its record gets ``recomputed``.
-        found: the largest difference of each quantity.
-        in_doubt: the quantities that differ by more than rounding.
+        found: by quantity the largest difference, or why it was not recomputed.
+        dtype: of the model.
     """
-    run.note(recomputed={name: float(f"{value:.2g}") for name, value in found.items()})
-    told = ", ".join(f"{name.replace('_', ' ')} {value:.1e}" for name, value in found.items())
+    numbers = {name: value for name, value in found.items() if not isinstance(value, str)}
+    reasons: dict[str, list[str]] = {}
+    for name, value in found.items():
+        if isinstance(value, str):
+            reasons.setdefault(value, []).append(_words([name]))
+    run.note(recomputed={**found, **{name: float(f"{v:.2g}") for name, v in numbers.items()}})
+    told = ", ".join(f"{_words([name])} {value:.1e}" for name, value in numbers.items())
     log.warning("recomputed without hooks in float64, largest differences: %s", told)
-    if in_doubt:
-        names = ", ".join(name.replace("_", " ") for name in in_doubt)
-        doubt(run, f"{names}: DIFFERS when recomputed without hooks, see `recomputed`")
+    if reasons:
+        missing = (f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+        log.warning("not recomputed: %s", "; ".join(missing))
+    if doubted := in_doubt(found, dtype):
+        doubt(run, f"{_words(doubted)}: DIFFERS when recomputed without hooks, see `recomputed`")
+
+
+def _words(names: Sequence[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)
 
 
 def note_buffers(run: RunStore, changed: Sequence[str]) -> None:

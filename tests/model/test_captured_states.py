@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normprobe.model.captured_states import captured_states
+from normprobe.model.captured_states import captured_calls, captured_states
 
 
 class Doubles(nn.Module):
@@ -40,6 +40,31 @@ def test_each_layer_gives_what_it_took_and_returned() -> None:
     assert captured.told is not None
     assert [float(state.mean()) for state in captured.told] == [1.0, 2.0, 4.0]
     assert torch.equal(x, torch.ones(1, 3, 4)), "the inputs stay as they are"
+
+
+def test_the_model_stops_after_the_last_module_and_none_runs_behind() -> None:
+    model = Made()
+    first, second = model.layers
+    modules = {"first": first, "second": second}
+    calls = captured_calls(model, modules, {"x": torch.ones(1, 3, 4)}, last=first)
+    ((entered, left),) = calls["first"]
+    assert (float(entered.mean()), float(left.mean())) == (1.0, 2.0)
+    assert calls["second"] == []
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_states_in_lists_and_model_outputs() -> None:
+    class Reads(nn.Module):
+        def forward(self, images: list[Tensor]) -> dict[str, Tensor]:
+            states = torch.cat([image * 2 for image in images])
+            return {"pooled": states[:1], "last_hidden_state": states}
+
+    images = [torch.ones(2, 4), torch.ones(3, 4)]
+    model = Reads()
+    calls = captured_calls(model, {"all": model}, {"images": images}, last=None)
+    ((entered, left),) = calls["all"]
+    assert entered.shape == left.shape == (5, 4)
+    assert float(left.mean()) == 2.0
 
 
 def test_forwards_are_put_back_also_after_a_failure() -> None:

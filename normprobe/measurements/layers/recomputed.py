@@ -4,86 +4,79 @@ States come from replaced forwards and from ``output_hidden_states``, visual tok
 positions that other pixels change, and the arithmetic is NumPy in float64 on the CPU.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
+from normprobe.measurements.layers import all_pairs
 from normprobe.measurements.layers.measure import observe, rows
+from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.captured_states import CapturedStates, captured_states
-from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
-from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.schema import PADDING, TEXT, TOKEN_GROUPS, TOKEN_METRICS, VISUAL
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.traced_groups import Masks, traced_groups
+from normprobe.model.tracing import TracedParts
+from normprobe.schema import (
+    ATTENTION_INPUT,
+    PAIR,
+    PAIR_METRICS,
+    SAMPLE_METRICS,
+    TEXT,
+    TOKEN_METRICS,
+    VISUAL,
+)
+from normprobe.statistics.agreement import TOKENS, largest_difference
 
 Array = NDArray[np.float64]
 
-#: Quantities beside the metrics of ``schema.TOKEN_METRICS``.
-STATES, TOKENS = "hidden_states", "visual_tokens"
+#: Quantities beside the columns of the sample rows.
+STATES, RETENTION = "hidden_states", "retention"
+
+#: Of ``PAIR_METRICS``: of states, of what attention reads, and of turns.
+_CROSSED, _READ, _TURNS = PAIR_METRICS[:2], PAIR_METRICS[2], PAIR_METRICS[3:]
 
 #: These are compared as a share of the recomputed number, the others as they are.
 _RELATIVE = ("norm", "update_norm", "relative_update")
 
+_PLACE = ["sample_id", "layer", "group"]
 
-def differences(model: MeasuredModel, inputs: Mapping[str, Any]) -> dict[str, float]:
+
+def differences(
+    model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts
+) -> dict[str, float | str]:
     """How far the measured numbers of a batch are from recomputed ones.
 
     Args:
         model: on its device.
         inputs: what the processor returned, on the same device.
+        traced: of ``trace_parts`` for the same inputs.
 
     Returns:
         By quantity the largest difference over layers, groups and samples: of the group means of
-        each metric (norms as a share of the recomputed mean; cosines; angles in radians), of
+        each metric (norms as a share of the recomputed mean; cosines; angles in radians), of the
+        cosine of mean vectors, of the mean cosines over pairs, of ``retention``, of
         ``hidden_states`` (what enters the layers against what the model itself returns, as a share
-        of the largest number; missing where it returns none, or those of another stack) and of
-        ``visual_tokens`` (positions that are visual to one way alone). Infinite where one way has a
-        number and the other none.
+        of the largest number) and of ``visual_tokens`` (positions that are visual to one way
+        alone). Infinite where one way has a number and the other none. Where a quantity cannot be
+        recomputed, it says why.
     """
     captured = captured_states(model.model, model.decoder_layers, inputs)
-    groups = model.batch(inputs).groups_at(model.read_stream(captured.entered[0])).numpy()
-    masks, disputed = _masks(model, inputs, captured, groups)
-    found = _of_metrics(model, captured, masks, rows(observe(model, inputs), None))
-    found[TOKENS] = float(disputed)
-    # A model may return the states of another stack, such as its text encoder's.
+    x = model.read_stream(captured.entered[0])
+    masks, disputed = traced_groups(model, inputs, x, traced)
+    measured = rows(observe(model, inputs), None)
+    recomputed = pd.DataFrame(_rows(model, captured, masks))
+    found: dict[str, float | str] = {**_of_columns(measured, recomputed), TOKENS: disputed}
+    found[ATTENTION_INPUT] = found[_READ] = "hooks alone look into a layer"
+    if PAIR in recomputed["group"].unique():
+        found[RETENTION] = _of_retention(measured, recomputed)
     if captured.told and _apart(captured.told[0], captured.entered[0]) == 0:
         found[STATES] = _of_states(captured.told, captured)
+    else:
+        found[STATES] = "the model returns none, or those of another stack"
     return found
-
-
-def in_doubt(found: Mapping[str, float], dtype: torch.dtype) -> list[str]:
-    """The quantities of ``differences`` that rounding does not explain."""
-    # Two forwards of a half-precision model may take kernels that round differently.
-    tolerance = 1e-4 if dtype == torch.float32 else 1e-2
-    return [name for name, value in found.items() if not value <= tolerance * (name != TOKENS)]
-
-
-def _masks(
-    model: MeasuredModel, inputs: Mapping[str, Any], captured: CapturedStates, groups: NDArray[Any]
-) -> tuple[dict[str, NDArray[np.bool_]], int]:
-    """Visual and text tokens ``[batch, seq]``, and how many visual ones are in dispute."""
-    visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
-    fusion = model.parts.fusion
-    # Other pixels may give the same image tokens, or reach no position of the decoder.
-    if not pixel_inputs(inputs) or fusion in (DISCRETE, CROSS_ATTENTION):
-        return {VISUAL: visual, TEXT: text}, 0
-    other = captured_states(model.model, model.decoder_layers[:1], with_other_pixels(inputs))
-    before, after = (model.read_stream(seen.entered[0]) for seen in (captured, other))
-    moved = (before != after).any(-1).numpy() & ~_padding(model, inputs, groups)
-    return {VISUAL: moved, TEXT: text & ~moved}, int((moved != visual).sum())
-
-
-def _padding(
-    model: MeasuredModel, inputs: Mapping[str, Any], groups: NDArray[Any]
-) -> NDArray[np.bool_]:
-    _, mask = text_ids(inputs, model.parts)
-    if mask is None or mask.shape != groups.shape:  # visual tokens have no place in the prompt
-        return np.asarray(groups == PADDING)
-    return np.asarray(mask.cpu().numpy() == 0)
 
 
 def _of_states(told: Sequence[Tensor], captured: CapturedStates) -> float:
@@ -104,53 +97,85 @@ def _apart(one: Tensor, other: Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
 
 
-def _of_metrics(
-    model: MeasuredModel,
-    captured: CapturedStates,
-    masks: Mapping[str, NDArray[np.bool_]],
-    table: pd.DataFrame,
-) -> dict[str, float]:
-    measured = table.set_index(["sample_id", "layer", "group"])
-    found = dict.fromkeys(TOKEN_METRICS, 0.0)
-    pairs = zip(captured.entered, captured.left, strict=True)
-    for layer, states in enumerate(pairs, start=1):
-        x, h = (model.read_stream(state).double().numpy() for state in states)
-        metrics = _token_metrics(x, h)
-        for group, mask in masks.items():
-            for sample, of_sample in enumerate(mask):
-                kept = of_sample & np.isfinite(metrics[:, sample]).all(axis=0)
-                if not kept.any():
-                    continue
-                place = (str(sample), layer, group)
-                means = metrics[:, sample, kept].mean(axis=-1)
-                for name, mean in zip(TOKEN_METRICS, means, strict=True):
-                    value = measured.at[place, f"{name}_mean"] if place in measured.index else None
-                    found[name] = max(found[name], _difference(name, value, mean))
+def _of_columns(measured: pd.DataFrame, recomputed: pd.DataFrame) -> dict[str, float]:
+    there = measured.reindex(columns=recomputed.columns).set_index(_PLACE)
+    expected = recomputed.set_index(_PLACE)
+    found = {}
+    for column in expected:
+        name = str(column).removesuffix("_mean")
+        relative = name in _RELATIVE
+        found[name] = largest_difference(there[column], expected[column], relative=relative)
     return found
 
 
-def _difference(name: str, measured: Any, recomputed: float) -> float:
-    if measured is None or not np.isfinite(measured):
-        return float("inf")
-    scale = recomputed if name in _RELATIVE and recomputed else 1.0
-    return float(abs(measured - recomputed) / scale)
+def _of_retention(measured: pd.DataFrame, recomputed: pd.DataFrame) -> float:
+    """Product of both modalities' mean cosines (Eq. 16), the mean over samples."""
+    cosines = recomputed.pivot(index=_PLACE[:2], columns="group", values="cosine_mean")
+    expected = (cosines[VISUAL] * cosines[TEXT]).dropna().groupby("layer").mean()
+    theory = theory_table(measured.assign(image_hash=None))
+    there = theory.reindex(columns=["layer", "retention_mean"]).set_index("layer")
+    return largest_difference(there["retention_mean"], expected, relative=False)
+
+
+def _rows(
+    model: MeasuredModel, captured: CapturedStates, masks: Masks
+) -> Iterator[dict[str, object]]:
+    """The columns of the sample rows that are compared, layer by layer."""
+    entered, left = (
+        [model.read_stream(state).double().numpy() for state in states]
+        for states in (captured.entered, captured.left)
+    )
+    yield from _rows_of_layer(0, entered[0], entered[0], masks)
+    for layer, (x, h) in enumerate(zip(entered, left, strict=True), start=1):
+        yield from _rows_of_layer(layer, x, h, masks)
+
+
+def _rows_of_layer(layer: int, x: Array, h: Array, masks: Masks) -> Iterator[dict[str, object]]:
+    # Layer 0 turns nothing: it has norms, and cosines between its tokens.
+    metrics = _token_metrics(x, h) if layer else {"norm": np.linalg.norm(h, axis=-1)}
+    defined = np.logical_and.reduce([np.isfinite(values) for values in metrics.values()])
+    pooled, within_modal = SAMPLE_METRICS
+    for sample in range(len(x)):
+        place = {"sample_id": str(sample), "layer": layer}
+        of_groups = {
+            group: (x[sample, mask[sample]], h[sample, mask[sample]])
+            for group, mask in masks.items()
+            if mask[sample].any()
+        }
+        for group, states in of_groups.items():
+            kept = masks[group][sample] & defined[sample]
+            if kept.any():
+                values = {f"{name}_mean": of[sample, kept].mean() for name, of in metrics.items()}
+                if layer:
+                    values[pooled] = np.dot(*map(all_pairs.mean_direction, states))
+                if group in (VISUAL, TEXT):
+                    values[within_modal] = all_pairs.within(states[1])
+                yield {**place, "group": group, **values}
+        if VISUAL in of_groups and TEXT in of_groups:
+            entered, left = zip(of_groups[VISUAL], of_groups[TEXT], strict=True)
+            crossed = [all_pairs.crossed(*left), all_pairs.crossed_and_centered(*left)]
+            turns = all_pairs.turns(entered, left) if layer else []
+            yield {
+                **place,
+                "group": PAIR,
+                **dict(zip(_CROSSED + _TURNS, crossed + turns, strict=False)),
+            }
 
 
 @np.errstate(divide="ignore", invalid="ignore")
-def _token_metrics(x: Array, h: Array) -> Array:
-    """``[6, batch, seq]`` in the order of ``schema.TOKEN_METRICS``."""
+def _token_metrics(x: Array, h: Array) -> dict[str, Array]:
+    """``[batch, seq]`` by the names of ``schema.TOKEN_METRICS``."""
     update = h - x
     x_norm, h_norm, update_norm = (np.linalg.norm(state, axis=-1) for state in (x, h, update))
-    return np.stack(
-        [
-            h_norm,
-            (x * h).sum(axis=-1) / (x_norm * h_norm),
-            _angle(x, h),
-            update_norm,
-            update_norm / x_norm,
-            _angle(update, x),
-        ]
+    values = (
+        h_norm,
+        (x * h).sum(axis=-1) / (x_norm * h_norm),
+        _angle(x, h),
+        update_norm,
+        update_norm / x_norm,
+        _angle(update, x),
     )
+    return dict(zip(TOKEN_METRICS, values, strict=True))
 
 
 def _angle(a: Array, b: Array) -> Array:

@@ -1,9 +1,9 @@
 """Find the parts of a model in memory, by its structure or, where that fails, by running it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 from torch import nn
 
 from normprobe.errors import NormprobeError
@@ -12,7 +12,7 @@ from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.model.find.parts import Part, Parts, class_rows_of
 from normprobe.model.find.structure import find_parts
-from normprobe.model.tracing import TracedParts, trace_parts, verify
+from normprobe.model.tracing import TracedParts, trace_parts
 
 
 def find_or_trace(
@@ -73,18 +73,24 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
     return _as_parts(model, traced)
 
 
-def verified(model: nn.Module, parts: Parts, example: Mapping[str, Any]) -> pd.DataFrame:
-    """Compare the parts in use with a trace of one sample.
+def traced_example(model: nn.Module, parts: Parts, example: Mapping[str, Any]) -> TracedParts:
+    """Trace one sample, to compare with the parts in use.
 
     Args:
         model: on its device.
-        parts: of ``find_or_trace``.
-        example: the inputs of one sample with an image.
+        parts: of ``find_or_trace``. Of a dual encoder such as CLIP the vision side runs alone.
+        example: the inputs of one sample, with an image if there is one.
 
     Returns:
-        One row a part: part, static, traced, agree.
+        Of ``trace_parts``.
     """
-    return verify(parts, trace_parts(model, inputs_for(model, example)))
+    inputs, encoder = inputs_for(model, example), parts.vision_encoder
+    if encoder is None or parts.decoder_layers is not None or not encoder.name:
+        return trace_parts(model, inputs)
+    traced = trace_parts(encoder.module, inputs)
+    names = (traced.vision_encoder, traced.encoder_layers)
+    inside = [name and f"{encoder.name}.{name}" for name in names]
+    return replace(traced, vision_encoder=inside[0] or encoder.name, encoder_layers=inside[1])
 
 
 def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:

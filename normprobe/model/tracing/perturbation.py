@@ -16,7 +16,7 @@ def other_pixels(inputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """The same inputs with the pixels shuffled and negated, or None where there are no pixels.
 
     Floating-point tensors are pixels. Zeros stay: an empty tile means that there is no tile.
-    Columns of whole numbers stay: in the first two Pix2Struct stores where a patch is.
+    Columns of whole numbers stay in patches: in the first two Pix2Struct stores where a patch is.
     """
     sizes = {name: _float_numbers(value) for name, value in inputs.items()}
     largest = max(sizes.values(), default=0)
@@ -41,6 +41,8 @@ def _free(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point() or not tensor.dim():
         return torch.zeros_like(tensor, dtype=torch.bool)
     whole = tensor == tensor.round()
+    if tensor.dim() > 3:  # a picture, whose margins may be white, or a mask
+        return (tensor != 0) & ~whole.all()
     column_is_whole = whole.reshape(-1, tensor.shape[-1]).all(0)
     return (tensor != 0) & ~column_is_whole
 

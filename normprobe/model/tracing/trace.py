@@ -37,6 +37,7 @@ class TracedParts:
             visual positions (DeepStack).
         emitters: all modules that emit the visual tokens, the projector and some inside it.
         text_table: all modules that hold the weight of the text embedding, which may be tied.
+        encoder_layers: the list of layers of the vision encoder.
     """
 
     decoder_layers: str | None
@@ -48,6 +49,7 @@ class TracedParts:
     injected_layers: tuple[int, ...]
     emitters: tuple[str, ...] = ()
     text_table: tuple[str, ...] = ()
+    encoder_layers: str | None = None
 
 
 def trace_parts(
@@ -120,7 +122,8 @@ def _looked_up(recording: Recording, inputs: Mapping[str, Any]) -> list[str]:
 def _bare_encoder(model: nn.Module, calls: Sequence[ObservedCall]) -> TracedParts:
     blocks = find_blocks(find_stacks(model, calls), None, len(calls) * 2)
     encoder = find_encoder(calls, blocks, None, ()) if blocks else None
-    return TracedParts(None, None, None, encoder, None, "none", ())
+    layers = blocks.name if blocks else None
+    return TracedParts(None, None, None, encoder, None, "none", (), encoder_layers=layers)
 
 
 def _full_model(
@@ -155,6 +158,7 @@ def _full_model(
         injected_layers=injected_layers(language),
         emitters=source.emitters if source else (),
         text_table=_holders(model, embedding),
+        encoder_layers=blocks.name if blocks else None,
     )
 
 

@@ -3,22 +3,33 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
 import torch
 from support.cases import model_of
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
-from support.tiny_models import VLM_TYPES
+from support.tiny_models import ALL_TYPES, NEEDS, VLM_TYPES, WITHOUT_IMAGES
 from torch import nn
 
 from normprobe import NormprobeError, find_parts
 from normprobe.hooks import on_output
-from normprobe.measurements.layers import measure
-from normprobe.measurements.layers.recomputed import STATES, TOKENS, differences, in_doubt
+from normprobe.measurements.layers import measure, recomputed
+from normprobe.measurements.layers.recomputed import RETENTION, STATES, differences
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.schema import PADDING, TOKEN_METRICS, VISUAL
+from normprobe.model.tracing import trace_parts
+from normprobe.schema import (
+    ATTENTION_INPUT,
+    PADDING,
+    PAIR,
+    PAIR_METRICS,
+    SAMPLE_METRICS,
+    TOKEN_METRICS,
+    VISUAL,
+)
+from normprobe.statistics.agreement import TOKENS, in_doubt
 
 FLOAT32 = torch.float32
 
@@ -28,28 +39,59 @@ def measured(model_type: str = "llava", **changed: Any) -> MeasuredModel:
     return MeasuredModel(model, replace(find_parts(model), **changed), SPECIAL_IDS)
 
 
+def found_in(model: MeasuredModel) -> dict[str, float | str]:
+    inputs = tiny_inputs(model.model)
+    return differences(model, inputs, trace_parts(model.model, inputs))
+
+
 def doubted(model: MeasuredModel) -> set[str]:
-    return set(in_doubt(differences(model, tiny_inputs(model.model)), FLOAT32))
+    return set(in_doubt(found_in(model), FLOAT32))
+
+
+OF_PAIRS = {*PAIR_METRICS, RETENTION} - {"attention_input_cosine"}
 
 
 @pytest.mark.parametrize("model_type", VLM_TYPES)
 def test_sound_numbers_are_confirmed(model_type: str) -> None:
-    model = measured(model_type)
-    found = differences(model, tiny_inputs(model.model))
-    assert {*TOKEN_METRICS, TOKENS, STATES} == set(found)
+    found = found_in(measured(model_type))
+    inside = {ATTENTION_INPUT, "attention_input_cosine"}
+    assert {*TOKEN_METRICS, *SAMPLE_METRICS, *OF_PAIRS, TOKENS, STATES, *inside} == set(found)
+    assert {name for name in found if isinstance(found[name], str)} == inside
+    assert max(value for value in found.values() if not isinstance(value, str)) < 1e-5
     assert in_doubt(found, FLOAT32) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"needs {NEEDS.get(name)}"))
+        for name in ALL_TYPES
+        if name not in (*VLM_TYPES, *WITHOUT_IMAGES)
+        for missing in [name in NEEDS and find_spec(NEEDS[name]) is None]
+    ],
+)
+def test_sound_numbers_of_every_type_are_confirmed(model_type: str) -> None:
+    assert in_doubt(found_in(measured(model_type)), FLOAT32) == []
+
+
+def test_what_is_not_recomputed_says_why() -> None:
+    found = found_in(measured("mllama"))
+    assert str(found[TOKENS]).startswith("text attends to the image")
+    assert not OF_PAIRS & set(found)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 def test_a_padded_batch_is_confirmed(padding: Literal["right", "left"]) -> None:
     model = measured("qwen2_5_vl")
-    found = differences(model, tiny_inputs(model.model, 4, padding))
+    inputs = tiny_inputs(model.model, 4, padding)
+    found = differences(model, inputs, trace_parts(model.model, inputs))
     assert in_doubt(found, FLOAT32) == []
 
 
 def test_the_model_is_left_as_it_was() -> None:
     model = measured()
-    differences(model, tiny_inputs(model.model))
+    found_in(model)
     assert not any("forward" in vars(module) for module in model.model.modules())
 
 
@@ -66,7 +108,7 @@ def attach_elsewhere(
 def test_a_hook_on_the_wrong_module(monkeypatch: pytest.MonkeyPatch) -> None:
     model = measured()
     attach_elsewhere(monkeypatch, lambda layer: layer.post_attention_layernorm)
-    assert {"norm", "cosine", "angle"} <= doubted(model)
+    assert {"norm", "cosine", "angle", *SAMPLE_METRICS, "cross_modal_cosine"} <= doubted(model)
 
 
 def test_layers_of_another_part() -> None:
@@ -109,7 +151,7 @@ def test_a_shifted_mask(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.where(groups == PADDING, PADDING, moved)
 
     monkeypatch.setattr(MeasuredBatch, "groups_at", shifted)
-    assert {TOKENS, "norm"} <= doubted(measured())
+    assert {TOKENS, "norm", *SAMPLE_METRICS, *OF_PAIRS} <= doubted(measured())
 
 
 def test_a_wrong_image_token_id() -> None:
@@ -122,7 +164,6 @@ def test_a_wrong_image_token_id() -> None:
 
 def test_a_group_without_numbers_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     real = measure.rows
-    from normprobe.measurements.layers import recomputed
 
     def without_visual(*arguments: Any) -> Any:
         rows = real(*arguments)
@@ -130,3 +171,24 @@ def test_a_group_without_numbers_is_in_doubt(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(recomputed, "rows", without_visual)
     assert set(TOKEN_METRICS) <= doubted(measured())
+
+
+def test_pairs_without_numbers_are_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measure.rows
+
+    def without_pairs(*arguments: Any) -> Any:
+        rows = real(*arguments)
+        return rows[rows["group"] != PAIR]
+
+    monkeypatch.setattr(recomputed, "rows", without_pairs)
+    assert doubted(measured()) >= OF_PAIRS
+
+
+def test_swapped_modalities_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = measure.turn_cosines
+
+    def swapped(*arguments: Any) -> torch.Tensor:
+        return real(*arguments)[:, [1, 0, 2]]
+
+    monkeypatch.setattr(measure, "turn_cosines", swapped)
+    assert doubted(measured()) == {"visual_turn_to_text", "text_turn_to_visual"}

@@ -8,7 +8,8 @@ from support.tiny_inputs import tiny_inputs
 from transformers import BatchFeature
 
 from normprobe import NormprobeError, find_parts
-from normprobe.model.tracing.find_or_trace import find_or_trace, verified
+from normprobe.model.tracing import verify
+from normprobe.model.tracing.find_or_trace import find_or_trace, traced_example
 
 
 def no_example():
@@ -67,5 +68,15 @@ def test_why_a_trace_fails_is_told(model):
 
 
 def test_parts_in_use_beside_a_trace(model):
-    table = verified(model, find_parts(model), BatchFeature(tiny_inputs(model)))
-    assert table["agree"].all()
+    parts = find_parts(model)
+    traced = traced_example(model, parts, BatchFeature(tiny_inputs(model)))
+    assert verify(parts, traced)["agree"].all()
+
+
+@pytest.mark.parametrize("model_type", ["clip", "siglip2", "clip_vision_model"])
+def test_the_vision_side_of_a_dual_encoder_runs_alone(model_type):
+    model = model_of(model_type)
+    parts = find_parts(model)
+    traced = traced_example(model, parts, tiny_inputs(model))
+    assert verify(parts, traced)["agree"].all()
+    assert model.get_submodule(traced.encoder_layers)

@@ -1,0 +1,165 @@
+"""The norms of one sample once more, on a way that shares nothing with the hooks.
+
+States come from replaced forwards of the modules that a trace finds, the rows that count are those
+that other pixels change, and the arithmetic is NumPy in float64 on the CPU.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from normprobe.measurements.interface.measure import observe, rows
+from normprobe.measurements.interface.rows_from_pixels import RowsFromPixels, rows_from_pixels
+from normprobe.model.captured_states import Call, captured_calls
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.traced_groups import Masks, traced_groups
+from normprobe.model.tracing import TracedParts
+from normprobe.model.tracing.perturbation import other_pixels
+from normprobe.nested import flattened, unflattened
+from normprobe.schema import (
+    DECODER_INPUT,
+    MERGED_INPUT,
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    TOKEN_GROUPS,
+    VISION_ENCODER,
+)
+from normprobe.statistics.agreement import ROWS, TOKENS, largest_difference
+from normprobe.versions import reader_of_encoder
+
+#: What is captured beside the stages: what enters the vision encoder's first layer.
+_PATCHES = "embedded_patches"
+
+_PLACE = ["stage", "group"]
+_OF_IMAGES = (VISION_ENCODER, PROJECTOR_INPUT, MERGED_INPUT, PROJECTOR_OUTPUT)
+
+_States = dict[str, list[Tensor]]  # by stage, one a call of its module
+
+
+def differences(
+    model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts
+) -> dict[str, float | str]:
+    """How far the measured norms of a sample are from recomputed ones.
+
+    Args:
+        model: on its device.
+        inputs: what the processor returned, on the same device.
+        traced: of ``trace_parts`` for the same inputs.
+
+    Returns:
+        By stage the largest difference of a group's mean norm, as a share of the recomputed one;
+        of ``rows_of_groups``, by how many rows a group of a stage differs; of ``visual_tokens``,
+        how many positions at the decoder input are visual to one way alone. Infinite where one
+        way has a number and the other none. Where a quantity cannot be recomputed, it says why.
+    """
+    measured = rows(observe(model, inputs), None).set_index(_PLACE)
+    states = _states(model, inputs, traced)
+    recomputed: list[dict[str, object]] = []
+    found: dict[str, float | str] = {}
+    if changed := other_pixels(flattened(inputs)):
+        others = _states(model, unflattened(changed), traced)
+        first = next(iter(states))  # where rows have seen least of each other
+        from_pixels = rows_from_pixels(states[first], others[first])
+        for stage in _OF_IMAGES:
+            if stage not in measured.index:
+                continue
+            masks = _masks(states.get(stage, []), from_pixels)
+            if isinstance(masks, str):
+                found[stage] = masks
+            else:
+                recomputed += _rows(stage, _norms(states[stage]), masks)
+    if DECODER_INPUT in states:
+        (x,) = states[DECODER_INPUT]
+        of_tokens, found[TOKENS] = traced_groups(model, inputs, x, traced)
+        recomputed += _rows(DECODER_INPUT, _norms([x]).reshape(x.shape[:-1]), of_tokens)
+    return _of_stages(measured, pd.DataFrame(recomputed).set_index(_PLACE)) | found
+
+
+def _of_stages(measured: pd.DataFrame, recomputed: pd.DataFrame) -> dict[str, float]:
+    found = {}
+    for stage in recomputed.index.unique("stage"):
+        there, expected = (table["norm_mean"].loc[[stage]] for table in (measured, recomputed))
+        found[stage] = largest_difference(there, expected, relative=True)
+    stages = measured.index.isin(found, level="stage")
+    apart = measured["tokens"][stages].sub(recomputed["tokens"], fill_value=0)
+    return {**found, ROWS: float(apart.abs().max())}
+
+
+def _states(model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts) -> _States:
+    """The states of one forward up to decoder layer 1, in the order of the flow."""
+
+    def module(name: str | None) -> nn.Module | None:
+        return None if name is None else model.model.get_submodule(name)
+
+    def first_of(name: str | None) -> nn.Module | None:
+        layers = module(name)
+        return None if layers is None else next(layers.children())
+
+    encoder, projector = module(traced.vision_encoder), module(traced.projector)
+    reader = None if encoder is None else reader_of_encoder(encoder, projector)
+    watched = {
+        _PATCHES: first_of(traced.encoder_layers),
+        VISION_ENCODER: reader or encoder,
+        PROJECTOR_OUTPUT: projector,
+        DECODER_INPUT: first_of(traced.decoder_layers),
+    }
+    # A dual encoder such as CLIP wants texts, too: its vision side runs alone.
+    alone = None if model.has_decoder else model.parts.vision_encoder
+    runs = model.model if alone is None else alone.module
+    present = {name: part for name, part in watched.items() if part is not None}
+    found = captured_calls(runs, present, inputs, last=present.get(DECODER_INPUT))
+    calls = {name: found.get(name, []) for name in watched}
+    read = [call.left if reader is None else call.entered for call in calls[VISION_ENCODER]]
+    # Without a vision encoder the projector receives pixels.
+    projected = calls[PROJECTOR_OUTPUT] if encoder is not None else []
+    states = {
+        _PATCHES: [call.entered for call in calls[_PATCHES]],
+        VISION_ENCODER: [_as_rows(model, state) for state in read],
+        PROJECTOR_INPUT: [_as_rows(model, call.entered) for call in projected],
+        MERGED_INPUT: [_side_by_side(call) for call in projected],
+        PROJECTOR_OUTPUT: [call.left for call in calls[PROJECTOR_OUTPUT]],
+        DECODER_INPUT: [model.read_stream(call.entered) for call in calls[DECODER_INPUT][:1]],
+    }
+    return {stage: of_stage for stage, of_stage in states.items() if of_stage}
+
+
+def _as_rows(model: MeasuredModel, state: Tensor) -> Tensor:
+    """Maps ``[..., hidden, height, width]`` as ``[..., height, width, hidden]``."""
+    return state.movedim(-3, -1) if model.parts.channels_first and state.dim() > 3 else state
+
+
+def _side_by_side(call: Call) -> Tensor:
+    """The rows of which the projector makes one, as one row."""
+    rows = call.left.shape[:-1].numel()
+    return call.entered.reshape(rows, -1) if call.entered.numel() % rows == 0 else call.entered
+
+
+def _masks(states: list[Tensor], from_pixels: RowsFromPixels | None) -> Masks | str:
+    """The rows of each group in a stage; or why they cannot be told."""
+    if not states:
+        return "a trace does not find its module"
+    if from_pixels is None:
+        return "other pixels change other rows"
+    groups = from_pixels.in_stage(sum(state.shape[:-1].numel() for state in states))
+    if groups is None:
+        return "rows that no pixel changes may have gone into it"
+    return {group: groups == code for code, group in enumerate(TOKEN_GROUPS)}
+
+
+def _norms(states: list[Tensor]) -> NDArray[np.float64]:
+    norms = [np.linalg.norm(state.double().numpy(), axis=-1).ravel() for state in states]
+    return np.concatenate(norms)
+
+
+def _rows(stage: str, norms: NDArray[np.float64], masks: Masks) -> list[dict[str, object]]:
+    """One row a group that has any."""
+    kept = {group: norms[mask & np.isfinite(norms)] for group, mask in masks.items()}
+    return [
+        {"stage": stage, "group": group, "tokens": len(of_group), "norm_mean": of_group.mean()}
+        for group, of_group in kept.items()
+        if len(of_group)
+    ]

@@ -1,0 +1,182 @@
+"""Each planted fault is found when a sample's norms are recomputed without hooks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from support.cases import model_of
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import (
+    ALL_TYPES,
+    LANGUAGE_MODELS,
+    NEEDS,
+    VISION_ENCODERS,
+    VLM_TYPES,
+    WITHOUT_IMAGES,
+)
+from torch import Tensor, nn
+
+from normprobe import find_parts
+from normprobe.hooks import on_call, on_input
+from normprobe.measurements.interface import measure
+from normprobe.measurements.interface.recomputed import differences
+from normprobe.model import vision_stages
+from normprobe.model.find.parts import Part
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.model.tracing import trace_parts
+from normprobe.model.tracing.find_or_trace import traced_example
+from normprobe.schema import (
+    DECODER_INPUT,
+    PADDING,
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    VISION_ENCODER,
+)
+from normprobe.statistics.agreement import ROWS, TOKENS, in_doubt
+
+OF_IMAGES = {VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT}
+
+
+def measured(model_type: str = "llava", **changed: Any) -> MeasuredModel:
+    model = model_of(model_type)
+    return MeasuredModel(model, replace(find_parts(model), **changed), SPECIAL_IDS)
+
+
+def found_in(model: MeasuredModel) -> dict[str, float | str]:
+    inputs = tiny_inputs(model.model)
+    return differences(model, inputs, trace_parts(model.model, inputs))
+
+
+def doubted(found: dict[str, float | str]) -> set[str]:
+    return set(in_doubt(found, torch.float32))
+
+
+def part(model_type: str, name: str) -> Part:
+    return Part(name, model_of(model_type).get_submodule(name))
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_sound_norms_are_confirmed(model_type: str) -> None:
+    found = found_in(measured(model_type))
+    assert {*OF_IMAGES, DECODER_INPUT, ROWS, TOKENS} == set(found)
+    assert max(value for value in found.values() if not isinstance(value, str)) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"needs {NEEDS.get(name)}"))
+        for name in ALL_TYPES
+        if name not in (*VLM_TYPES, *WITHOUT_IMAGES)
+        for missing in [name in NEEDS and find_spec(NEEDS[name]) is None]
+    ],
+)
+def test_sound_norms_of_every_type_are_confirmed(model_type: str) -> None:
+    found = found_in(measured(model_type))
+    assert not doubted(found)
+    assert not isinstance(found[DECODER_INPUT], str)
+    unconfirmed = {name for name, value in found.items() if isinstance(value, str)} - {TOKENS}
+    assert unconfirmed == (OF_IMAGES if model_type == "mllama" else set())
+
+
+@pytest.mark.parametrize("model_type", VISION_ENCODERS + LANGUAGE_MODELS)
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_the_side_that_exists_is_confirmed(model_type: str, batch_size: int) -> None:
+    model = measured(model_type)
+    inputs = tiny_inputs(model.model, batch_size)
+    found = differences(model, inputs, traced_example(model.model, model.parts, inputs))
+    stages = {VISION_ENCODER} if model_type in VISION_ENCODERS else {DECODER_INPUT, TOKENS}
+    assert set(found) == {*stages, ROWS}
+    assert not doubted(found)
+
+
+def test_what_is_not_recomputed_says_why() -> None:
+    found = found_in(measured("mllama"))
+    assert {found[stage] for stage in OF_IMAGES} == {
+        "rows that no pixel changes may have gone into it"
+    }
+    assert str(found[TOKENS]).startswith("text attends to the image")
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = measured()
+    found_in(model)
+    assert not any("forward" in vars(module) for module in model.model.modules())
+
+
+# --- planted faults -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("linear_1", PROJECTOR_OUTPUT), ("linear_2", PROJECTOR_INPUT)]
+)
+def test_another_module_for_the_projector(name: str, wrong: str) -> None:
+    other = part("llava", f"model.multi_modal_projector.{name}")
+    assert wrong in doubted(found_in(measured(projector=other)))
+
+
+def test_another_module_for_the_vision_encoder() -> None:
+    other = part("llava", "model.vision_tower.encoder.layers.0")
+    assert VISION_ENCODER in doubted(found_in(measured(vision_encoder=other)))
+
+
+def test_a_hook_on_the_wrong_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    projector = model_of("llava").model.multi_modal_projector
+
+    def elsewhere(module: nn.Module, see: Callable[..., None]) -> Any:
+        return on_call(module.act if module is projector else module, see)
+
+    monkeypatch.setattr(vision_stages, "on_call", elsewhere)
+    assert {PROJECTOR_INPUT, PROJECTOR_OUTPUT} <= doubted(found_in(measured()))
+
+
+def test_a_norm_counted_in_at_the_decoder_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = model_of("llava").model.language_model.norm
+
+    def normed(layer: nn.Module, see: Callable[[Tensor], None]) -> Any:
+        return on_input(layer, lambda state: see(norm(state)))
+
+    monkeypatch.setattr(measure, "on_input", normed)
+    assert DECODER_INPUT in doubted(found_in(measured()))
+
+
+def test_a_wrong_image_token_id() -> None:
+    ids = tiny_inputs(model_of("llava"))["input_ids"]
+    known = torch.tensor(find_parts(model_of("llava")).image_token_ids)
+    other = int(ids[~torch.isin(ids, known)][-1])
+    assert {TOKENS, DECODER_INPUT, ROWS} <= doubted(found_in(measured(image_token_ids=(other,))))
+
+
+def test_a_shifted_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups_at = MeasuredBatch.groups_at
+
+    def shifted(batch: MeasuredBatch, state: Tensor) -> Tensor:
+        groups = groups_at(batch, state)
+        return torch.where(groups == PADDING, PADDING, groups.roll(1, dims=-1))
+
+    monkeypatch.setattr(MeasuredBatch, "groups_at", shifted)
+    assert {TOKENS, DECODER_INPUT} <= doubted(found_in(measured()))
+
+
+@pytest.mark.parametrize("model_type", ["llava", "internvl"])
+def test_a_class_row_counted_as_a_patch(model_type: str) -> None:
+    assert {VISION_ENCODER, ROWS} <= doubted(found_in(measured(model_type, class_rows=0)))
+
+
+def test_a_patch_counted_as_a_class_row() -> None:
+    assert {VISION_ENCODER, ROWS} <= doubted(found_in(measured("gemma3", class_rows=1)))
+
+
+def test_padded_patches_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_masks(module: nn.Module, see: Callable[..., None]) -> Any:
+        return on_call(module, lambda entered, left, _: see(entered, left, {}))
+
+    monkeypatch.setattr(vision_stages, "on_call", without_masks)
+    model = measured("siglip2_vision_model")
+    inputs = tiny_inputs(model.model, 4)
+    found = differences(model, inputs, traced_example(model.model, model.parts, inputs))
+    assert doubted(found) == {VISION_ENCODER, ROWS}
