@@ -214,6 +214,7 @@ class Probe:
         align: str | float | None = None,
         map_pictures: int | None = None,
         verify: bool = False,
+        branches: bool = False,
         output: Output = None,
         overwrite: bool = False,
         resume: bool = False,
@@ -237,6 +238,7 @@ class Probe:
                 first ones; None: no map.
             verify: compare the parts with a trace of the running model, buffers with a fresh build,
                 and the numbers of one sample with recomputed ones.
+            branches: of ``layers``, also what attention and MLP write, each by itself.
             output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
             overwrite: replace a run folder that exists.
             resume: go on with an unfinished run in ``output``; of ``auto``, the last one.
@@ -245,7 +247,8 @@ class Probe:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
             SystemExit: in all but the main process of several, whose work is done.
         """
-        measured_by = _over_samples(name)
+        watching = [watcher for watcher, asked in {"branches": branches}.items() if asked]
+        measured_by = _over_samples(name).looking_at(watching)
         self._require_kind(measured_by)
         options = {
             **self._options,
@@ -254,6 +257,7 @@ class Probe:
             "align": align,
             "map_pictures": map_pictures,
             "verify": verify,
+            **dict.fromkeys(watching, True),
         }
         begin: dict[str, Any] = {"output": output, "overwrite": overwrite, "resume": resume}
         data = measured_by.data if data is None else data

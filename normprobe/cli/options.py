@@ -72,6 +72,7 @@ def _flag(name: str) -> str:
 
 _PARTS = "Parts, where they are not found"
 _NORM = "Norm alignment"
+_WATCHING = "What else to measure"
 
 Model = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
@@ -146,6 +147,14 @@ Map = Annotated[
 ]
 MapPictures = Annotated[
     int, typer.Option(min=1, help="How many pictures --map draws.", metavar="N"), Needs("map")
+]
+Branches = Annotated[
+    bool,
+    typer.Option(
+        "--branches",
+        help="What attention and MLP write, each by itself.",
+        rich_help_panel=_WATCHING,
+    ),
 ]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
@@ -298,6 +307,13 @@ class NormMaps:
     def pictures(self) -> int | None:
         """How many pictures; None: no map."""
         return self.map_pictures if self.map else None
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What else to look at: options of the names of a measurement's ``watchers``."""
+
+    branches: Branches = False
 
 
 @dataclass(frozen=True)

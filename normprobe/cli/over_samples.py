@@ -18,8 +18,10 @@ from normprobe.cli.options import (
     Sampling,
     Starting,
     Strict,
+    Watching,
     Without,
     grouped,
+    only,
 )
 from normprobe.measurements import Measurement
 
@@ -42,6 +44,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         parts: NamedParts,
         alignment: NormAlignment,
         maps: Annotated[NormMaps, Without(*maps_without)],
+        watching: Annotated[Watching, only(Watching, *offered.watchers)],
         folder: RunFolderOptions,
         strict: Strict = False,
         display: Display,
@@ -63,6 +66,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
                 align=alignment.target,
                 map_pictures=maps.pictures,
                 verify=parts.verify,
+                **vars(watching),
                 output=folder.output or AUTO,
                 overwrite=folder.overwrite,
                 resume=folder.resume,

@@ -15,19 +15,23 @@ A folder holds everything about its question:
 ``page``       ``section(run)``: its part of the page (without it: the tables as they are)
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
 ``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
+watchers       modules that look further, each where an option of its name asks for it:
+               ``watcher(model)`` goes to ``observe`` as one of its third argument
 ``figures/``   a module a figure
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
 module and the ``__init__`` of each folder load no torch and no pandas.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +77,8 @@ class Measurement:
         shown: tables that its section of the page shows; others are added as they are.
         page_repeats_figures: its section of the page shows all that its figures show.
         published: quantity of the paper -> the row of the main table that measures it.
+        watchers: modules that look further; each has an option of its name, and costs something.
+        watching: those of them that were asked for.
     """
 
     name: str
@@ -94,6 +100,8 @@ class Measurement:
     shown: tuple[str, ...] = ()
     page_repeats_figures: bool = False
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    watchers: tuple[str, ...] = ()
+    watching: tuple[str, ...] = ()
 
     @property
     def main_table(self) -> str:
@@ -130,9 +138,26 @@ class Measurement:
         of_maps = [import_module(name) for name in _FIGURES_OF_MAPS if self.maps]
         return [self.module(f"figures.{name}") for name in self.figures] + of_maps
 
+    def looking_at(self, names: Iterable[str]) -> "Measurement":
+        """The same measurement, with some of its ``watchers``.
+
+        Raises:
+            NormprobeError: it has no watcher of a name.
+        """
+        watching = tuple(names)
+        if unknown := [name for name in watching if name not in self.watchers]:
+            raise NormprobeError(
+                f"{self.name} does not measure {unknown[0]}: expected one of "
+                f"{', '.join(self.watchers) or 'none'}",
+                f"leave {unknown[0]} out",
+            )
+        return replace(self, watching=watching)
+
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""
-        return self.module("measure").observe(model, inputs)
+        observe = self.module("measure").observe
+        watchers = [self.module(name).watcher(model) for name in self.watching]
+        return observe(model, inputs, watchers) if watchers else observe(model, inputs)
 
     def observer(
         self, model: Any, builder: "InputBuilder"

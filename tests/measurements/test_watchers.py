@@ -1,0 +1,59 @@
+"""Watchers: what a measurement looks at besides, where it is asked to."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+from support.tiny_inputs import tiny_inputs
+from support.tiny_models import tiny_model
+from torch import Tensor, nn
+
+from normprobe import NormprobeError, Probe, find_parts
+from normprobe.measurements import Measurement, measurement
+from normprobe.model.measured_model import MeasuredModel
+
+
+class Sums:
+    """The sum of each state."""
+
+    metrics = ("sum",)
+
+    def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
+        return h.float().sum(-1).unsqueeze(0)
+
+
+@pytest.fixture
+def layers(monkeypatch: pytest.MonkeyPatch) -> Measurement:
+    """The layers, with a watcher ``sums`` that nobody has asked for."""
+    module = ModuleType("normprobe.measurements.layers.sums")
+    module.watcher = lambda model: Sums()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return replace(measurement("layers"), watchers=("sums",))
+
+
+@pytest.mark.parametrize("asked", [(), ("sums",)])
+def test_a_watcher_that_was_asked_for_adds_columns(
+    layers: Measurement, asked: tuple[str, ...]
+) -> None:
+    model = tiny_model("llava")
+    measured, inputs = MeasuredModel(model, find_parts(model), []), tiny_inputs(model)
+    rows = layers.looking_at(asked).sample_rows(measured, inputs)
+    assert ("sum_mean" in rows) == bool(asked)
+    plain = layers.sample_rows(measured, inputs)
+    assert plain.equals(rows[plain.columns])
+
+
+def test_other_watchers_are_refused(layers: Measurement) -> None:
+    with pytest.raises(NormprobeError, match="layers does not measure heads: expected one of sums"):
+        layers.looking_at(["sums", "heads"])
+
+
+def test_a_measurement_without_them_says_so() -> None:
+    with pytest.raises(NormprobeError, match="interface does not measure branches"):
+        Probe(tiny_model("llava")).interface({}, branches=True)
