@@ -49,6 +49,7 @@ from normprobe.runs.norm_maps import norm_maps
 from normprobe.runs.preparing import (
     aligned_for,
     alignment_examples,
+    first_inputs,
     long_prompt,
     note_buffers,
     note_recomputed,
@@ -284,6 +285,9 @@ class Probe:
                 if align is not None:
                     examples = alignment_examples(builder, model, align, samples)
                     until_measured.enter_context(aligned_for(run, model, align, examples))
+                if watching:
+                    first = first_inputs(builder, model, samples)
+                    _warn_of(run, measured_by.remarks(model, first))
             started = time.perf_counter()
             self._note(run, model)
             rows = collect(run, model, samples, builder, measured_by, batch_size, workers)
@@ -313,6 +317,7 @@ class Probe:
                 until_measured.enter_context(aligned_model)
             started = time.perf_counter()
             self._note(run, model)
+            _warn_of(run, measured_by.remarks(model, on_device))
             if too_long := long_prompt(model, on_device):
                 warn(run, too_long)
             rows = measured_by.sample_rows(model, on_device, None).assign(image_hash=None)
@@ -588,6 +593,11 @@ def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) 
             f"--map lays norms over pictures; {data}: no pictures",
             "leave --map out, or pass --data with images, such as --data sample",
         )
+
+
+def _warn_of(run: RunStore, remarks: Iterable[str]) -> None:
+    for remark in remarks:
+        warn(run, remark)
 
 
 def _is_here(model: str) -> bool:

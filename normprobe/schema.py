@@ -77,6 +77,10 @@ ATTENTION_INPUT = "attention_input_norm"
 #: Metrics of a token that are kept without quantiles.
 OTHER_TOKEN_METRICS = (INJECTION, ATTENTION_INPUT)
 
+#: Branches of a decoder layer, and what is measured of each: what it adds to a state.
+BRANCHES = ("attention", "cross_attention", "mlp")
+BRANCH_METRICS = ("update_norm", "relative_update", "angle")
+
 #: One value a sample, layer and group; the second of visual and of text tokens alone.
 SAMPLE_METRICS = ("pooled_cosine", "within_modal_cosine")
 

@@ -16,7 +16,8 @@ A folder holds everything about its question:
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
 ``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
 watchers       modules that look further, each where an option of its name asks for it:
-               ``watcher(model)`` goes to ``observe`` as one of its third argument
+               ``watcher(model)`` goes to ``observe`` as one of its third argument, and
+               ``remark(model, inputs)``, if it has one, says before a run what will be missing
 ``figures/``   a module a figure
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
@@ -168,6 +169,16 @@ class Measurement:
         made: Callable[[Mapping[str, Any], Sequence[Sample]], Any]
         made = self.module("measure").observer(model, builder)
         return made
+
+    def remarks(self, model: Any, inputs: Mapping[str, Any]) -> list[str]:
+        """Before a run: what those who look further will not see of a model, by one batch.
+
+        Raises:
+            NormprobeError: one of them would see nothing.
+        """
+        modules = [self.module(name) for name in self.watching]
+        found = [m.remark(model, inputs) for m in modules if hasattr(m, "remark")]
+        return [remark for remark in found if remark]
 
     def rows(self, seen: Any, sample_ids: Sequence[str] | None) -> "pd.DataFrame":
         """Of a measurement over samples: the sample rows of one forward, a DataFrame."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from normprobe.data.data_set import DataSet
+from normprobe.errors import NormprobeError
 from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
@@ -64,6 +65,19 @@ def alignment_examples(
         few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
         found = [inputs for _, inputs in few]
     return [inputs_for(model.model, inputs) for inputs in found]
+
+
+def first_inputs(
+    builder: InputBuilder, model: MeasuredModel, samples: DataSet
+) -> Mapping[str, Any]:
+    """Inputs of the first sample that the processor takes, on the model's device.
+
+    Raises:
+        NormprobeError: it takes none.
+    """
+    for _, inputs in batches(samples, builder, 1, bad=samples.bad):
+        return inputs_for(model.model, inputs)
+    raise NormprobeError("the processor takes no sample of the data", "pass other --data")
 
 
 def note_verified(run: RunStore, parts: Parts, traced: TracedParts) -> None:

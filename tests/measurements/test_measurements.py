@@ -85,7 +85,7 @@ def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -
     if offered.reads_samples:
         assert parameters(offered.module("measure").observer) == ["model", "builder"]
     else:
-        watched = ["watchers"] if name == "layers" else []
+        watched = ["watchers"] if offered.watchers else []
         assert parameters(offered.module("measure").observe) == ["model", "inputs", *watched]
     assert parameters(offered.module("measure").rows) == ["seen", "sample_ids"]
     assert parameters(offered.tables) == ["rows", "model"]

@@ -22,8 +22,9 @@ MEASUREMENT = Measurement(
     tables_from_rows=True,
     text_of_language_models=True,
     maps=True,
-    figures=("layers", "turning", "explained", "directions", "theory"),
-    shown=("layers", "theory", "assumptions", "explained", "map"),
+    figures=("layers", "turning", "explained", "directions", "branches", "theory"),
+    shown=("layers", "theory", "assumptions", "explained", "branches", "map"),
     page_repeats_figures=True,
+    watchers=("branches",),
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

@@ -7,7 +7,13 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
+from normprobe.measurements.layers.branches_words import BRANCH_WORDS
 from normprobe.measurements.layers.explained import ONE_LAYER
+from normprobe.measurements.layers.figures.branches import (
+    BRANCH_LINES,
+    BRANCH_PANELS,
+    branch_lines,
+)
 from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS
 from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.theory_panels import CROSSED, PANELS, Panel
@@ -70,6 +76,25 @@ def explained_charts(explained: pd.DataFrame) -> list[Chart]:
         chart("parts of log(text angle / visual angle)", parts, zero=True),
         chart("angular velocity (radians per layer)", angles, zero=True),
     ]
+
+
+def branch_charts(branches: pd.DataFrame) -> list[Chart]:
+    """Charts of ``branches.csv``, as ``layer_charts`` gives them: a series a branch and group."""
+    charts = []
+    for metric, label in BRANCH_PANELS.items():
+        mean = f"{metric}_mean"
+        series = [
+            series_of(
+                f"{BRANCH_WORDS[branch]}, {group}",
+                GROUP_LOOKS[group]._replace(linestyle=BRANCH_LINES[branch]),
+                rows,
+                mean,
+                [f"{mean}_ci_low", f"{mean}_ci_high"],
+            )
+            for branch, group, rows in branch_lines(branches)
+        ]
+        charts.append(chart(label, series, zero=True))
+    return charts
 
 
 def theory_charts(theory: pd.DataFrame) -> list[Chart]:

@@ -1,6 +1,12 @@
 """The section of the page that shows a run of ``layers``."""
 
-from normprobe.measurements.layers.charts import explained_charts, layer_charts, theory_charts
+from normprobe.measurements.layers.branches_words import branches_verdict
+from normprobe.measurements.layers.charts import (
+    branch_charts,
+    explained_charts,
+    layer_charts,
+    theory_charts,
+)
 from normprobe.measurements.layers.explained_words import explained_verdict
 from normprobe.measurements.layers.heat_map import heat_map
 from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
@@ -41,6 +47,17 @@ def section(run: RunStore) -> list[Markup]:
             sentence(explained_verdict(explained)),
             curves(explained_charts(explained)),
             note("Parts by Eq. 13 add up to the logarithm. Bands: 95 % intervals over images."),
+        ]
+    branches = run.rows_of("branches")
+    if branches is not None:
+        blocks += [
+            heading("Attention and MLP, each by itself"),
+            sentence(branches_verdict(branches)),
+            curves(branch_charts(branches)),
+            note(
+                "a is what a branch adds to the state x, and the angle lies between x and x + a. "
+                "Bands: 95 % intervals over images."
+            ),
         ]
     charts = [] if theory is None else theory_charts(theory)
     if charts:

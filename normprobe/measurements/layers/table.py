@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.branches_table import branches_table
 from normprobe.measurements.layers.explained import explained_table
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.theory import theory_table
@@ -34,16 +35,17 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
 
     Returns:
         ``layers`` with its intervals, ``theory``, ``assumptions`` and ``explained``, named as their
-        CSV files; ``images`` too, if a sample has several.
+        CSV files; ``images`` too, if a sample has several; ``branches``, if they were asked for.
     """
     del model
-    theory, images = theory_table(rows), images_table(rows)
+    theory = theory_table(rows)
+    asked = {"images": images_table(rows), "branches": branches_table(rows)}
     return {
         "layers": layer_intervals(layers_table(rows), rows),
         "theory": theory,
         "assumptions": assumptions_table(theory),
         "explained": explained_table(rows),
-        **({} if images.empty else {"images": images}),
+        **{name: table for name, table in asked.items() if not table.empty},
     }
 
 

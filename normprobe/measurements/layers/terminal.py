@@ -4,6 +4,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
+from normprobe.measurements.layers.branches_terminal import print_branches
 from normprobe.measurements.layers.theory_terminal import print_assumptions
 from normprobe.measurements.layers.theory_words import theory_verdict
 from normprobe.measurements.layers.words import run_verdict
@@ -27,6 +28,8 @@ def show(run: RunStore, console: Console) -> None:
     print_sentence(run_verdict(run), console)
     if run.has_table("images"):
         print_notes(console, "images.csv: each image of the samples that have several.")
+    if run.has_table("branches"):
+        print_branches(run.table("branches"), console)
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(run.table("theory"), assumptions), console)

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from normprobe.measurements.layers.branches_words import branches_verdict
 from normprobe.measurements.layers.explained_words import explained_verdict
 from normprobe.measurements.layers.ratios import ratios_to_text, visual_states_are_attended
 from normprobe.measurements.layers.theory_words import theory_verdict
@@ -15,9 +16,10 @@ _TEXT = "text tokens"
 
 
 def verdict(run: RunStore) -> str:
-    """What the layers say, and what the theory says of them."""
+    """What the layers say, and their branches, and what the theory says of them."""
+    branches = branches_verdict(run.table("branches")) if run.has_table("branches") else ""
     theory = theory_verdict(run.table("theory"), run.table("assumptions"))
-    return " ".join(filter(None, [run_verdict(run), theory]))
+    return " ".join(filter(None, [run_verdict(run), branches, theory]))
 
 
 def run_verdict(run: RunStore) -> str:

@@ -1,0 +1,72 @@
+"""Sample rows to branches.csv: what attention and the MLP of each layer write, each by itself."""
+
+import numpy as np
+import pandas as pd
+
+from normprobe.schema import (
+    BRANCH_METRICS,
+    BRANCHES,
+    IMAGE,
+    NON_VISUAL,
+    PAIR,
+    TEXT,
+    TOKEN_GROUPS,
+)
+from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.sample_statistics import merge
+
+_BY = ["layer", "branch", "group"]
+#: Of which metrics the table holds a group's mean over that of text tokens.
+RATIO_METRICS = ("update_norm", "angle")
+
+
+def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each branch of each layer adds.
+
+    Args:
+        rows: sample rows with a column ``image_hash``.
+
+    Returns:
+        One row a layer, branch and token group; no rows where branches were not asked for, nor of a
+        layer that does not split or has no such branch. Columns of ``update_norm``,
+        ``relative_update`` and ``angle`` (radians) are those of layers.csv.
+        ``<metric>_ratio_to_text`` is the group's mean over that of text tokens. Means and ratios
+        have 95 % intervals by a bootstrap over images.
+    """
+    held = _by_branch(rows[~rows["group"].isin([PAIR, IMAGE])])
+    if held.empty:
+        return pd.DataFrame()
+    table = merge(held, _BY, BRANCH_METRICS).drop(columns="nonfinite")
+    order = {name: place for place, name in enumerate((*BRANCHES, *TOKEN_GROUPS, NON_VISUAL))}
+    table = table.sort_values(_BY, key=lambda c: c if c.name == "layer" else c.map(order))
+    table = table.reset_index(drop=True)
+    resampled = Resampled(table, held, _BY)
+    draws = {}
+    for metric in BRANCH_METRICS:
+        draws[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
+        draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
+    cells = pd.MultiIndex.from_frame(table[_BY])
+    beside = cells.get_indexer(pd.MultiIndex.from_frame(table[_BY].assign(group=TEXT)))
+    for metric in RATIO_METRICS:
+        column, means = f"{metric}_ratio_to_text", table[f"{metric}_mean"].to_numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):  # a branch that adds nothing
+            table[column] = np.where(beside >= 0, means / means[beside], np.nan)
+            drawn = draws[f"{metric}_mean"]
+            draws[column] = np.where(beside >= 0, drawn / drawn[:, beside], np.nan)
+    return with_intervals(table, draws, resampled.units)
+
+
+def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each branch below each other, its columns named by the metric alone."""
+    common = ["sample_id", "image_hash", "layer", "group", "tokens", "nonfinite"]
+    parts = []
+    for branch in BRANCHES:
+        names = {
+            f"{branch}_{metric}_{part}": f"{metric}_{part}"
+            for metric in BRANCH_METRICS
+            for part in ("mean", "m2")
+        }
+        if names.keys() <= set(rows.columns):
+            held = rows.dropna(subset=list(names))
+            parts.append(held[[*common, *names]].rename(columns=names).assign(branch=branch))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

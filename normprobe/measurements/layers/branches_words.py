@@ -1,0 +1,40 @@
+"""What branches.csv says, in sentences."""
+
+import pandas as pd
+
+from normprobe.report.layer_words import layers_in_words
+from normprobe.report.ratio_words import FAST, Ratio, Words
+from normprobe.schema import BRANCHES, VISUAL
+
+BRANCH_WORDS = dict(zip(BRANCHES, ("attention", "cross-attention", "MLP"), strict=True))
+_LARGE = Words("larger", "smaller", "about as large")
+
+
+def branches_verdict(branches: pd.DataFrame) -> str:
+    """What each branch adds to visual tokens, and how fast it turns them, against text tokens.
+
+    Args:
+        branches: ``branches.csv``.
+
+    Returns:
+        E.g. "Against text tokens, what the attention adds to visual tokens is 1.40 x [1.31, 1.52]
+        smaller in layers 1-6, and it turns them 2.0 to 9.1 x [1.90, 10] more slowly in layers 1-6."
+        A sentence each branch; empty where there are no visual or no text tokens.
+    """
+    sentences: list[str] = []
+    for branch, name in BRANCH_WORDS.items():
+        rows = branches[(branches["branch"] == branch) & (branches["group"] == VISUAL)]
+        size = layers_in_words(_ratios(rows, "update_norm"), _LARGE)
+        turn = layers_in_words(_ratios(rows, "angle"), FAST)
+        if size and turn:
+            sentences.append(
+                f"{'What' if sentences else 'Against text tokens, what'} the {name} adds to "
+                f"visual tokens is {size}, and it turns them {turn}."
+            )
+    return " ".join(sentences)
+
+
+def _ratios(rows: pd.DataFrame, metric: str) -> dict[int, Ratio]:
+    column = f"{metric}_ratio_to_text"
+    numbers = rows.set_index("layer")[[column, f"{column}_ci_low", f"{column}_ci_high"]]
+    return {int(layer): Ratio(*row) for layer, *row in numbers.astype(float).itertuples()}
