@@ -24,7 +24,7 @@ OPTIONS = {
     "layers": f"""
         --data --batch-size -b --workers --limit -n --seed --skip-bad --system --revision {WHERE}
         --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN} {NAMED}
-        --verify {ALIGN}
+        --verify {ALIGN} --branches
     """,
     "grounding": f"""
         --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}

@@ -72,7 +72,7 @@ def branch_lines(branches: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     parts = [
         (branch, group, branches[(branches["branch"] == branch) & (branches["group"] == group)])
         for branch in BRANCHES
-        for group in (TEXT, VISUAL)
+        for group in (VISUAL, TEXT)
     ]
     return [part for part in parts if len(part[2])]
 

@@ -1,0 +1,340 @@
+"""``--branches`` against float64 NumPy over what the modules of the layers return."""
+
+import copy
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.agreement import assert_agrees
+from support.capture import Array, replaced_forward, to_numpy
+from support.cases import model_of
+from support.commands import invoke
+from support.hooks import hooks_of
+from support.reference import angle, members, norm
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import ALL_TYPES, NEEDS, TINY, VLM_TYPES
+from transformers import PreTrainedModel
+
+from normprobe import NormprobeError, Probe, find_parts
+from normprobe.measurements import measurement
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.schema import BRANCHES, PAIR, TOKEN_GROUPS
+
+BATCHES = [(1, "right"), (4, "right"), (4, "left")]
+ATTENTION, CROSS_ATTENTION, MLP = BRANCHES
+
+
+def marked(model_type: str) -> Any:
+    """Types beyond the ones that every test runs on are slow."""
+    needed = NEEDS.get(model_type, "torch")
+    marks = [pytest.mark.skipif(find_spec(needed) is None, reason=f"needs {needed}")]
+    return pytest.param(model_type, marks=[*marks, *[pytest.mark.slow] * (model_type not in TINY)])
+
+
+# --- the numbers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Which modules of a layer return what its branches add, and what that is multiplied by."""
+
+    attention: tuple[str, ...] = ("self_attn",)
+    mlp: tuple[str, ...] = ("mlp",)
+    parallel: bool = False
+    multiplier: float = 1.0
+    settings: dict[str, Any] = field(default_factory=dict)  # of every layer
+
+
+CLOSED = ("post_attention_layernorm",), ("post_feedforward_layernorm",)
+TERMS = {
+    "llava": Terms(),
+    "llava_onevision": Terms(),
+    "qwen2_5_vl": Terms(),
+    "aria": Terms(),  # routed and shared experts
+    "kosmos-2": Terms(mlp=("ffn",)),
+    "blip-2": Terms(mlp=("fc2",)),
+    "lfm2_vl": Terms(attention=("conv", "self_attn"), mlp=("feed_forward",)),
+    "qwen3_5": Terms(attention=("linear_attn", "self_attn")),
+    "udop": Terms(("layer.0.SelfAttention",), ("layer.1.DenseReluDense",)),
+    "granite4_vision": Terms(multiplier=0.22),
+    "aya_vision": Terms(parallel=True),
+    "llava_gptj": Terms(("attn",), parallel=True),
+    "gemma3": Terms(*CLOSED),
+    "glm4v": Terms(("post_self_attn_layernorm",), ("post_mlp_layernorm",)),
+    "exaone4_5": Terms(*CLOSED),
+    # Its per-layer embeddings belong to the MLP; at its end it scales its residual.
+    "gemma4": Terms(
+        CLOSED[0],
+        ("post_feedforward_layernorm", "post_per_layer_input_norm"),
+        settings={"layer_scalar": torch.tensor([0.5])},
+    ),
+}
+
+
+def prepared(model: PreTrainedModel, terms: Terms, layers: str) -> PreTrainedModel:
+    model = copy.deepcopy(model)
+    for layer in model.get_submodule(layers):
+        for name, value in terms.settings.items():
+            assert hasattr(layer, name)
+            setattr(layer, name, value.to(model.dtype))
+        if terms.multiplier != 1:
+            assert hasattr(layer, "residual_multiplier")
+            layer.residual_multiplier = terms.multiplier
+    return model
+
+
+@torch.no_grad()
+def added(model: PreTrainedModel, inputs: Any, layers: str, terms: Terms) -> list[dict[str, Any]]:
+    """By layer the state that each branch turns, and what it adds, without hooks."""
+    seen: list[dict[str, list[Array]]] = []
+
+    def see(into: list[Array], entered: Array, output: Any) -> None:
+        into.append(to_numpy(output[0] if isinstance(output, tuple) else output))
+
+    with ExitStack() as stack:
+        for layer in model.get_submodule(layers):
+            found: dict[str, list[Array]] = {"x": [], ATTENTION: [], MLP: []}
+            seen.append(found)
+            stack.enter_context(replaced_forward(layer, lambda x, _, f=found: f["x"].append(x)))
+            modules = dict(layer.named_modules())
+            for branch, names in ((ATTENTION, terms.attention), (MLP, terms.mlp)):
+                for name in names:
+                    if name in modules:
+                        into = partial(see, found[branch])
+                        stack.enter_context(replaced_forward(modules[name], into))
+        model(**inputs)
+    by_layer = []
+    for found in seen:
+        (x,) = found["x"]
+        attention, mlp = (
+            sum(rounded(terms.multiplier * part.reshape(x.shape), model) for part in found[branch])
+            for branch in (ATTENTION, MLP)
+        )
+        between = rounded(x + attention, model)
+        turned = x if terms.parallel else between
+        by_layer.append({ATTENTION: (x, attention), MLP: (turned, mlp)})
+    return by_layer
+
+
+def rounded(states: Array, model: PreTrainedModel) -> Array:
+    """As the model stores them."""
+    return torch.from_numpy(states).to(model.dtype).double().numpy()
+
+
+def expected_rows(by_layer: list[dict[str, Any]], groups: Any) -> dict[Any, dict[str, float]]:
+    rows = {}
+    for number, branches in enumerate(by_layer, start=1):
+        for branch, (x, term) in branches.items():
+            metrics = {
+                "update_norm": norm(term),
+                "relative_update": norm(term) / norm(x),
+                "angle": angle(x, x + term),
+            }
+            for group in members(groups):
+                masks = [members(sample).get(group, sample == "none") for sample in groups]
+                if not np.any(masks):
+                    continue
+                row: dict[str, float] = {"tokens": sum(mask.sum() for mask in masks)}
+                for metric, values in metrics.items():
+                    of_samples = [v[m] for v, m in zip(values, masks, strict=True) if m.any()]
+                    tokens, means = np.concatenate(of_samples), [v.mean() for v in of_samples]
+                    row[f"{metric}_mean"], row[f"{metric}_std"] = tokens.mean(), tokens.std()
+                    row[f"{metric}_sample_mean"] = np.mean(means)
+                    row[f"{metric}_sample_std"] = np.std(means)
+                rows[number, branch, group] = row
+    return rows
+
+
+def branches_of(model: PreTrainedModel, inputs: Any) -> pd.DataFrame:
+    run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs, branches=True)
+    assert not any("branches" in warning for warning in run.record["warnings"])
+    return run.tables["branches"].set_index(["layer", "branch", "group"])
+
+
+def groups_of(model: PreTrainedModel, inputs: Any) -> Any:
+    """The group of each token; the groups have tests of their own."""
+    measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+    codes = measured.batch(inputs).groups_at(measured.decoder_input(inputs))
+    return np.array([*TOKEN_GROUPS, ""])[codes.numpy()]
+
+
+def assert_agrees_with_numpy(model: PreTrainedModel, inputs: Any, model_type: str) -> None:
+    terms, stack = TERMS[model_type], find_parts(model).decoder_layers
+    assert stack is not None
+    model = prepared(model, terms, stack.name)
+    table = branches_of(model, inputs)
+    expected = expected_rows(added(model, inputs, stack.name, terms), groups_of(model, inputs))
+    assert set(table.index) == set(expected)
+    for key, row in expected.items():
+        assert_agrees(table.loc[key], row, where=key)
+
+
+@pytest.mark.parametrize("model_type", [marked(t) for t in TERMS])
+@pytest.mark.parametrize(("batch_size", "padding"), BATCHES)
+def test_every_number(model_type: str, batch_size: int, padding: Any) -> None:
+    model = model_of(model_type)
+    assert_agrees_with_numpy(model, tiny_inputs(model, batch_size, padding), model_type)
+
+
+@pytest.mark.parametrize("model_type", [marked(t) for t in TERMS])
+def test_bfloat16_is_measured_in_float32(model_type: str) -> None:
+    inputs = tiny_inputs(model_of(model_type), 4)
+    model = copy.deepcopy(model_of(model_type)).to(torch.bfloat16)
+    in_dtype = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    assert_agrees_with_numpy(model, in_dtype, model_type)
+
+
+# --- which types split ----------------------------------------------------------------------------
+
+POST = {"blip", "florence2", "git", "vision-encoder-decoder"}
+MULTI_STREAM = {"gemma3n", "glm5_next", "inkling2", "qwen4_exp"}
+REFUSED = {
+    **dict.fromkeys(POST, "norms stand on the residual itself"),
+    **dict.fromkeys(MULTI_STREAM, "the residual is several streams"),
+    "muse_spark": "its output is not its input plus",  # its gates weigh each dimension
+}
+BOTH = {ATTENTION, MLP}
+#: By layer; all others have attention and an MLP in each.
+SPLITS = {
+    "mllama": [BOTH, {CROSS_ATTENTION, MLP}, BOTH],
+    "nemotron_h_omni": [{ATTENTION}, {MLP}, {ATTENTION}, {MLP}],
+    **dict.fromkeys(("pix2struct", "pp_formulanet"), [{*BRANCHES}] * 3),
+}
+VIDEOS_ONLY = {"instructblipvideo"}
+
+
+@pytest.mark.parametrize("model_type", [marked(t) for t in ALL_TYPES if t not in VIDEOS_ONLY])
+def test_which_types_split(model_type: str) -> None:
+    model = model_of(model_type)
+    measured, inputs = MeasuredModel(model, find_parts(model), SPECIAL_IDS), tiny_inputs(model)
+    layers = measurement("layers").looking_at(["branches"])
+    if model_type in REFUSED:
+        with pytest.raises(NormprobeError, match=rf"layers 1-\d: {REFUSED[model_type]}"):
+            layers.remarks(measured, inputs)
+        return
+    assert layers.remarks(measured, inputs) == []
+    rows = layers.sample_rows(measured, inputs)
+    rows = rows[(rows["layer"] > 0) & (rows["group"] != PAIR)]
+    found = [
+        {name for name in BRANCHES if of_layer[f"{name}_angle_mean"].notna().all()}
+        for _, of_layer in rows.groupby("layer")
+    ]
+    assert found == SPLITS.get(model_type, [BOTH] * len(measured.decoder_layers))
+
+
+# --- manners --------------------------------------------------------------------------------------
+
+
+def test_a_run_of_a_type_that_does_not_split_writes_nothing(tmp_path: Any) -> None:
+    model = model_of("git")
+    with pytest.raises(NormprobeError, match="of GitForCausalLM cannot be told apart") as caught:
+        Probe(model).layers(tiny_inputs(model), branches=True, output=tmp_path / "run")
+    assert caught.value.remedy
+    assert not (tmp_path / "run").exists()
+
+
+def test_layers_that_do_not_split_are_named_once_and_the_others_measured() -> None:
+    model = copy.deepcopy(model_of("llava"))
+    layer, third = model.model.language_model.layers[1], model.model.language_model.layers[2]
+    plain, unseen = layer.forward, third.forward
+
+    def turned(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return plain(*args, **kwargs).flip(-1)
+
+    def past_torch(*args: Any, **kwargs: Any) -> torch.Tensor:
+        left = unseen(*args, **kwargs)
+        left.numpy()[...] += 1
+        return left
+
+    layer.forward, third.forward = turned, past_torch
+    run = Probe(model).layers(tiny_inputs(model, 2), branches=True)
+    assert [text for text in run.record["warnings"] if "branches" in text] == [
+        "no branches of layer 2: its output is not its input plus what its modules return; "
+        "layer 3: what its modules return does not add up to its update"
+    ]
+    assert set(run.tables["branches"]["layer"]) == {1}
+
+
+@pytest.mark.parametrize("model_type", VLM_TYPES)
+def test_all_other_numbers_are_the_same(model_type: str) -> None:
+    model = model_of(model_type)
+    probe, inputs = Probe(model), tiny_inputs(model, 2)
+    hooks = len(hooks_of(model))
+    without, with_branches = probe.layers(inputs), probe.layers(inputs, branches=True)
+    assert "branches" not in without.tables
+    for name, table in without.tables.items():
+        pd.testing.assert_frame_equal(with_branches.tables[name], table)
+    assert len(hooks_of(model)) == hooks
+
+
+def test_parallel_branches_add_up_to_the_update() -> None:
+    """Both turn the same x: the mean update norm of the layer lies below the sum of theirs."""
+    model = model_of("aya_vision")
+    run = Probe(model).layers(tiny_inputs(model, 2), branches=True)
+    table = run.tables["branches"].set_index(["layer", "group", "branch"])["relative_update_mean"]
+    sums = table.groupby(["layer", "group"]).sum()
+    whole = run.table.set_index(["layer", "group"])["relative_update_mean"]
+    assert (whole[sums.index] <= sums * (1 + 1e-5)).all()
+
+
+@cache
+def table_of_images() -> pd.DataFrame:
+    return measurement("layers").module("branches_table").branches_table(made_rows())
+
+
+def made_rows() -> pd.DataFrame:
+    """Two images with three samples, of which the last has no text."""
+    rows = [
+        {"sample_id": sample, "image_hash": image, "layer": 1, "group": group, "tokens": 2}
+        | {"nonfinite": 0, "mlp_update_norm_mean": value, "mlp_update_norm_m2": 0.0}
+        | {"mlp_relative_update_mean": 1.0, "mlp_relative_update_m2": 0.5}
+        | {"mlp_angle_mean": 2 * value, "mlp_angle_m2": 0.0}
+        for sample, image, group, value in (
+            ("a", "first", "visual", 1.0),
+            ("a", "first", "text", 2.0),
+            ("b", "first", "visual", 1.0),
+            ("b", "first", "text", 2.0),
+            ("c", "second", "visual", 4.0),
+        )
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_ratios_and_intervals_are_drawn_by_image() -> None:
+    visual, text = table_of_images().to_dict("records")
+    assert (visual["samples"], visual["tokens"], text["samples"]) == (3, 6, 2)
+    assert visual["update_norm_mean"] == pytest.approx(2.0)
+    assert visual["relative_update_std"] == pytest.approx(0.5)
+    assert visual["update_norm_ratio_to_text"] == pytest.approx(1.0)
+    assert visual["angle_ratio_to_text"] == pytest.approx(1.0)
+    assert text["angle_ratio_to_text"] == 1.0
+    # Questions about one picture are drawn together: one image, the other, or each once.
+    assert visual["update_norm_mean_ci_low"] == pytest.approx(1.0)
+    assert visual["update_norm_mean_ci_high"] == pytest.approx(4.0)
+
+
+def test_rows_without_branches_have_no_table() -> None:
+    rows = made_rows().filter(regex="^(?!mlp)")
+    assert measurement("layers").module("branches_table").branches_table(rows).empty
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_a_run_with_branches_is_another_run(tmp_path: Any) -> None:
+    """The command line writes them, and goes on with a run that has them alone."""
+    words = ("layers", "specimen", "--data", "sample", "-n", "2", "-q", "-o", tmp_path / "run")
+    done = invoke(*words, "--branches")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "run/run.json").read_text())["options"]["branches"]
+    table = pd.read_csv(tmp_path / "run/branches.csv")
+    assert set(table["branch"]) == {ATTENTION, MLP}
+    assert (tmp_path / "run/plots/branches.png").exists()
+    other = invoke(*words, "--resume")
+    assert other.exit_code == 1
+    assert "was measured with another --branches: expected True, received None" in other.stderr
