@@ -122,10 +122,16 @@ def hooked(modules: list[nn.Module], hook: Any) -> Iterator[None]:
 
 def ways(model: Any, inputs: Any, special: list[int]) -> dict[str, Way]:
     measured = MeasuredModel(model, find_parts(model), special)
-    probe = Probe(model, special_token_ids=special)
+    layers, probe = measurement("layers"), Probe(model, special_token_ids=special)
     found: dict[str, Way] = {
         "bare forward": partial(bare, model, inputs),
-        "normprobe": partial(measurement("layers").sample_rows, measured, inputs),
+        "normprobe": partial(layers.sample_rows, measured, inputs),
+        **{
+            f"normprobe `--{name}`": partial(
+                layers.looking_at([name]).sample_rows, measured, inputs
+            )
+            for name in layers.watchers
+        },
         "`Probe.layers(inputs)` again": partial(probe.layers, inputs),
         "`probe_layers`, each time anew": partial(
             probe_layers, model, inputs, special_token_ids=special

@@ -20,6 +20,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "theory": made_tables.theory(),
         "assumptions": assumptions_table(made_tables.theory()),
         "explained": made_tables.explained(),
+        "branches": made_tables.branches(),
     },
     "interface": {
         "interface": made_tables.interface(),
@@ -57,7 +58,7 @@ TABLES["compare_training"] = {
 #: Case -> the names of its figures, in order.
 FIGURES = {
     "interface": ("interface", "visual_table"),
-    "layers": ("layers", "turning", "explained", "directions", "theory"),
+    "layers": ("layers", "turning", "explained", "directions", "branches", "theory"),
     "layers_map": ("layers", "turning", "norm_map", "loudest"),
     "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),

@@ -170,6 +170,28 @@ def explained(depth=6):
     return table
 
 
+def branches(depth=6):
+    """Attention writes alike into both modalities, the MLP less into visual tokens."""
+    norms = {"visual": VISUAL_NORM, "text": TEXT_NORM}
+    added = {("attention", "visual"): 2.5, ("attention", "text"): 2.4}
+    added |= {("mlp", "visual"): 1.0, ("mlp", "text"): 3.0}
+    rows = []
+    for (branch, group), size in added.items():
+        for layer in range(1, depth + 1):
+            relative = size / norms[group][(layer - 1) % len(VISUAL_NORM)]
+            row = {"layer": layer, "branch": branch, "group": group, "tokens": 3584, "samples": 56}
+            means = {"update_norm": size, "relative_update": relative, "angle": np.arctan(relative)}
+            for metric, mean in means.items():
+                row |= {f"{metric}_mean": mean, f"{metric}_std": 0.2 * mean}
+                row |= {f"{metric}_mean_ci_low": 0.9 * mean, f"{metric}_mean_ci_high": 1.1 * mean}
+            for metric, ratio in (("update_norm", size / added[branch, "text"]), ("angle", 0.5)):
+                row[f"{metric}_ratio_to_text"] = ratio if group == "visual" else 1.0
+                row[f"{metric}_ratio_to_text_ci_low"] = 0.9 * ratio
+                row[f"{metric}_ratio_to_text_ci_high"] = 1.1 * ratio
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def interface():
     prompt, table = 0.2911, 0.2203
     rows = [

@@ -29,7 +29,7 @@ def test_a_run_in_memory_has_the_same_figures():
     for name, table in TABLES["layers"].items():
         run.write_table(name, table)
     figures = build(measurement("layers").figure_modules(run), run)
-    assert list(figures) == ["layers", "turning", "explained", "directions", "theory"]
+    assert list(figures) == ["layers", "turning", "explained", "directions", "branches", "theory"]
     assert figures["layers"].get_suptitle() == "layers, 56 samples"
 
 
