@@ -15,19 +15,20 @@ from normprobe.report.terminal import (
     print_sentence,
     print_table,
 )
-from normprobe.report.terminal_tables import GROUP_STYLES, selected_layers
+from normprobe.report.terminal_tables import ALIGNED, GROUP_STYLES, selected_layers
 from normprobe.schema import TEXT, VISUAL
 
 #: Metric and its header; of more than two branches the first alone fits.
 _SHOWN = {"angle": "angle", "relative_update": "rel.update"}
 
 
-def print_branches(branches: pd.DataFrame, console: Console) -> None:
+def print_branches(branches: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
     """Print each branch's angle and relative update: visual beside text, layer by layer.
 
     Args:
         branches: ``branches.csv``.
         console: where to print.
+        aligned: whether the model has an alignment norm.
     """
     present = [name for name in BRANCH_WORDS if (branches["branch"] == name).any()]
     groups = [group for group in (VISUAL, TEXT) if (branches["group"] == group).any()]
@@ -36,7 +37,7 @@ def print_branches(branches: pd.DataFrame, console: Console) -> None:
     means = {metric: cells[f"{metric}_mean"].to_dict() for metric in metrics}
     shown = [(name, metric, group) for name in present for metric in metrics for group in groups]
 
-    table = new_table("Branches")
+    table = new_table("Branches" + ALIGNED * aligned)
     add_column(table, "\n\nlayer")
     for name, metric, group in shown:
         first = group == groups[0]

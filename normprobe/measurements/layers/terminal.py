@@ -24,12 +24,13 @@ from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 def show(run: RunStore, console: Console) -> None:
     """Print the layers, then the assumptions of the theory, each with what it says."""
     layers = run.table("layers")
-    print_layers(layers, console, aligned="alignment" in run.record)
+    aligned = "alignment" in run.record
+    print_layers(layers, console, aligned=aligned)
     print_sentence(run_verdict(run), console)
     if run.has_table("images"):
         print_notes(console, "images.csv: each image of the samples that have several.")
     if run.has_table("branches"):
-        print_branches(run.table("branches"), console)
+        print_branches(run.table("branches"), console, aligned=aligned)
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(run.table("theory"), assumptions), console)
