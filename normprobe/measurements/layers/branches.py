@@ -19,7 +19,7 @@ from normprobe.model.find.layer_branches import LayerBranches
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.layer_words import layer_names
 from normprobe.schema import BRANCH_METRICS, BRANCHES, TOKEN_METRICS
-from normprobe.statistics.token_metrics import token_metrics
+from normprobe.statistics.token_metrics import token_metrics, widened
 
 _METRICS = [TOKEN_METRICS.index(metric) for metric in BRANCH_METRICS]
 
@@ -58,7 +58,7 @@ class BranchWatcher:
 
     def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
         """As a ``Watcher``; NaN where a layer has no such branch."""
-        numbers = torch.full((len(self.metrics), *x.shape[:2]), torch.nan, device=h.device)
+        numbers = h.new_full((len(self.metrics), *h.shape[:2]), torch.nan, dtype=widened(h).dtype)
         if number == 0:
             return numbers
         split = self._layer.take()
@@ -66,7 +66,7 @@ class BranchWatcher:
             self.unsplit[number] = self._none or split.reason
             return numbers
         for branch in split.branches:
-            state, *terms = (t.float().reshape(h.shape) for t in (branch.state, *branch.terms))
+            state, *terms = (widened(t).reshape(h.shape) for t in (branch.state, *branch.terms))
             moved = token_metrics(state, state + sum(terms))
             place = self.metrics.index(f"{branch.name}_{BRANCH_METRICS[0]}")
             numbers[place : place + len(_METRICS)] = moved.metrics[_METRICS]

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from normprobe.hooks import attached, hidden_state_of, on_input
 from normprobe.model.find.layer_norms import Operations, norms_of
 from normprobe.schema import BRANCHES
-from normprobe.statistics.token_metrics import token_norms
+from normprobe.statistics.token_metrics import token_norms, widened
 
 _ATTENTION, _CROSS_ATTENTION, _MLP = BRANCHES
 _SUMS = {ops.aten.add, ops.aten.add_}
@@ -339,13 +339,13 @@ def _turned(added_to: _State, read: _State | None) -> _State:
 def _fits(states: list[_State], h: Tensor) -> Tensor:
     """Whether the same sums, made again from the first state, give what the layer returns."""
     x = states[0].tensor
-    again, size, eps = x.float(), token_norms(x), torch.finfo(h.dtype).eps
+    again, size, eps = widened(x), token_norms(x), torch.finfo(h.dtype).eps
     for state in states[1:]:
         eps = max(eps, torch.finfo(state.tensor.dtype).eps)
         if state.factor is not None:
             again, size = again * state.factor, size * abs(state.factor)
         for term in state.terms:
-            added = term.tensor.float().reshape(x.shape)
+            added = widened(term.tensor).reshape(x.shape)
             again, size = again + added, size + token_norms(added)
     away = token_norms(h.reshape(x.shape) - again.to(h.device))
     return ~(away > eps * size.to(h.device)).any()

@@ -31,11 +31,13 @@ BATCHES = [(1, "right"), (4, "right"), (4, "left")]
 ATTENTION, CROSS_ATTENTION, MLP = BRANCHES
 
 
-def marked(model_type: str) -> Any:
+def marked(model_type: str, *others: Any) -> Any:
     """Types beyond the ones that every test runs on are slow."""
     needed = NEEDS.get(model_type, "torch")
     marks = [pytest.mark.skipif(find_spec(needed) is None, reason=f"needs {needed}")]
-    return pytest.param(model_type, marks=[*marks, *[pytest.mark.slow] * (model_type not in TINY)])
+    if model_type not in TINY:
+        marks.append(pytest.mark.slow)
+    return pytest.param(model_type, *others, marks=marks)
 
 
 # --- the numbers ----------------------------------------------------------------------------------
@@ -183,10 +185,14 @@ def test_every_number(model_type: str, batch_size: int, padding: Any) -> None:
     assert_agrees_with_numpy(model, tiny_inputs(model, batch_size, padding), model_type)
 
 
-@pytest.mark.parametrize("model_type", [marked(t) for t in TERMS])
-def test_bfloat16_is_measured_in_float32(model_type: str) -> None:
+OTHER_DTYPES = [marked(model_type, torch.bfloat16) for model_type in TERMS]
+OTHER_DTYPES += [marked(model_type, torch.float64) for model_type in ("llava", "glm4v")]
+
+
+@pytest.mark.parametrize(("model_type", "dtype"), OTHER_DTYPES)
+def test_every_number_in_other_dtypes(model_type: str, dtype: torch.dtype) -> None:
     inputs = tiny_inputs(model_of(model_type), 4)
-    model = copy.deepcopy(model_of(model_type)).to(torch.bfloat16)
+    model = copy.deepcopy(model_of(model_type)).to(dtype)
     in_dtype = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in inputs.items()}
     assert_agrees_with_numpy(model, in_dtype, model_type)
 
