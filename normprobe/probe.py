@@ -216,6 +216,7 @@ class Probe:
         map_pictures: int | None = None,
         verify: bool = False,
         branches: bool = False,
+        massive: bool = False,
         output: Output = None,
         overwrite: bool = False,
         resume: bool = False,
@@ -240,6 +241,8 @@ class Probe:
             verify: compare the parts with a trace of the running model, buffers with a fresh build,
                 and the numbers of one sample with recomputed ones.
             branches: of ``layers``, also what attention and MLP write, each by itself.
+            massive: of ``layers``, also the largest dimensions of the states, massive tokens, and
+                norm, cosine and angle without them.
             output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
             overwrite: replace a run folder that exists.
             resume: go on with an unfinished run in ``output``; of ``auto``, the last one.
@@ -248,7 +251,8 @@ class Probe:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
             SystemExit: in all but the main process of several, whose work is done.
         """
-        watching = [watcher for watcher, asked in {"branches": branches}.items() if asked]
+        asked = {"branches": branches, "massive": massive}
+        watching = [watcher for watcher in asked if asked[watcher]]
         measured_by = _over_samples(name).looking_at(watching)
         self._require_kind(measured_by)
         options = {

@@ -156,6 +156,14 @@ Branches = Annotated[
         rich_help_panel=_WATCHING,
     ),
 ]
+Massive = Annotated[
+    bool,
+    typer.Option(
+        "--massive",
+        help="Massive activations: which dimensions and tokens, and all without them.",
+        rich_help_panel=_WATCHING,
+    ),
+]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
 ]
@@ -314,6 +322,7 @@ class Watching:
     """What else to look at: options of the names of a measurement's ``watchers``."""
 
     branches: Branches = False
+    massive: Massive = False
 
 
 @dataclass(frozen=True)

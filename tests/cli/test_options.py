@@ -24,7 +24,7 @@ OPTIONS = {
     "layers": f"""
         --data --batch-size -b --workers --limit -n --seed --skip-bad --system --revision {WHERE}
         --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN} {NAMED}
-        --verify {ALIGN} --branches
+        --verify {ALIGN} --branches --massive
     """,
     "grounding": f"""
         --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}

@@ -10,7 +10,7 @@ from PIL import Image
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.runs.run_folder import RunFolder
-from support import made_tables
+from support import made_massive, made_tables
 
 #: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name,
 #: ``*_map`` is a run with maps.
@@ -21,6 +21,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "assumptions": assumptions_table(made_tables.theory()),
         "explained": made_tables.explained(),
         "branches": made_tables.branches(),
+        **made_massive.tables(massive=True),
     },
     "interface": {
         "interface": made_tables.interface(),
@@ -58,7 +59,7 @@ TABLES["compare_training"] = {
 #: Case -> the names of its figures, in order.
 FIGURES = {
     "interface": ("interface", "visual_table"),
-    "layers": ("layers", "turning", "explained", "directions", "branches", "theory"),
+    "layers": ("layers", "turning", "explained", "directions", "branches", "massive", "theory"),
     "layers_map": ("layers", "turning", "norm_map", "loudest"),
     "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),

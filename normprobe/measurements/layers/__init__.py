@@ -22,9 +22,9 @@ MEASUREMENT = Measurement(
     tables_from_rows=True,
     text_of_language_models=True,
     maps=True,
-    figures=("layers", "turning", "explained", "directions", "branches", "theory"),
-    shown=("layers", "theory", "assumptions", "explained", "branches", "map"),
+    figures=("layers", "turning", "explained", "directions", "branches", "massive", "theory"),
+    shown=("layers", "theory", "assumptions", "explained", "branches", "massive", "map"),
     page_repeats_figures=True,
-    watchers=("branches",),
+    watchers=("branches", "massive"),
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

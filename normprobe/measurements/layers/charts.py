@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
+from normprobe.measurements.layers import massive_panels
 from normprobe.measurements.layers.branches_words import BRANCH_WORDS
 from normprobe.measurements.layers.explained import ONE_LAYER
 from normprobe.measurements.layers.figures.branches import (
@@ -111,6 +112,24 @@ def theory_charts(theory: pd.DataFrame) -> list[Chart]:
             )
             for line in reversed(panel.lines)
             if line.column in theory
+        ]
+        charts.append(chart(panel.title, series, zero=True))
+    return [drawn for drawn in charts if drawn["series"]]
+
+
+def massive_charts(massive: pd.DataFrame) -> list[Chart]:
+    """Charts of ``massive.csv``, as ``layer_charts`` gives them."""
+    charts = []
+    for panel in massive_panels.PANELS:
+        series = [
+            series_of(
+                curve.name,
+                curve.look,
+                massive[massive["group"] == curve.group],
+                curve.column,
+                [f"{curve.column}_ci_low", f"{curve.column}_ci_high"],
+            )
+            for curve in reversed(panel.curves)
         ]
         charts.append(chart(panel.title, series, zero=True))
     return [drawn for drawn in charts if drawn["series"]]

@@ -5,11 +5,11 @@ outlives its layer. When the forward has been asked for, one copy to the CPU fol
 waits for it where the rows are made, and not before.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from normprobe.hooks import attached, observing, on_call, on_input, on_output, r
 from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.table import layers_table
+from normprobe.measurements.layers.watcher import GroupWatcher, Watcher
 from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM, norms_of
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
@@ -71,28 +72,6 @@ _SAMPLE_NUMBERS = [
 ]
 
 
-class Watcher(Protocol):
-    """Looks at each layer beside ``_LayerReader``, where an option asks for it.
-
-    Attributes:
-        metrics: the names of its numbers, each of a token.
-    """
-
-    metrics: tuple[str, ...]
-
-    def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
-        """Its hooks, around the forward."""
-
-    def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
-        """Its numbers of a layer that has ended, ``[metrics, batch, seq]``; NaN where it has none.
-
-        Args:
-            number: of the layer; 0: the decoder input, which is both x and h.
-            x: ``[batch, seq, hidden]``, what entered the layer.
-            h: likewise, what left it.
-        """
-
-
 def probe_layers(
     model: nn.Module,
     inputs: Mapping[str, Any],
@@ -133,7 +112,9 @@ class Seen:
     dtype: str
     layers: list[int]  # from 1 on
     watched: list[str]  # metrics of the watchers
-    # Groups; then of layer 0 and of every other what ``_LayerReader`` keeps of tokens and samples.
+    group_watchers: Sequence[GroupWatcher]
+    # Groups; then of layer 0 and of every other what ``_LayerReader`` keeps of tokens, of samples
+    # and, for each watcher of groups, of groups.
     arrived: Callable[[], list[NDArray[Any]]]
     attended: StageNorms | None  # of the states that text attends to
 
@@ -207,6 +188,7 @@ class _LayerReader:
         tokens: by layer ``[metrics, batch, seq]``, on the device: ``_TOKEN_NUMBERS``, then those
             of each watcher.
         samples: by layer ``[batch, _SAMPLE_NUMBERS]``, on the device.
+        grouped: for each watcher of groups, by layer, its ``see_groups``.
     """
 
     def __init__(self, batch: MeasuredBatch, watchers: Sequence[Watcher]) -> None:
@@ -216,6 +198,8 @@ class _LayerReader:
         self.dtype = torch.float32
         self.tokens: dict[int, Tensor] = {}
         self.samples: dict[int, Tensor] = {}
+        self.group_watchers = [each for each in watchers if isinstance(each, GroupWatcher)]
+        self.grouped: list[dict[int, Tensor]] = [{} for _ in self.group_watchers]
         self._batch = batch
         self._read = batch.model.read_stream
         self._injection: Tensor | None = None
@@ -231,7 +215,7 @@ class _LayerReader:
         self.masks = group_masks(self.groups)
         self._left = state = self._state(tensor, x)
         unknown = state.norms.new_full((len(_TOKEN_NUMBERS) - 1, *state.norms.shape), torch.nan)
-        watched = [watcher.see(0, x, x) for watcher in self.watchers]
+        watched = self._watched(0, x, x, self.masks)
         self.tokens[0] = torch.cat([state.norms.unsqueeze(0), unknown, *watched])
         empty = state.norms.new_full((len(x), 1), torch.nan)
         self.samples[0] = torch.cat(
@@ -286,7 +270,7 @@ class _LayerReader:
         self._left = left = self._state(output, h)
         moved = token_metrics(x, h, before)
         masks, directions_before = self.masks.to(h.device), entered.directions.to(h.device)
-        watched = [watcher.see(number, x, h) for watcher in self.watchers]
+        watched = self._watched(number, x, h, masks)
         self.tokens[number] = torch.cat([moved.metrics, torch.stack([injection, norms]), *watched])
         self.samples[number] = torch.cat(
             [
@@ -302,6 +286,12 @@ class _LayerReader:
     def _state(self, tensor: Tensor, hidden: Tensor) -> _State:
         norms = token_norms(hidden)
         return _State(tensor, norms, directions(hidden, norms, self.masks.to(hidden.device)))
+
+    def _watched(self, number: int, x: Tensor, h: Tensor, masks: Tensor) -> list[Tensor]:
+        """What each watcher says of the tokens; what it says of groups is kept."""
+        for watcher, kept in zip(self.group_watchers, self.grouped, strict=True):
+            kept[number] = watcher.see_groups(number, h, masks)
+        return [watcher.see(number, x, h) for watcher in self.watchers]
 
     def _crossed(self, state: _State, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The cross-modal cosines of a state, each ``[batch, 1]``."""
@@ -321,13 +311,15 @@ class _LayerReader:
 
     def seen(self, attended: StageNorms | None) -> Seen:
         """Everything that was kept. The host does not wait for it."""
-        numbers = [part[layer] for part in (self.tokens, self.samples) for layer in sorted(part)]
+        parts = (self.tokens, self.samples, *self.grouped)
+        numbers = [part[layer] for part in parts for layer in sorted(part)]
         return Seen(
             self._batch,
             self.hidden_size,
             str(self.dtype).removeprefix("torch."),
             sorted(self.tokens)[1:],
             [name for watcher in self.watchers for name in watcher.metrics],
+            self.group_watchers,
             to_host([self.groups, *numbers]),
             attended,
         )
@@ -341,8 +333,10 @@ class _NumbersOnCpu:
     images: NDArray[np.int64] | None  # [batch, seq], of ``MeasuredBatch.images_at``
     layers: list[int]  # from 1 on
     watched: list[str]  # metrics of the watchers
+    group_watchers: Sequence[GroupWatcher]
     tokens: NDArray[np.float32]  # [layers, _TOKEN_NUMBERS and watched, batch, seq]
     samples: NDArray[np.float32]  # [layers, batch, _SAMPLE_NUMBERS]
+    grouped: Sequence[NDArray[np.float32]]  # a watcher: [layers, batch, POOLED_GROUPS, numbers]
 
     def of_sample(self, index: int, name: str, group: str = "") -> list[float]:
         """A number of a sample, one entry a layer, the first of layer 0."""
@@ -355,13 +349,17 @@ def _on_cpu(seen: Seen) -> _NumbersOnCpu:
     groups, *numbers = seen.arrived()
     depth = 1 + len(seen.layers)
     images = seen.batch.images_at(torch.from_numpy(groups))
+    parts = (numbers[first : first + depth] for first in range(0, len(numbers), depth))
+    tokens, samples, *grouped = (np.stack(part) for part in parts)
     return _NumbersOnCpu(
         groups=groups,
         images=None if images is None else images.numpy(),
         layers=seen.layers,
         watched=seen.watched,
-        tokens=np.stack(numbers[:depth]),
-        samples=np.stack(numbers[depth:]),
+        group_watchers=seen.group_watchers,
+        tokens=tokens,
+        samples=samples,
+        grouped=grouped,
     )
 
 
@@ -402,9 +400,24 @@ def _group_blocks(
         if (name, group) in _SAMPLE_NUMBERS:
             column = seen.of_sample(index, name, group)
             blocks[0][name], blocks[1][name] = column[:1], column[1:]
+    for name, watched in _watched_columns(seen, index, group, mask):
+        blocks[0][name], blocks[1][name] = watched[:1], watched[1:]
     if group in MODALITIES:  # the theory speaks of these alone
         blocks[1].update(co_moments(seen.tokens[1:, : len(TOKEN_METRICS), index, mask]))
     return blocks
+
+
+def _watched_columns(
+    seen: _NumbersOnCpu, index: int, group: str, mask: NDArray[np.bool_]
+) -> Iterator[tuple[str, Sequence[Any]]]:
+    """What the watchers say of one group of a sample, one entry a layer from 0 on."""
+    if not seen.group_watchers:
+        return
+    names = (*_TOKEN_NUMBERS, *seen.watched)
+    tokens = dict(zip(names, seen.tokens[:, :, index, mask].swapaxes(0, 1), strict=True))
+    place = POOLED_GROUPS.index(group)
+    for watcher, numbers in zip(seen.group_watchers, seen.grouped, strict=True):
+        yield from watcher.columns(tokens, numbers[:, index, place]).items()
 
 
 def _token_blocks(

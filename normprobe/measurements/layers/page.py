@@ -5,12 +5,14 @@ from normprobe.measurements.layers.charts import (
     branch_charts,
     explained_charts,
     layer_charts,
+    massive_charts,
     theory_charts,
 )
 from normprobe.measurements.layers.explained_words import explained_verdict
 from normprobe.measurements.layers.heat_map import heat_map
+from normprobe.measurements.layers.massive_words import KINDS, MASSIVE
 from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
-from normprobe.measurements.layers.words import run_verdict
+from normprobe.measurements.layers.words import massive_words, run_verdict
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
@@ -40,6 +42,14 @@ def section(run: RunStore) -> list[Markup]:
             "logarithm. angle: radians per layer. update: |h - x| / |x|."
         ),
     ]
+    massive = run.rows_of("massive")
+    if massive is not None:
+        blocks += [
+            heading("Massive activations"),
+            sentence(massive_words(run)),
+            curves(massive_charts(massive)),
+            note(f"{MASSIVE} {KINDS} Bands: 95 % intervals over images."),
+        ]
     explained = run.rows_of("explained")
     if explained is not None:
         blocks += [

@@ -7,6 +7,7 @@ from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.measurements.layers.branches_table import branches_table
 from normprobe.measurements.layers.explained import explained_table
 from normprobe.measurements.layers.intervals import layer_intervals
+from normprobe.measurements.layers.massive_table import massive_tables
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
@@ -35,7 +36,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
 
     Returns:
         ``layers`` with its intervals, ``theory``, ``assumptions`` and ``explained``, named as their
-        CSV files; ``images`` too, if a sample has several; ``branches``, if they were asked for.
+        CSV files; ``images`` too, if a sample has several; those of an option that was asked for.
     """
     del model
     theory = theory_table(rows)
@@ -46,6 +47,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         "assumptions": assumptions_table(theory),
         "explained": explained_table(rows),
         **{name: table for name, table in asked.items() if not table.empty},
+        **massive_tables(rows),
     }
 
 

@@ -5,9 +5,10 @@ from rich.console import Console
 from rich.text import Text
 
 from normprobe.measurements.layers.branches_terminal import print_branches
+from normprobe.measurements.layers.massive_terminal import print_massive
 from normprobe.measurements.layers.theory_terminal import print_assumptions
 from normprobe.measurements.layers.theory_words import theory_verdict
-from normprobe.measurements.layers.words import run_verdict
+from normprobe.measurements.layers.words import massive_words, run_verdict
 from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import (
     add_column,
@@ -31,6 +32,9 @@ def show(run: RunStore, console: Console) -> None:
         print_notes(console, "images.csv: each image of the samples that have several.")
     if run.has_table("branches"):
         print_branches(run.table("branches"), console, aligned=aligned)
+    if run.has_table("massive"):
+        print_massive(run.table("massive"), console)
+        print_sentence(massive_words(run), console)
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(run.table("theory"), assumptions), console)

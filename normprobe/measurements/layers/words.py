@@ -4,6 +4,7 @@ import pandas as pd
 
 from normprobe.measurements.layers.branches_words import branches_verdict
 from normprobe.measurements.layers.explained_words import explained_verdict
+from normprobe.measurements.layers.massive_words import massive_verdict
 from normprobe.measurements.layers.ratios import ratios_to_text, visual_states_are_attended
 from normprobe.measurements.layers.theory_words import theory_verdict
 from normprobe.report.broken_states import broken_states_sentence
@@ -16,10 +17,17 @@ _TEXT = "text tokens"
 
 
 def verdict(run: RunStore) -> str:
-    """What the layers say, and their branches, and what the theory says of them."""
+    """What the layers say, their branches and massive tokens, and what the theory says of them."""
     branches = branches_verdict(run.table("branches")) if run.has_table("branches") else ""
     theory = theory_verdict(run.table("theory"), run.table("assumptions"))
-    return " ".join(filter(None, [run_verdict(run), branches, theory]))
+    return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), theory]))
+
+
+def massive_words(run: RunStore) -> str:
+    """What ``--massive`` found; empty where it was not asked for."""
+    if not run.has_table("massive"):
+        return ""
+    return massive_verdict(run.table("massive"), run.table("dimensions"))
 
 
 def run_verdict(run: RunStore) -> str:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support import made_tables
+from support import made_massive, made_tables
 from support.made_runs import run_folder
 from support.read_page import Reader, charts, page_of_folders
 
 from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.massive_words import massive_verdict
 from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 
@@ -86,3 +87,20 @@ def test_a_text_only_model_and_an_empty_table_have_a_page(tmp_path: Path) -> Non
     empty = run_folder(tmp_path / "empty", "layers", layers=table.iloc[:0])
     (found,) = charts(page_of_folders(text, empty))
     assert [series["name"] for series in found[0]["series"]] == ["text"]
+
+
+def test_massive_activations_are_told_and_drawn(tmp_path: Path) -> None:
+    made = made_massive.tables(massive=True)
+    path = run_folder(tmp_path / "run", "layers", layers=made_tables.layers(), **made)
+    text = page_of_folders(path)
+    assert massive_verdict(made["massive"], made["dimensions"]) in Reader(text).text
+    drawn = {chart["label"]: chart["series"] for chart in charts(text)[1]}
+    everything, without = drawn["visual / text norm"][::-1]
+    visual = made["massive"].query("group == 'visual'")
+    for series, column in (
+        (everything, "norm_ratio_to_text"),
+        (without, "norm_ratio_to_text_without_massive"),
+    ):
+        assert series["y"] == pytest.approx(visual[column].tolist(), rel=1e-5)
+        assert series["high"] == pytest.approx(visual[f"{column}_ci_high"].tolist(), rel=1e-5)
+    assert text.count(">share at most</th>") == 1  # dimensions.csv, as it is

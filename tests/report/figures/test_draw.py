@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from support import made_tables
-from support.figure_cases import TABLES, modules, write
+from support.figure_cases import FIGURES, TABLES, modules, write
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
@@ -29,7 +29,7 @@ def test_a_run_in_memory_has_the_same_figures():
     for name, table in TABLES["layers"].items():
         run.write_table(name, table)
     figures = build(measurement("layers").figure_modules(run), run)
-    assert list(figures) == ["layers", "turning", "explained", "directions", "branches", "theory"]
+    assert list(figures) == [*FIGURES["layers"]]
     assert figures["layers"].get_suptitle() == "layers, 56 samples"
 
 

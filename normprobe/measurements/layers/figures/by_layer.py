@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
+    GroupLook,
     asks_for_log,
     mark_layers,
     new_figure,
@@ -72,6 +73,35 @@ def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
         if has_interval(layers, metric):
             low, high = (rows[f"{metric}_mean_{end}"] for end in INTERVAL)
             axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.4, linewidth=0)
+
+
+def draw_column(axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, label: str) -> None:
+    """Draw a column as a line and its interval as a band, where the table has them.
+
+    Args:
+        axes: where to draw.
+        rows: one a layer.
+        column: what is drawn; its interval is in ``<column>_ci_low`` and ``_ci_high``.
+        look: colour, marker and line.
+        label: in the legend.
+    """
+    if column not in rows or rows[column].isna().all():
+        return
+    axes.plot(
+        rows["layer"],
+        rows[column],
+        label=label,
+        color=look.color,
+        linestyle=look.linestyle,
+        marker=look.marker,
+        markersize=3,
+        markevery=max(1, len(rows) // 12),
+        zorder=3,
+    )
+    ends = [f"{column}_ci_low", f"{column}_ci_high"]
+    if set(ends) <= set(rows.columns):
+        low, high = (rows[end] for end in ends)
+        axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.25, linewidth=0)
 
 
 def use_log_if_wide(axes: Axes, layers: pd.DataFrame, metric: str) -> None:

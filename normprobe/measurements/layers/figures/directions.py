@@ -1,14 +1,13 @@
 """What attention reads, and where the tokens point: norms behind the input norm, mean cosines."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.theory_panels import CROSSED
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    GroupLook,
     asks_for_log,
     mark_layers,
     new_figure,
@@ -36,11 +35,11 @@ def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame) -> Figure:
     for group in (TEXT, VISUAL):
         rows, look = layers[layers["group"] == group], GROUP_LOOKS[group]
         read = look._replace(linestyle=":")
-        _draw(norms, rows, "norm_mean", look._replace(linestyle="-"), group)
-        _draw(norms, rows, f"{ATTENTION_INPUT}_mean", read, f"{group}, attention input")
-        _draw(cosines, rows, "within_modal_cosine_mean", look, f"within {group}")
+        draw_column(norms, rows, "norm_mean", look._replace(linestyle="-"), group)
+        draw_column(norms, rows, f"{ATTENTION_INPUT}_mean", read, f"{group}, attention input")
+        draw_column(cosines, rows, "within_modal_cosine_mean", look, f"within {group}")
     for line in CROSSED:
-        _draw(cosines, theory, line.column, line.look, line.name)
+        draw_column(cosines, theory, line.column, line.look, line.name)
     drawn = layers.loc[layers["group"].isin([VISUAL, TEXT])]
     values = drawn.reindex(columns=["norm_mean", f"{ATTENTION_INPUT}_mean"]).to_numpy(float)
     if asks_for_log(values):
@@ -52,24 +51,3 @@ def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame) -> Figure:
         mark_layers(axes, int(layers["layer"].max()))
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize=7)
     return drawing
-
-
-def _draw(axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, label: str) -> None:
-    """A line and its interval, where the table has the column."""
-    if column not in rows or rows[column].isna().all():
-        return
-    axes.plot(
-        rows["layer"],
-        rows[column],
-        label=label,
-        color=look.color,
-        linestyle=look.linestyle,
-        marker=look.marker,
-        markersize=3,
-        markevery=max(1, len(rows) // 12),
-        zorder=3,
-    )
-    ends = [f"{column}_ci_low", f"{column}_ci_high"]
-    if set(ends) <= set(rows.columns):
-        low, high = (rows[end] for end in ends)
-        axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.25, linewidth=0)

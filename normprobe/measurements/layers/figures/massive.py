@@ -1,0 +1,80 @@
+"""Massive activations against depth: how few dimensions and tokens hold what is large."""
+
+from string import ascii_lowercase
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from normprobe.measurements.layers.figures.by_layer import INTERVAL, draw_column
+from normprobe.measurements.layers.massive_panels import PANELS, Panel
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    asks_for_log,
+    mark_layers,
+    new_figure,
+    use_log,
+)
+
+TABLES = ("massive",)
+
+_COLUMNS = 3
+_HEIGHT = 1.9  # inches a row of panels
+
+
+def figure(title: str, massive: pd.DataFrame) -> Figure:
+    """A panel a number over the decoder layers, with 95 % intervals.
+
+    Args:
+        title: the figure's title.
+        massive: ``massive.csv``.
+    """
+    rows = -(-len(PANELS) // _COLUMNS)
+    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT * rows + 0.6, title)
+    grid = drawing.subplots(rows, _COLUMNS, sharex=True)
+    for letter, panel, axes in zip(ascii_lowercase, PANELS, grid.flat, strict=False):
+        axes.set_title(f"({letter}) {panel.title}", loc="left")
+        mark_layers(axes, int(massive["layer"].max()))
+        axes.set_xlabel("")
+        _draw_panel(axes, massive, panel)
+    for axes in grid[-1]:
+        axes.set_xlabel("decoder layer")
+    present = [group for group in GROUP_LOOKS if (massive["group"] == group).any()]
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], **GROUP_LOOKS[curve.name]._asdict(), label=curve.name)
+        for curve in PANELS[0].curves
+        if curve.name in present
+    ]
+    handles.append(Patch(color="0.7", label="95 % interval over images"))
+    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return drawing
+
+
+def _draw_panel(axes: Axes, massive: pd.DataFrame, panel: Panel) -> None:
+    drawn = []
+    for curve in panel.curves:
+        rows = massive[(massive["group"] == curve.group) & massive[curve.column].notna()]
+        draw_column(axes, rows, curve.column, curve.look, curve.name)
+        columns = [curve.column, *(f"{curve.column}_{end}" for end in INTERVAL)]
+        drawn.append(rows[columns].to_numpy(float).ravel())
+    values = np.concatenate(drawn)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center")
+        return
+    if panel.ratio and asks_for_log(values):
+        use_log(axes, "y", values)
+    else:
+        # Room above a line at zero, and no line on the axis.
+        top = max(values.max() * 1.08, 1e-3)
+        axes.set_ylim(-0.04 * top, top)
+    if not panel.ratio:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if any(curve.name not in GROUP_LOOKS for curve in panel.curves):
+        axes.legend(loc="best", fontsize=6)

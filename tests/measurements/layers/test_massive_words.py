@@ -1,0 +1,123 @@
+"""What massive.csv says in words, and on a terminal."""
+
+import pandas as pd
+import pytest
+from support import made_massive
+from support.printed import assert_fits, extreme, printed
+
+from normprobe.measurements.layers.massive_terminal import print_massive
+from normprobe.measurements.layers.massive_words import massive_verdict
+
+PLANTED = made_massive.tables(massive=True)
+ORDINARY = made_massive.tables()
+
+
+def without_intervals(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.copy()
+    table[[name for name in table if name.endswith(("_ci_low", "_ci_high"))]] = float("nan")
+    return table
+
+
+def with_ratios(massive: pd.DataFrame, all_tokens: float, without: float) -> pd.DataFrame:
+    massive = without_intervals(massive)
+    visual = massive["group"] == "visual"
+    massive.loc[visual, "norm_ratio_to_text"] = all_tokens
+    massive.loc[visual, "norm_ratio_to_text_without_massive"] = without
+    return massive
+
+
+def test_how_many_tokens_and_what_is_left_without_them() -> None:
+    massive = with_ratios(PLANTED["massive"], 94.0, 3.0)
+    text = massive_verdict(massive, PLANTED["dimensions"])
+    assert text.startswith(
+        "Massive tokens: 1 of 4.9 visual tokens a sample after layers 1-3. Against text tokens, "
+        "visual tokens are 94 x louder after layers 1-3 with massive tokens, and 3.0 x louder "
+        "after layers 1-3 without them. The ten largest of 16 dimensions hold "
+    )
+    assert "%" in text and "[" not in text
+    assert text.endswith(
+        "Of the squared norm of all visual tokens after layer 2, dimension 5 holds 100 %."
+    )
+
+
+def test_intervals_are_told() -> None:
+    massive = PLANTED["massive"]
+    row = massive[(massive["group"] == "visual") & (massive["layer"] == 1)].iloc[0]
+    assert row["top10_share_mean_ci_low"] < row["top10_share_mean"]
+    assert " % [" in massive_verdict(massive, PLANTED["dimensions"])
+
+
+def test_counts_that_vary_are_up_to_the_largest() -> None:
+    massive = with_ratios(PLANTED["massive"], 2.0, 2.0)
+    place = massive[(massive["group"] == "visual") & (massive["layer"] == 2)].index[0]
+    massive.loc[place, "massive_tokens"] = 21
+    text = massive_verdict(massive, PLANTED["dimensions"])
+    assert "Massive tokens: up to 3 of 4.9 visual tokens a sample after layers 1-3." in text
+
+
+def test_sinks_are_told() -> None:
+    massive = ORDINARY["massive"].copy()
+    massive.loc[(massive["group"] == "visual") & (massive["layer"] >= 2), "sink_tokens"] = 14
+    text = massive_verdict(massive, ORDINARY["dimensions"])
+    assert text.endswith("Attention sinks: 2 of 4.9 visual tokens a sample after layers 2-3.")
+
+
+def test_tokens_that_no_layer_turns_are_told() -> None:
+    massive = ORDINARY["massive"].copy()
+    last = (massive["group"] == "visual") & (massive["layer"] == 3)
+    massive.loc[last, "still_tokens"] = 14
+    columns = ["still_mean", "still_mean_ci_low", "still_mean_ci_high"]
+    massive.loc[last, columns] = [0.41, 0.3, 0.55]
+    text = massive_verdict(massive, ORDINARY["dimensions"])
+    assert text.endswith(
+        "Every layer leaves 41 % [30, 55] of visual tokens at a cosine of at least 0.99."
+    )
+
+
+def test_where_no_token_is_massive_the_largest_numbers_are_told() -> None:
+    massive = ORDINARY["massive"].assign(peak_max=13.13, peak_to_median_max=10.24)
+    text = massive_verdict(massive, ORDINARY["dimensions"])
+    assert text.startswith(
+        "No token is massive: no magnitude is above 13.1, or above 10.2 times the median of its "
+        "token. The ten largest"
+    )
+    assert "Against" not in text and "Attention sinks" not in text
+
+
+def test_a_dimension_whose_share_is_not_known_holds_at_least() -> None:
+    dimensions = PLANTED["dimensions"].copy()
+    dimensions["share_at_most"] = dimensions["share"] + 0.02
+    dimensions["share"] *= 0.5
+    text = massive_verdict(PLANTED["massive"], dimensions)
+    assert "dimension 5 holds at least 50.0 %" in text
+
+
+def test_text_alone_has_words_and_a_table() -> None:
+    made = made_massive.tables(groups=("text",))
+    text = massive_verdict(made["massive"], made["dimensions"])
+    assert text.startswith("No token is massive") and "visual" not in text
+    assert "layer" in printed(print_massive, made["massive"])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [PLANTED["massive"], ORDINARY["massive"], extreme(PLANTED["massive"])],
+    ids=["massive", "ordinary", "extreme"],
+)
+def test_every_line_fits_and_nothing_is_cut_or_wrapped(table: pd.DataFrame) -> None:
+    assert_fits(print_massive, table)
+
+
+def test_the_columns_are_those_of_the_table() -> None:
+    massive = with_ratios(PLANTED["massive"], 94.0, 3.0)
+    lines = printed(print_massive, massive).splitlines()
+    row = next(line.split() for line in lines if line.split()[:1] == ["2"])
+    shares = massive[massive["layer"] == 2].set_index("group")["top10_share_mean"]
+    assert row[1:3] == ["7", "0"]
+    assert row[3:5] == [f"{100 * shares[group]:.1f}" for group in ("visual", "text")]
+    assert row[5:7] == ["94.00", "3.000"]
+
+
+def test_deep_models_print_a_selection_and_say_so() -> None:
+    deep = made_massive.tables(layers=60)["massive"]
+    assert "of 61 layers shown; massive.csv has all." in printed(print_massive, deep)
