@@ -202,6 +202,9 @@ class _LayerReader:
         self.grouped: list[dict[int, Tensor]] = [{} for _ in self.group_watchers]
         self._batch = batch
         self._read = batch.model.read_stream
+        # Asked now: while the forward runs, no other can be made to find it out.
+        placement = batch.model.norm_placement.partition(":")[0]
+        self._reads_input = placement in WITHOUT_INPUT_NORM
         self._injection: Tensor | None = None
         self._entered: _State | None = None
         self._left: _State | None = None
@@ -303,9 +306,8 @@ class _LayerReader:
         """Norms of what attention reads, and its cross-modal cosine; NaN where it is not known."""
         if self._attended is not None:
             return self._attended
-        placement = self._batch.model.norm_placement.partition(":")[0]
         norms, cosine = entered.norms, cross_modal_cosine(entered.directions)
-        if placement in WITHOUT_INPUT_NORM:
+        if self._reads_input:
             return norms, cosine
         return torch.full_like(norms, torch.nan), torch.full_like(cosine, torch.nan)
 

@@ -141,6 +141,17 @@ def test_pair_metrics(model_type):
             np.testing.assert_allclose(found.loc[layer, metric], values, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("model_type", ["exaone4_5", "git"])
+def test_where_no_norm_opens_a_layer_attention_reads_what_enters_it(model_type):
+    """OLMo-2's kind, and BERT's."""
+    table = measure(model_of(model_type), tiny_inputs(model_of(model_type), 2))
+    for layer in range(1, 3):
+        for group in (schema.VISUAL, schema.TEXT):
+            entered = table.loc[(layer - 1, group), "norm_mean"]
+            read = table.loc[(layer, group), "attention_input_norm_mean"]
+            assert read == pytest.approx(entered, rel=1e-6)
+
+
 # --- which state, which tokens ------------------------------------------------------------------
 
 
