@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.assumptions import (
+from normprobe.measurements.layers.theory.assumptions import (
     ASSUMED,
     EXEMPT,
     FAILS,
@@ -25,7 +25,7 @@ from normprobe.measurements.layers.assumptions import (
     assumptions_table,
     states_by_layer,
 )
-from normprobe.measurements.layers.theory import theory_table
+from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.model.find.parts import Part, Parts
 from normprobe.model.measured_model import MeasuredModel
 

@@ -15,9 +15,10 @@ A folder holds everything about its question:
 ``page``       ``section(run)``: its part of the page (without it: the tables as they are)
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
 ``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
-watchers       modules that look further, each where an option of its name asks for it:
-               ``watcher(model)`` goes to ``observe`` as one of its third argument, and
-               ``remark(model, inputs)``, if it has one, says before a run what will be missing
+watchers       folders that look further, each where an option of its name asks for it: of their
+               module ``watcher``, ``watcher(model)`` goes to ``observe`` as one of its third
+               argument, and ``remark(model, inputs)``, if it has one, says before a run what will
+               be missing
 ``figures/``   a module a figure
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
@@ -78,7 +79,7 @@ class Measurement:
         shown: tables that its section of the page shows; others are added as they are.
         page_repeats_figures: its section of the page shows all that its figures show.
         published: quantity of the paper -> the row of the main table that measures it.
-        watchers: modules that look further; each has an option of its name, and costs something.
+        watchers: folders that look further; each has an option of its name, and costs something.
         watching: those of them that were asked for.
     """
 
@@ -157,7 +158,7 @@ class Measurement:
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""
         observe = self.module("measure").observe
-        watchers = [self.module(name).watcher(model) for name in self.watching]
+        watchers = [self.module(f"{name}.watcher").watcher(model) for name in self.watching]
         return observe(model, inputs, watchers) if watchers else observe(model, inputs)
 
     def observer(
@@ -176,7 +177,7 @@ class Measurement:
         Raises:
             NormprobeError: one of them would see nothing.
         """
-        modules = [self.module(name) for name in self.watching]
+        modules = [self.module(f"{name}.watcher") for name in self.watching]
         found = [m.remark(model, inputs) for m in modules if hasattr(m, "remark")]
         return [remark for remark in found if remark]
 

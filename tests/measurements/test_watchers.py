@@ -31,7 +31,7 @@ class Sums:
 @pytest.fixture
 def layers(monkeypatch: pytest.MonkeyPatch) -> Measurement:
     """The layers, with a watcher ``sums`` that nobody has asked for."""
-    module = ModuleType("normprobe.measurements.layers.sums")
+    module = ModuleType("normprobe.measurements.layers.sums.watcher")
     module.watcher = lambda model: Sums()
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return replace(measurement("layers"), watchers=("sums",))

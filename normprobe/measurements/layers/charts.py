@@ -7,9 +7,8 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from normprobe.measurements.layers import massive_panels
-from normprobe.measurements.layers.branches_words import BRANCH_WORDS
-from normprobe.measurements.layers.explained import ONE_LAYER
+from normprobe.measurements.layers.branches.words import BRANCH_WORDS
+from normprobe.measurements.layers.explained.table import ONE_LAYER
 from normprobe.measurements.layers.figures.branches import (
     BRANCH_LINES,
     BRANCH_PANELS,
@@ -17,7 +16,8 @@ from normprobe.measurements.layers.figures.branches import (
 )
 from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS
 from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
-from normprobe.measurements.layers.theory_panels import CROSSED, PANELS, Panel
+from normprobe.measurements.layers.massive.panels import PANELS as MASSIVE_PANELS
+from normprobe.measurements.layers.theory.panels import CROSSED, PANELS, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
 from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL
@@ -120,7 +120,7 @@ def theory_charts(theory: pd.DataFrame) -> list[Chart]:
 def massive_charts(massive: pd.DataFrame) -> list[Chart]:
     """Charts of ``massive.csv``, as ``layer_charts`` gives them."""
     charts = []
-    for panel in massive_panels.PANELS:
+    for panel in MASSIVE_PANELS:
         series = [
             series_of(
                 curve.name,

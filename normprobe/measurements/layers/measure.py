@@ -5,7 +5,7 @@ outlives its layer. When the forward has been asked for, one copy to the CPU fol
 waits for it where the rows are made, and not before.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +15,16 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_call, on_input, on_output, run_until
 from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs
-from normprobe.measurements.layers.table import layers_table
 from normprobe.measurements.layers.watcher import GroupWatcher, Watcher
 from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM, norms_of
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.model.tracing.find_or_trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     ATTENTION_INPUT,
@@ -70,37 +68,6 @@ _SAMPLE_NUMBERS = [
     *((SAMPLE_METRICS[1], group) for group in MODALITIES),
     *((name, "") for name in PAIR_METRICS),
 ]
-
-
-def probe_layers(
-    model: nn.Module,
-    inputs: Mapping[str, Any],
-    *,
-    named: Mapping[str, Any] | None = None,
-    special_token_ids: Iterable[int] | None = None,
-) -> pd.DataFrame:
-    """Measure every decoder layer on one batch of a model in memory.
-
-    ``Probe`` does the same repeatedly, and finds the parts once. Where the structure of the model
-    does not tell its parts, a trace of three more forwards finds them.
-
-    Args:
-        model: a transformers vision-language or language model.
-        inputs: what its processor returned, on the model's device.
-        named: parts named by hand, as ``find_parts`` takes them.
-        special_token_ids: ids to report as ``special`` rather than ``text``,
-            usually ``tokenizer.all_special_ids``.
-
-    Returns:
-        The rows of layers.csv without intervals: one row a layer (0 is the decoder input) and
-        token group.
-
-    Raises:
-        NormprobeError: when the parts are not found, or the batch does not fit the model.
-    """
-    parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
-    measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return layers_table(rows(observe(measured, inputs), None))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The section of the page that shows a run of ``layers``."""
 
-from normprobe.measurements.layers.branches_words import branches_verdict
+from normprobe.measurements.layers.branches.words import branches_verdict
 from normprobe.measurements.layers.charts import (
     branch_charts,
     explained_charts,
@@ -8,10 +8,10 @@ from normprobe.measurements.layers.charts import (
     massive_charts,
     theory_charts,
 )
-from normprobe.measurements.layers.explained_words import explained_verdict
+from normprobe.measurements.layers.explained.words import explained_verdict
 from normprobe.measurements.layers.heat_map import heat_map
-from normprobe.measurements.layers.massive_words import KINDS, MASSIVE
-from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
+from normprobe.measurements.layers.massive.words import KINDS, MASSIVE
+from normprobe.measurements.layers.theory.words import LEGEND, theory_verdict
 from normprobe.measurements.layers.words import massive_words, run_verdict
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.markup import Markup

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from normprobe.measurements.layers.assumptions import assumptions_table
-from normprobe.measurements.layers.branches_table import branches_table
-from normprobe.measurements.layers.explained import explained_table
+from normprobe.measurements.layers.branches.table import branches_table
+from normprobe.measurements.layers.explained.table import explained_table
 from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.massive_table import massive_tables
-from normprobe.measurements.layers.theory import theory_table
+from normprobe.measurements.layers.massive.table import massive_tables
+from normprobe.measurements.layers.theory.assumptions import assumptions_table
+from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
     IMAGE,

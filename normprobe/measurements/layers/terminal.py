@@ -4,10 +4,10 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.branches_terminal import print_branches
-from normprobe.measurements.layers.massive_terminal import print_massive
-from normprobe.measurements.layers.theory_terminal import print_assumptions
-from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.measurements.layers.branches.terminal import print_branches
+from normprobe.measurements.layers.massive.terminal import print_massive
+from normprobe.measurements.layers.theory.terminal import print_assumptions
+from normprobe.measurements.layers.theory.words import theory_verdict
 from normprobe.measurements.layers.words import massive_words, run_verdict
 from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import (

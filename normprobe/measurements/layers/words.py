@@ -2,11 +2,11 @@
 
 import pandas as pd
 
-from normprobe.measurements.layers.branches_words import branches_verdict
-from normprobe.measurements.layers.explained_words import explained_verdict
-from normprobe.measurements.layers.massive_words import massive_verdict
+from normprobe.measurements.layers.branches.words import branches_verdict
+from normprobe.measurements.layers.explained.words import explained_verdict
+from normprobe.measurements.layers.massive.words import massive_verdict
 from normprobe.measurements.layers.ratios import ratios_to_text, visual_states_are_attended
-from normprobe.measurements.layers.theory_words import theory_verdict
+from normprobe.measurements.layers.theory.words import theory_verdict
 from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words

@@ -9,9 +9,9 @@ from support import made_massive, made_tables
 from support.made_runs import run_folder
 from support.read_page import Reader, charts, page_of_folders
 
-from normprobe.measurements.layers.assumptions import assumptions_table
-from normprobe.measurements.layers.massive_words import massive_verdict
-from normprobe.measurements.layers.theory_words import LEGEND, theory_verdict
+from normprobe.measurements.layers.massive.words import massive_verdict
+from normprobe.measurements.layers.theory.assumptions import assumptions_table
+from normprobe.measurements.layers.theory.words import LEGEND, theory_verdict
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 
 

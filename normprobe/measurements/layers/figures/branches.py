@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from normprobe.measurements.layers.branches_words import BRANCH_WORDS
+from normprobe.measurements.layers.branches.words import BRANCH_WORDS
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

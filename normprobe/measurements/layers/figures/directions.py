@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.layers.figures.by_layer import draw_column
-from normprobe.measurements.layers.theory_panels import CROSSED
+from normprobe.measurements.layers.theory.panels import CROSSED
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

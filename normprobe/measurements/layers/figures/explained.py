@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normprobe.measurements.layers.explained import ONE_LAYER, PARTS
+from normprobe.measurements.layers.explained.table import ONE_LAYER, PARTS
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

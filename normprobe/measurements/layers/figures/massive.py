@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from normprobe.measurements.layers.figures.by_layer import INTERVAL, draw_column
-from normprobe.measurements.layers.massive_panels import PANELS, Panel
+from normprobe.measurements.layers.massive.panels import PANELS, Panel
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

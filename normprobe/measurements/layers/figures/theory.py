@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from normprobe.measurements.layers.assumptions import CRITERIA
-from normprobe.measurements.layers.theory_panels import PANELS, Line
+from normprobe.measurements.layers.theory.assumptions import CRITERIA
+from normprobe.measurements.layers.theory.panels import PANELS, Line
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.theory import WORLDS, simulated
-from normprobe.measurements.layers.explained import PARTS, explained_table
+from normprobe.measurements.layers.explained.table import PARTS, explained_table
 from normprobe.measurements.layers.figures.explained import figure
 
 

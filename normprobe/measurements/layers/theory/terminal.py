@@ -7,8 +7,8 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.assumptions import ASSUMED, EXEMPT, HOLDS
-from normprobe.measurements.layers.theory_words import LEGEND, between
+from normprobe.measurements.layers.theory.assumptions import ASSUMED, EXEMPT, HOLDS
+from normprobe.measurements.layers.theory.words import LEGEND, between
 from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import WIDTH, add_column, new_table, print_notes, print_table
 

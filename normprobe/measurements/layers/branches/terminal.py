@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.branches_words import BRANCH_WORDS, branches_verdict
+from normprobe.measurements.layers.branches.words import BRANCH_WORDS, branches_verdict
 from normprobe.report.significant import significant
 from normprobe.report.terminal import (
     add_column,

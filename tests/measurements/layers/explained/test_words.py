@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from normprobe.measurements.layers.explained import PARTS
-from normprobe.measurements.layers.explained_words import explained_verdict
+from normprobe.measurements.layers.explained.table import PARTS
+from normprobe.measurements.layers.explained.words import explained_verdict
 
 SHARES = (0.81, 0.12, 0.03, 0.04)
 

@@ -10,16 +10,15 @@ import pytest
 from support.cases import case_of, model_of
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.tiny_inputs import SPECIAL_IDS
+from support.token_rows import rows_of_tokens, tokens_of
 
 from experiments.theory import FAITHFUL, LAYERS, World, simulated
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.explained import CAUSES, ONE_LAYER, PARTS, explained_table
+from normprobe.measurements.layers.explained.table import CAUSES, ONE_LAYER, PARTS, explained_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TEXT, VISUAL
 from normprobe.statistics.bootstrap import LEVEL
-
-from .test_theory import rows_of_tokens, tokens_of
 
 EXACT = replace(FAITHFUL, norm_spread=0.0, size_spread=0.0, angle_spread=0.0)
 TYPES = ("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "idefics3")

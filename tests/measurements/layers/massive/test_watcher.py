@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from normprobe import Probe, find_parts, schema
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.massive import MassiveActivations
-from normprobe.measurements.layers.massive_table import massive_tables
+from normprobe.measurements.layers.massive.table import massive_tables
+from normprobe.measurements.layers.massive.watcher import MassiveActivations
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.directions import POOLED_GROUPS, group_masks
 from normprobe.versions import is_line_5

@@ -292,7 +292,7 @@ def test_parallel_branches_add_up_to_the_update() -> None:
 
 @cache
 def table_of_images() -> pd.DataFrame:
-    return measurement("layers").module("branches_table").branches_table(made_rows())
+    return measurement("layers").module("branches.table").branches_table(made_rows())
 
 
 def made_rows() -> pd.DataFrame:
@@ -328,7 +328,7 @@ def test_ratios_and_intervals_are_drawn_by_image() -> None:
 
 def test_rows_without_branches_have_no_table() -> None:
     rows = made_rows().filter(regex="^(?!mlp)")
-    assert measurement("layers").module("branches_table").branches_table(rows).empty
+    assert measurement("layers").module("branches.table").branches_table(rows).empty
 
 
 @pytest.mark.usefixtures("unrendered")

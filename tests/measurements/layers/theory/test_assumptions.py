@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from support import made_tables
 
-from normprobe.measurements.layers.assumptions import (
+from normprobe.measurements.layers.theory.assumptions import (
     CRITERIA,
     assumptions_table,
     layer_ranges,

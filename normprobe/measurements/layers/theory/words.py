@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from normprobe.measurements.layers.assumptions import (
+from normprobe.measurements.layers.theory.assumptions import (
     ASSUMED,
     EXEMPT,
     FAILS,

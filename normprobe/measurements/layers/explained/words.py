@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from normprobe.measurements.layers.explained import FASTER, PARTS, SLOWER
+from normprobe.measurements.layers.explained.table import FASTER, PARTS, SLOWER
 from normprobe.report.ratio_words import Ratio, factor
 
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}

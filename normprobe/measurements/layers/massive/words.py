@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from normprobe.measurements.layers.massive import HIGH_NORM, STILL_COSINE, SUFFIX
+from normprobe.measurements.layers.massive.watcher import HIGH_NORM, STILL_COSINE, SUFFIX
 from normprobe.report.layer_words import layer_names, layers_in_words
 from normprobe.report.ratio_words import LOUD, Ratio
 from normprobe.report.significant import significant

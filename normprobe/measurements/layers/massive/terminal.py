@@ -7,8 +7,8 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.massive import SUFFIX
-from normprobe.measurements.layers.massive_words import MASSIVE
+from normprobe.measurements.layers.massive.watcher import SUFFIX
+from normprobe.measurements.layers.massive.words import MASSIVE
 from normprobe.report.significant import MISSING, count, significant
 from normprobe.report.terminal import WIDTH, add_column, new_table, print_notes, print_table
 from normprobe.report.terminal_tables import GROUP_STYLES, selected_layers
