@@ -160,6 +160,11 @@ class Probe:
         return str(self._source.facts["model"])
 
     @property
+    def fetched_bytes(self) -> int | None:
+        """Bytes of weights that were fetched so far; None where that is unknown."""
+        return self._source.fetched
+
+    @property
     def parts(self) -> Parts:
         """Where the model keeps its vision encoder, projector, decoder layers and tables.
 

@@ -17,6 +17,7 @@ from normprobe.cli import (
     models,
     paper,
     report,
+    survey,
 )
 from normprobe.cli.over_samples import command_of
 from normprobe.measurements import measurements
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "embeddings": embeddings.embeddings,
     "attention": attention.attention,
     "compare": compare.compare,
+    "survey": survey.survey,
     "inspect": inspect.inspect,
     "align": align.align,
     "report": report.report,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from normprobe.cli.options import Display
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError
 from normprobe.foreign_text import visible
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
             message(f"interrupted{kept if resumes else ''}")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            known = _known(error, resumes)
+            from normprobe.known_failures import known_failure
+
+            known = known_failure(error, resumes=resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
             _to_stderr(typer.style(f"error: {known.problem}", fg="red"))
@@ -175,37 +177,6 @@ def _messages_of_the_package(level: int) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(before)
         log.propagate = propagated
-
-
-def _known(error: BaseException, resumes: bool) -> NormprobeError | None:
-    if isinstance(error, NormprobeError):
-        return error
-    text = str(error)
-    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
-        return NormprobeError(
-            f"out of memory: {first_line(error) if text else 'no room for the model'}",
-            "try --batch-size auto or a smaller one, --dtype bfloat16 or --device-map auto",
-        )
-    if "DataLoader worker" in text:
-        return NormprobeError(
-            f"a process that reads images was ended from outside: {first_line(error)}",
-            "free some memory" + "; --resume goes on from what is measured" * resumes,
-        )
-    return _of_foreign_code(error)
-
-
-def _of_foreign_code(error: BaseException) -> NormprobeError | None:
-    """An exception that a checkpoint's own code raised; None: it was another's."""
-    from normprobe.code_failures import raised_in_own_code
-
-    place = raised_in_own_code(error)
-    if place is None:
-        return None
-    return NormprobeError(
-        f"the model's own code fails in {place}: {type(error).__name__}: {first_line(error)}",
-        "it may need another version of transformers or a package; NORMPROBE_DEBUG=1 shows the "
-        "traceback",
-    )
 
 
 def _quiet_libraries() -> None:

@@ -44,7 +44,16 @@ if TYPE_CHECKING:
     from normprobe.runs.run_store import RunStore
 
 #: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
-NAMES = ("interface", "layers", "grounding", "embeddings", "attention", "compare", "align")
+NAMES = (
+    "interface",
+    "layers",
+    "grounding",
+    "embeddings",
+    "attention",
+    "compare",
+    "survey",
+    "align",
+)
 
 #: What draws the maps of any measurement.
 _FIGURES_OF_MAPS = ("normprobe.report.figures.norm_map", "normprobe.report.figures.loudest")

@@ -31,6 +31,7 @@ def note_model(run: RunStore, model: MeasuredModel, weights: dict[str, object] |
         image_token_ids=list(parts.image_token_ids),
         family=family_of(parts),
         norm_placement=model.norm_placement,
+        sizes=_sizes(model),
         fusion=f"{parts.fusion}: {FUSIONS[parts.fusion]}",
         residual_stream=parts.stream.meaning,
         device=device,
@@ -50,3 +51,18 @@ def note_model(run: RunStore, model: MeasuredModel, weights: dict[str, object] |
     for warning in warnings:
         run.add_warning(warning)
     return warnings
+
+
+def _sizes(model: MeasuredModel) -> dict[str, int | None]:
+    """Hidden size and number of decoder layers, and the parameters of the whole model.
+
+    None where there is no decoder, or where quantised weights do not show how many they are.
+    """
+    config: Any = getattr(model.model, "config", None)
+    text = config.get_text_config(decoder=True) if config is not None else None
+    counted = not quantised_parts(model.parts)
+    return {
+        "hidden_size": getattr(text, "hidden_size", None) if model.has_decoder else None,
+        "decoder_layers": len(model.decoder_layers) if model.has_decoder else None,
+        "parameters": sum(p.numel() for p in model.model.parameters()) if counted else None,
+    }

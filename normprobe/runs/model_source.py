@@ -35,7 +35,7 @@ from normprobe.model.load.buffers import changed_buffers
 from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import LoadPlan, plan_for
-from normprobe.model.load.reading import reading_record, reading_sentence
+from normprobe.model.load.reading import bytes_to_fetch, reading_record, reading_sentence
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.find_or_trace import find_or_trace
@@ -63,6 +63,7 @@ class MemorySource:
     kind = None  # nobody said it; the parts tell
     argument = "MODEL"  # nothing opens it on a command line
     plan = None
+    fetched = 0
 
     def __init__(
         self,
@@ -193,6 +194,7 @@ class CheckpointSource:
         self.kind = checkpoint.kind
         self.argument = checkpoint.argument
         self.plan: LoadPlan | None = None
+        self.fetched: int | None = 0  # bytes of weights, by all loads; None: unknown
         self._given_processor = processor
         self._inputs_file = inputs_file.over(family_file(checkpoint.config.model_type))
         self._model: Any = None
@@ -341,6 +343,9 @@ class CheckpointSource:
         )
         if self.plan.files:
             log.info(reading_sentence(self.plan))
+            more = bytes_to_fetch(self.plan)
+            unknown = self.fetched is None or more is None
+            self.fetched = None if unknown else (self.fetched or 0) + (more or 0)
         device = device or self._device
         model = load_model(self.checkpoint, self.plan, device=device, **self._loading)
         if bridges := self.checkpoint.bridges:

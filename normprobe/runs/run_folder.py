@@ -299,7 +299,7 @@ def default_run_path(
         A relative path that cannot leave ``runs/``.
     """
     time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    data = [] if data_name is None else [_plain_name(_last_name(data_name), "data")]
+    data = [] if data_name is None else [plain_name(_last_name(data_name), "data")]
     return Path("runs") / _model_folder(model_name) / "-".join([command, *data, time])
 
 
@@ -371,8 +371,8 @@ def _model_folder(model_name: str) -> str:
     organisation, _, model = model_name.partition("/")
     is_hub_id = bool(organisation and model) and "/" not in model and organisation[0] not in ".~"
     if is_hub_id and not Path(model_name).is_dir():
-        return f"{_plain_name(organisation, 'org')}--{_plain_name(model, 'model')}"
-    return _plain_name(_last_name(model_name), "model")
+        return f"{plain_name(organisation, 'org')}--{plain_name(model, 'model')}"
+    return plain_name(_last_name(model_name), "model")
 
 
 def _last_name(name: str) -> str:
@@ -381,7 +381,7 @@ def _last_name(name: str) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-def _plain_name(name: str, fallback: str) -> str:
+def plain_name(name: str, fallback: str) -> str:
     """Letters, digits, dot, dash and underscore only; never hidden, empty or very long."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     while len(plain.encode()) > _LONGEST_NAME:

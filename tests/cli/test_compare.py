@@ -62,6 +62,21 @@ def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "out/ranking.csv")["run"].tolist() == ["b", "a"]
 
 
+def test_five_runs_have_a_rank_correlation_of_disparity_and_inertia(
+    run: Run, tmp_path: Path
+) -> None:
+    folders = [make_run(tmp_path / f"m{scale}", scale=scale) for scale in range(1, 6)]
+    few = run("compare", *folders[1:], "-o", "few")
+    assert "rank correlation" not in few.stdout
+    assert not (tmp_path / "few/correlation.csv").exists()
+    enough = run("compare", *folders, "-o", "out")
+    assert enough.exit_code == 0, enough.output
+    assert pd.read_csv(tmp_path / "out/correlation.csv")["models"].tolist() == [5]
+    # The made runs differ in their norms alone: their angles are the same.
+    said = "All 5 runs have the same disparity or inertia: no rank correlation."
+    assert said in " ".join(enough.stdout.split())
+
+
 def test_checkpoints_of_a_training_are_put_in_order(run: Run, tmp_path: Path) -> None:
     steps = {"step-000900": 900, "step-000020": 20, "step-000100": 100}
     folders = [make_run(tmp_path / name, step=step, model="m") for name, step in steps.items()]

@@ -3,11 +3,8 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from support.commands import Ended, spawned
 from support.loopback_hub import COMMIT
+from support.running_hub import ONLINE, Hub
 from transformers import AutoModelForImageTextToText
 
 from normprobe import align_norms
@@ -24,11 +22,9 @@ from normprobe.specimen import SPECIMEN_DIR
 #: Each test starts commands in processes of their own.
 pytestmark = pytest.mark.slow
 
-HUB = Path(__file__).parents[1] / "support/loopback_hub.py"
 #: The hub library writes, and can resume, in pieces of 10 MB.
 PIECE = 10_485_760
 ROWS = 60_000
-ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -46,43 +42,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Hub:
-    """A running hub, and what was asked of it."""
-
-    def __init__(self, folder: Path, log: Path, *options: str) -> None:
-        log.touch()
-        self.log = log
-        command = [sys.executable, str(HUB), str(log), f"team/model={folder}", *options]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.address = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
-
-    def requests(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
-
-    def weights_sent(self) -> dict[str, int]:
-        """Bytes of each weight file that went out."""
-        sent: dict[str, int] = {}
-        for request in self.requests():
-            if request["method"] == "GET" and request["path"].endswith(".safetensors"):
-                sent[request["path"]] = sent.get(request["path"], 0) + request["sent"]
-        return sent
-
-
 @pytest.fixture
 def serve(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
     hubs: list[Hub] = []
 
     def start(*options: str, served: Path = folder) -> Hub:
-        hubs.append(Hub(served, tmp_path / f"requests-{len(hubs)}.jsonl", *options))
+        log = tmp_path / f"requests-{len(hubs)}.jsonl"
+        hubs.append(Hub(log, f"team/model={served}", *options))
         return hubs[-1]
 
     yield start
     for hub in hubs:
-        hub.process.kill()
-        hub.process.communicate()
+        hub.close()
 
 
 @pytest.fixture

@@ -39,6 +39,10 @@ OPTIONS = {
         {CODE} {FOLDER} {SHOWN} {NAMED}
     """,
     "compare": f"--label {FOLDER} {SHOWN}",
+    "survey": f"""
+        --layers --data --limit -n --seed --device --dtype --trust-remote-code --keep --timeout
+        {FOLDER} --resume --retry {SHOWN}
+    """,
     "inspect": f"""
         --revision {CODE} --weights --json --verbose -v --help -h {NAMED}
     """,
@@ -89,6 +93,7 @@ def refused(*words: str) -> str:
         ("layers --align-target prompt", "--align-target: changes nothing without --align"),
         ("layers --map-pictures 2", "--map-pictures: changes nothing without --map"),
         ("interface --align-target 2", "--align-target: changes nothing without --align"),
+        ("survey specimen --retry", "--retry: changes nothing without --resume"),
         ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
         ("embeddings --json --quiet", "--json: cannot go with --quiet"),
         ("compare a b --json -q", "--json: cannot go with --quiet"),
@@ -110,7 +115,10 @@ def test_options_that_make_no_sense_together_are_usage_errors(words: str, proble
     assert problem in refused(*words.split())
 
 
-@pytest.mark.parametrize("command", sorted(set(OPTIONS) - {"layers", "interface", "grounding"}))
+RESUMING = {"layers", "interface", "grounding", "survey"}
+
+
+@pytest.mark.parametrize("command", sorted(set(OPTIONS) - RESUMING))
 def test_resuming_is_offered_where_something_is_resumed(command: str) -> None:
     assert "No such option: --resume" in refused(command, "--resume")
 

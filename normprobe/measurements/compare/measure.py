@@ -12,8 +12,10 @@ from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement, measurements
 from normprobe.measurements.compare.labels import labels_of, step_of
 from normprobe.measurements.compare.table import joined, ranking
+from normprobe.report.correlation_words import CORRELATION, correlation_table
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import COMPLETE, RunStore
+from normprobe.statistics.rank_correlation import FEWEST
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,8 @@ class Comparison:
     """What a comparison finds.
 
     Attributes:
-        tables: ``compare`` and ``ranking``, named as their CSV files, and what the measurement
-            shows of all runs beside them.
+        tables: ``compare`` and ``ranking``, named as their CSV files, ``correlation`` where enough
+            runs have disparity and inertia, and what the measurement shows of all runs beside them.
         images: pictures that these are about, by name.
         facts: what its record says.
         warnings: why a difference may not be one of the models.
@@ -122,6 +124,10 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
             "the runs measured different samples: part of a difference may be the data's"
         )
     tables_of_all, images = {"compare": table, "ranking": ranked}, {}
+    if len(ranked) >= FEWEST and "inertia_gap" in ranked and not training:
+        tables_of_all[CORRELATION] = correlation_table(
+            ranked["disparity_input"], ranked["inertia_gap"]
+        )
     if shared := getattr(compared, "shared", None):
         in_order = [runs[place] for place in order]
         if beside := shared(in_order, ordered):

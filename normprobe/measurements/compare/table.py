@@ -33,9 +33,10 @@ def ranking(
 ) -> pd.DataFrame:
     """Runs by falling disparity, those of a training by step.
 
-    The first measure is a ratio and ranks by how far it is from 1, whichever way. Runs share a rank
-    where they are not told apart: a rank is 1 and the number of runs whose interval lies wholly
-    beyond. Without intervals the numbers themselves decide.
+    The first measure is a ratio and ranks by how far it is from 1, whichever way. A rank is 1 and
+    the number of runs with a larger number. Its interval says which ranks the intervals of the
+    numbers leave open: from 1 and the number of runs that lie wholly beyond, to the number of runs
+    that do not lie wholly behind. Without intervals the numbers themselves decide.
 
     Args:
         measures: the numbers of each run by column, with ``<column>_ci_low`` and ``_ci_high`` where
@@ -44,9 +45,9 @@ def ranking(
         steps: of a training, one a run.
 
     Returns:
-        The rows of ranking.csv: rank, inertia_rank (by ``inertia_gap``, where there is one), run,
-        step (of a training) and the measures. Runs without the first measure have no rank and, but
-        for a training, come last.
+        The rows of ranking.csv: rank, rank_low, rank_high; the same of inertia (``inertia_rank``,
+        by ``inertia_gap``, where there is one); run, step (of a training) and the measures. Runs
+        without the first measure have no rank and, but for a training, come last.
     """
     table = pd.DataFrame(measures)
     first = str(table.columns[0])
@@ -56,10 +57,10 @@ def ranking(
     if steps is not None:
         table.insert(1, "step", list(steps))
         order = pd.Series([-float(step) for step in steps])
+    ranks = _ranks("rank", disparity)
     if "inertia_gap" in table:
-        gaps = numbers_of(table, "inertia_gap", Estimate)
-        table.insert(0, "inertia_rank", _ranks(gaps))
-    table.insert(0, "rank", _ranks(disparity))
+        ranks |= _ranks("inertia_rank", numbers_of(table, "inertia_gap", Estimate))
+    table = pd.concat([pd.DataFrame(ranks, dtype="Int64"), table], axis=1)
     places = order.sort_values(ascending=False, kind="stable", na_position="last").index
     return table.loc[places].reset_index(drop=True)
 
@@ -73,11 +74,15 @@ def numbers_of(
     return {str(run): kind(*row) for run, row in zip(ranking["run"], numbers, strict=True)}
 
 
-def _ranks(numbers: Mapping[str, Estimate]) -> "pd.Series[int]":
-    ranks = [
-        pd.NA
-        if math.isnan(number.value)
-        else 1 + sum(other.lies_beyond(number) for other in numbers.values())
-        for number in numbers.values()
-    ]
-    return pd.Series(ranks, dtype="Int64")
+def _ranks(name: str, numbers: Mapping[str, Estimate]) -> dict[str, list[int | None]]:
+    """The ranks of some numbers and their intervals, by column."""
+    held = [number for number in numbers.values() if not math.isnan(number.value)]
+    ranks: dict[str, list[int | None]] = {name: [], f"{name}_low": [], f"{name}_high": []}
+    for own in numbers.values():
+        larger = sum(other.value > own.value for other in held)
+        beyond = sum(other.lies_beyond(own) for other in held)
+        not_behind = sum(not own.lies_beyond(other) for other in held)
+        known = not math.isnan(own.value)
+        for column, rank in zip(ranks, (1 + larger, 1 + beyond, not_behind), strict=True):
+            ranks[column].append(rank if known else None)
+    return ranks

@@ -1,5 +1,7 @@
 """What a terminal shows of a run of ``compare``."""
 
+from typing import Any
+
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
@@ -38,7 +40,7 @@ def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None
         add_column(table, header, left=header == "run")
     for _, row in ranking.iterrows():
         table.add_row(
-            Text(MISSING if pd.isna(row["rank"]) else str(row["rank"])),
+            Text(_rank(row)),
             Text(str(row["run"])),
             *(Text(significant(float(row[column]))) for column in columns.values()),
         )
@@ -46,6 +48,13 @@ def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None
     print_notes(
         console,
         *notes,
-        "A rank is 1 + the number of runs whose 95 % interval lies wholly beyond;",
-        "ranking.csv has the intervals.",
+        "A rank (1-2) is open between these: 95 % intervals overlap. ranking.csv has them.",
     )
+
+
+def _rank(row: "pd.Series[Any]") -> str:
+    """``2``, or ``2 (1-3)`` where intervals leave it open."""
+    if pd.isna(row["rank"]):
+        return MISSING
+    rank, low, high = (int(row[name]) for name in ("rank", "rank_low", "rank_high"))
+    return f"{rank}" if low == high else f"{rank} ({low}-{high})"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from normprobe.measurements.compare.table import numbers_of
+from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
@@ -15,11 +16,15 @@ _DISPARITY = "norm disparity at the decoder input"
 
 def verdict(run: RunStore) -> str:
     """Who has the largest and the smallest disparity, and whether inertia goes with it."""
-    return ranking_verdict(run.table("ranking"))
+    said = ranking_verdict(run.table("ranking"))
+    correlation = run.rows_of(CORRELATION)
+    if correlation is None:
+        return said
+    return f"{said} {correlation_sentence(correlation, 'runs')}".strip()
 
 
 def ranking_verdict(ranking: pd.DataFrame) -> str:
-    """Who has the largest and the smallest disparity, and whether inertia goes with it.
+    """Who has the largest and the smallest disparity, and where inertia is largest.
 
     Runs whose intervals overlap are named together: the numbers do not tell them apart.
 

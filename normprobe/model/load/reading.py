@@ -24,7 +24,7 @@ def reading_sentence(plan: LoadPlan) -> str:
 
 def _reading(plan: LoadPlan, name: str) -> str:
     weights = plan.weights
-    absent = [file for file in plan.files if weights.repository.path_here(file) is None]
+    absent = _absent(plan)
     whole = _size(weights.size_of(weights.files))
     if plan.keys is None or plan.because:
         verb = "fetches" if absent else "reads"
@@ -50,6 +50,23 @@ def reading_record(plan: LoadPlan) -> dict[str, object]:
         "base_of_adapter": plan.checkpoint.source if plan.checkpoint.adapter else None,
         "everything_because": plan.because or None,
     }
+
+
+def bytes_to_fetch(plan: LoadPlan) -> int | None:
+    """Bytes of weights that a load is about to fetch; None where that is unknown.
+
+    Args:
+        plan: of ``plan_for``, before anything is loaded.
+    """
+    absent = _absent(plan)
+    if plan.weights.range_reads:
+        return plan.nbytes_in(absent)
+    return plan.weights.size_of(absent)
+
+
+def _absent(plan: LoadPlan) -> list[str]:
+    """The files to read that are not on this machine."""
+    return [file for file in plan.files if plan.weights.repository.path_here(file) is None]
 
 
 def _size(size: int | None) -> str:

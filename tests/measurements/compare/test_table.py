@@ -8,6 +8,7 @@ from normprobe.measurements.compare.table import joined, ranking
 LOUD = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [80.0, 1.0]})
 EVEN = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [2.0, 1.0]})
 TEXT_ONLY = LOUD.iloc[1:]
+RANKS = ["rank", "rank_low", "rank_high"]
 
 
 def disparity(table: pd.DataFrame) -> dict[str, float]:
@@ -27,7 +28,7 @@ def test_runs_are_joined_in_order_with_their_label_first() -> None:
 
 def test_the_first_measure_ranks_and_runs_without_it_come_last() -> None:
     table = ranking([disparity(t) for t in (EVEN, TEXT_ONLY, LOUD)], ["even", "text", "loud"])
-    assert list(table) == ["rank", "run", "disparity_input", "text_norm"]
+    assert list(table) == [*RANKS, "run", "disparity_input", "text_norm"]
     assert table["run"].tolist() == ["loud", "even", "text"]
     assert table["rank"].tolist()[:2] == [1, 2]
     assert pd.isna(table["rank"].iloc[2])
@@ -53,18 +54,30 @@ def estimate(value: float, low: float, high: float) -> dict[str, float]:
     return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 
-def test_a_rank_counts_the_runs_that_lie_wholly_beyond() -> None:
-    measures = [estimate(11, 10, 12), estimate(10, 9, 11), estimate(8, 5, 9.5), estimate(6, 5, 7)]
-    table = ranking(measures, ["a", "b", "c", "d"])
-    assert table["rank"].tolist() == [1, 1, 2, 3]
+def ranks(*measures: dict[str, float]) -> list[list[int]]:
+    table = ranking(measures, [str(place) for place in range(len(measures))])
+    return table[RANKS].to_numpy().tolist()
+
+
+def test_a_rank_has_the_interval_that_the_intervals_of_the_numbers_leave_open() -> None:
+    four = [estimate(11, 10, 12), estimate(10, 9, 11), estimate(8, 5, 9.5), estimate(6, 5, 7)]
+    assert ranks(*four) == [[1, 1, 2], [2, 1, 3], [3, 2, 4], [4, 3, 4]]
     # Of a ratio whose interval holds 1, the smallest size is 1.
-    assert ranking([estimate(0.7, 0.3, 1.5), estimate(1.2, 1.1, 1.3)], ["a", "b"])[
-        "rank"
-    ].tolist() == [1, 1]
+    assert ranks(estimate(0.7, 0.3, 1.5), estimate(1.2, 1.1, 1.3)) == [[1, 1, 2], [2, 1, 2]]
     # Without an interval the number stands for it.
-    assert ranking([estimate(13, np.nan, np.nan), estimate(11, 10, 12)], ["a", "b"])[
-        "rank"
-    ].tolist() == [1, 2]
+    none = np.nan
+    assert ranks(estimate(13, none, none), estimate(11, 10, 12)) == [[1, 1, 1], [2, 2, 2]]
+    assert ranks(estimate(11.5, none, none), estimate(11, 10, 12)) == [[1, 1, 2], [2, 1, 2]]
+
+
+def test_equal_numbers_leave_their_ranks_open() -> None:
+    assert ranks(*[estimate(2, np.nan, np.nan)] * 3) == [[1, 1, 3]] * 3
+
+
+def test_a_run_without_the_number_is_counted_in_no_rank() -> None:
+    table = ranking([disparity(t) for t in (EVEN, TEXT_ONLY, LOUD)], ["even", "text", "loud"])
+    assert table[RANKS].iloc[:2].to_numpy().tolist() == [[1, 1, 1], [2, 2, 2]]
+    assert table[RANKS].iloc[2].isna().all()
 
 
 def test_checkpoints_of_a_training_stay_in_order() -> None:
@@ -82,6 +95,7 @@ def test_inertia_has_a_rank_of_its_own() -> None:
         for table, gap in zip((LOUD, TEXT_ONLY, EVEN), gaps, strict=True)
     ]
     table = ranking(measures, ["loud", "text", "even"])
-    assert table.columns[:3].tolist() == ["rank", "inertia_rank", "run"]
+    of_inertia = [f"inertia_{name}" for name in RANKS]
+    assert table.columns[:7].tolist() == [*RANKS, *of_inertia, "run"]
     assert table["inertia_rank"].tolist()[:2] == [2, 1]
     assert pd.isna(table["inertia_rank"].iloc[2])

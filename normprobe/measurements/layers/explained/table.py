@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from normprobe.measurements.layers.modality_draws import Drawn, ModalityDraws, eq_13
 from normprobe.report.layer_words import layer_ranges
-from normprobe.report.ratio_words import Ratio
+from normprobe.report.ratio_words import Estimate, Ratio
 from normprobe.schema import PAIR
 from normprobe.statistics.resampling import with_intervals
 
@@ -76,6 +76,20 @@ def explained_table(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     table.insert(2, "samples", rows["sample_id"].nunique())
     return table
+
+
+def norms_share(explained: pd.DataFrame) -> Estimate:
+    """How much of visual tokens' slower turning the norms explain, over all layers where they do.
+
+    Args:
+        explained: of ``explained_table``.
+
+    Returns:
+        The share with its 95 % interval; NaN where visual tokens turn more slowly in no layer.
+    """
+    columns = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
+    rows = explained[explained["scope"] == SLOWER].reindex(columns=columns)
+    return Estimate(*rows.iloc[0].astype(float)) if len(rows) else Estimate(np.nan)
 
 
 def _by_layer(drawn: ModalityDraws) -> _Columns:

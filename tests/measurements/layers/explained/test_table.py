@@ -15,8 +15,17 @@ from support.token_rows import rows_of_tokens, tokens_of
 from experiments.theory import FAITHFUL, LAYERS, World, simulated
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.explained.table import CAUSES, ONE_LAYER, PARTS, explained_table
+from normprobe.measurements.layers.explained.table import (
+    CAUSES,
+    FASTER,
+    ONE_LAYER,
+    PARTS,
+    SLOWER,
+    explained_table,
+    norms_share,
+)
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.ratio_words import Estimate
 from normprobe.schema import TEXT, VISUAL
 from normprobe.statistics.bootstrap import LEVEL
 
@@ -201,3 +210,12 @@ def test_the_intervals_cover_the_true_share(world: World) -> None:
         first = by_layer(explained_table(simulated(world, seed))).loc[1]
         covered += first["norm_share_ci_low"] <= truth <= first["norm_share_ci_high"]
     assert 0.90 <= covered / seeds <= 0.98, LEVEL
+
+
+def test_the_share_of_a_model_is_that_of_all_its_slower_layers() -> None:
+    ends = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
+    table = pd.DataFrame([[0.1] * 3, [0.8, 0.7, 0.9], [0.3] * 3], columns=ends)
+    table["scope"] = [ONE_LAYER, SLOWER, FASTER]
+    assert norms_share(table) == Estimate(0.8, 0.7, 0.9)
+    assert np.isnan(norms_share(table[table["scope"] != SLOWER]).value)
+    assert np.isnan(norms_share(pd.DataFrame(columns=["scope", "layers"])).value)

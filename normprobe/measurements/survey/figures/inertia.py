@@ -1,0 +1,64 @@
+"""Does inertia go with disparity? A dot a model, numbered, and their names beside them (RQ3)."""
+
+import textwrap
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from normprobe.report.correlation_words import correlation_sentence
+from normprobe.report.figures.glyphs import shortened
+from normprobe.report.figures.style import DOUBLE_WIDTH, SERIES_COLORS, new_figure, use_log
+
+TABLES = ("survey", "correlation")
+
+_LONGEST = 32  # characters of a model's name
+_TITLE = 80  # characters of a line of the title
+_LINE = 0.12  # inches of a name in the list
+_SMALL = 6.5  # points
+
+
+def figure(title: str, survey: pd.DataFrame, correlation: pd.DataFrame) -> Figure:
+    """Inertia over disparity, with 95 % intervals over images.
+
+    Args:
+        title: the figure's title.
+        survey: ``survey.csv``.
+        correlation: ``correlation.csv``.
+    """
+    rows = survey.dropna(subset=["disparity_input", "inertia_gap"])
+    rows = rows.sort_values("disparity_input", ascending=False)
+    drawing = new_figure(DOUBLE_WIDTH, max(3.6, 1.0 + _LINE * len(rows)), title)
+    axes = drawing.subplots()
+    color = SERIES_COLORS[3]
+    x, y = (rows[name].to_numpy(float) for name in ("disparity_input", "inertia_gap"))
+    left, right = _ends(rows, "disparity_input")
+    bottom, top = _ends(rows, "inertia_gap")
+    axes.hlines(y, left, right, color=color, linewidth=0.8)
+    axes.vlines(x, bottom, top, color=color, linewidth=0.8)
+    axes.plot(x, y, "o", color=color)
+    for number, place in enumerate(zip(x, y, strict=True), start=1):
+        axes.annotate(
+            f"{number}", place, xytext=(3, 2), textcoords="offset points", fontsize=_SMALL
+        )
+    names = [shortened(_last(str(name)), _LONGEST) for name in rows["model"]]
+    listed = "\n".join(f"{number} {name}" for number, name in enumerate(names, start=1))
+    axes.text(1.02, 1, listed, transform=axes.transAxes, va="top", fontsize=_SMALL)
+    axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")
+    axes.axvline(1, color="0.5", linewidth=0.6, linestyle=":")
+    use_log(axes, "x", np.array([*x, 1.0]))
+    axes.set_xlabel("disparity: visual / text norm at the decoder input")
+    axes.set_ylabel("inertia: text - visual angle (rad a layer)")
+    said = textwrap.fill(correlation_sentence(correlation), _TITLE)
+    axes.set_title(said, loc="left", fontsize=_SMALL)
+    return drawing
+
+
+def _last(name: str) -> str:
+    """The name without its organisation."""
+    return name.rstrip("/").rpartition("/")[2]
+
+
+def _ends(rows: pd.DataFrame, name: str) -> list["pd.Series[float]"]:
+    """The ends of an interval; the number itself where it has none."""
+    return [rows[f"{name}{end}"].fillna(rows[name]) for end in ("_ci_low", "_ci_high")]

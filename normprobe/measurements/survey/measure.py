@@ -1,0 +1,115 @@
+"""The tables of a survey: a row a model, from the runs that were made of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from normprobe.measurements import measurement
+from normprobe.report.correlation_words import CORRELATION, correlation_table
+from normprobe.report.ratio_words import Estimate, with_ends
+from normprobe.runs.run_folder import RunFolder, read_record
+from normprobe.runs.run_store import COMPLETE
+
+#: Whether all measurements of a model were made, some, or none.
+WHOLE, PARTLY, FAILED = "complete", "partial", "failed"
+
+#: Numbers with intervals, in the order of their columns.
+_RATIOS = ("disparity_input", "ratio_to_table", "visual_norm", "text_norm")
+_OF_LAYERS = ("disparity_middle", "disparity_last", "inertia_gap", "norms_share")
+_OF_TABLES = {"table_norm": "text_norm", "table_std": "text_std", "table_loudest": "loudest_ratio"}
+_FACTS = ("model_type", "family", "norm_placement", "dtype")
+_SIZES = ("hidden_size", "decoder_layers", "parameters")
+
+
+def survey_tables(
+    outcomes: Sequence[Mapping[str, Any]], folders: Sequence[Path], measurements: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """The tables of a survey.
+
+    Args:
+        outcomes: what the process of each model left: ``model``, ``revision``, ``failures`` by
+            measurement, ``fetched_bytes``, ``seconds`` and ``peak_memory``.
+        folders: with the runs of each model, in folders named by measurement.
+        measurements: that were asked for.
+
+    Returns:
+        ``survey``: model, revision, facts and sizes, then with 95 % intervals the visual / text
+        norm ratio at the decoder input (``disparity_input``), visual / table, both mean norms, the
+        ratio after the middle and the last layer, ``inertia_gap`` (text - visual angle, radians a
+        layer), ``norms_share`` (how much of the slower turning norms explain); the text table's
+        mean, deviation and largest / mean norm; status and reason. The same models give the same
+        bytes. ``cost``: what each took. ``correlation``: of disparity and inertia.
+    """
+    rows, costs = [], []
+    for outcome, folder in zip(outcomes, folders, strict=True):
+        rows.append(_row(outcome, dict(_runs(folder, measurements)), measurements))
+        costs.append(_cost(outcome))
+    survey = pd.DataFrame(rows).astype(dict.fromkeys(_SIZES, "Int64"))
+    correlation = correlation_table(survey["disparity_input"], survey["inertia_gap"])
+    return {"survey": survey, "cost": pd.DataFrame(costs), CORRELATION: correlation}
+
+
+def _runs(folder: Path, measurements: Sequence[str]) -> Iterator[tuple[str, RunFolder]]:
+    """The complete runs of a model."""
+    for name in measurements:
+        record = read_record(folder / name)
+        if record is not None and record["status"] == COMPLETE:
+            yield name, RunFolder.open(folder / name)
+
+
+def _row(
+    outcome: Mapping[str, Any], runs: Mapping[str, RunFolder], measurements: Sequence[str]
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for run in reversed(list(runs.values())):
+        facts |= run.record
+    sizes = facts.get("sizes", {})
+    status = FAILED if not runs else WHOLE if len(runs) == len(measurements) else PARTLY
+    return {
+        "model": outcome["model"],
+        "revision": facts.get("model_revision") or outcome["revision"] or None,
+        **{name: facts.get(name) for name in _FACTS},
+        **{name: sizes.get(name) for name in _SIZES},
+        **_numbers(runs),
+        "status": status,
+        "reason": _reason(outcome["failures"], status),
+    }
+
+
+def _numbers(runs: Mapping[str, RunFolder]) -> dict[str, float]:
+    """Every number of a model, NaN where its run is not there."""
+    found = {name: run for name, run in runs.items() if name != "embeddings"}
+    measured: dict[str, float] = with_ends(
+        dict.fromkeys((*_RATIOS, *_OF_LAYERS), Estimate(float("nan")))
+    )
+    for name in ("layers", "interface"):  # the ratio at the input is that of interface, if there
+        if name in found:
+            measured |= _measures(name, found[name])
+    if "layers" in runs and (explained := runs["layers"].rows_of("explained")) is not None:
+        share = measurement("layers").module("explained").norms_share(explained)
+        measured |= with_ends({"norms_share": share})
+    tables = _measures("embeddings", runs["embeddings"]) if "embeddings" in runs else {}
+    return measured | {ours: tables.get(name, float("nan")) for ours, name in _OF_TABLES.items()}
+
+
+def _measures(name: str, run: RunFolder) -> dict[str, float]:
+    """What ranks the runs of a measurement."""
+    offered = measurement(name)
+    compared = offered.module("compared")
+    table = run.table(offered.main_table)
+    numbers: dict[str, float] = compared.measures(table, run.rows(compared.ROW_COLUMNS))
+    return numbers
+
+
+def _reason(failures: Mapping[str, str], status: str) -> str | None:
+    """What is wrong, once where it is the same for all that was asked for."""
+    problems = list(dict.fromkeys(failures.values()))
+    if status == FAILED and len(problems) == 1:
+        return problems[0]
+    return "; ".join(f"{name}: {problem}" for name, problem in failures.items()) or None
+
+
+def _cost(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: outcome[name] for name in ("model", "fetched_bytes", "peak_memory", "seconds")}

@@ -1,0 +1,23 @@
+"""The section of the page that shows a survey."""
+
+from normprobe.measurements.survey.words import verdict
+from normprobe.report.page.blocks import heading, note, sentence
+from normprobe.report.page.markup import Markup
+from normprobe.report.page.tables import table
+from normprobe.runs.run_store import RunStore
+
+_ENDS = ("_ci_low", "_ci_high")
+
+
+def section(run: RunStore) -> list[Markup]:
+    """What it says, a row a model without the ends of intervals, and what each model took."""
+    survey = run.table("survey")
+    return [
+        sentence(verdict(run)),
+        heading("Models"),
+        table(survey[[name for name in survey if not str(name).endswith(_ENDS)]]),
+        note("survey.csv holds the 95 % interval of each number."),
+        heading("What each model took"),
+        table(run.table("cost")),
+        note("Bytes of weights fetched, bytes of memory at the peak of its process, and seconds."),
+    ]

@@ -1,0 +1,33 @@
+"""What a survey says, in sentences."""
+
+import pandas as pd
+
+from normprobe.measurements.survey.measure import WHOLE
+from normprobe.report.correlation_words import CORRELATION, correlation_sentence
+from normprobe.report.ratio_words import LOUD, Ratio
+from normprobe.runs.run_store import RunStore
+
+
+def verdict(run: RunStore) -> str:
+    """In how many models visual tokens are louder, and whether inertia goes with disparity."""
+    survey = run.table("survey")
+    sentences = [_disparity(survey), _whole(survey)]
+    if survey["inertia_gap"].notna().any():
+        sentences.append(correlation_sentence(run.table(CORRELATION)))
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _disparity(survey: pd.DataFrame) -> str:
+    columns = [f"disparity_input{end}" for end in ("", "_ci_low", "_ci_high")]
+    ratios = [Ratio(*row) for row in survey[columns].astype(float).itertuples(index=False)]
+    ways = [ratio.direction for ratio in ratios if ratio.usable]
+    if not ways:
+        return ""
+    counts = ((1, LOUD.above), (-1, LOUD.below), (0, LOUD.alike))
+    told = [f"{word} in {ways.count(way)}" for way, word in counts if way in ways]
+    return f"Visual tokens at the decoder input: {', '.join(told)} of {len(ways)} measured."
+
+
+def _whole(survey: pd.DataFrame) -> str:
+    left = int((survey["status"] != WHOLE).sum())
+    return f"Of {len(survey)} models {left} lack numbers, each for its reason." if left else ""

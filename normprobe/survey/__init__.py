@@ -1,0 +1,1 @@
+"""Many models, each measured in a process of its own, into one table."""

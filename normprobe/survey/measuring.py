@@ -1,0 +1,147 @@
+"""A survey: models one after another, each in a process of its own, then one table of all."""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from normprobe.data.data_set import open_data
+from normprobe.errors import NormprobeError
+from normprobe.measurements.survey.measure import survey_tables
+from normprobe.run import Run, finished
+from normprobe.runs.begin import AUTO, Output, start_run
+from normprobe.runs.run_folder import RunFolder, plain_name
+from normprobe.survey.hub_cache import FOLDER, HubCache, Keep
+from normprobe.survey.model_list import ListedModel
+from normprobe.survey.one_model import How, measured_apart, outcome_in
+
+log = logging.getLogger(__name__)
+
+#: Where the runs of the models lie in the folder of a survey.
+MODELS = "models"
+
+
+def survey(
+    models: Sequence[ListedModel],
+    *,
+    layers: bool = False,
+    data: str = "sample",
+    limit: int | None = None,
+    seed: int = 42,
+    dtype: str = "auto",
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    keep: Keep = "none",
+    timeout: float | None = None,
+    output: str | Path = AUTO,
+    overwrite: bool = False,
+    resume: bool = False,
+    retry: bool = False,
+) -> Run:
+    """Measure many models, and put their numbers into one table.
+
+    Of each model ``interface`` and ``embeddings``, by range reads where it is on a hub, or with
+    ``layers`` also the decoder layers, by whole files: these read nearly everything.
+
+    Args:
+        models: of ``listed_models``.
+        layers: measure the decoder layers too.
+        data: what ``--data`` takes.
+        limit: draw this many samples.
+        seed: of the draw.
+        dtype: as for ``Probe``, like the two that follow.
+        device: likewise.
+        trust_remote_code: run the code of every model that brings some.
+        keep: what stays of what each model fetched: ``none``, ``config`` (all but weights) or
+            ``all``.
+        timeout: minutes that a model may take; None: no limit.
+        output: the folder; ``auto``: below ``runs/``.
+        overwrite: replace a survey that exists.
+        resume: go on with the survey in ``output``: models that are finished stay as they are.
+        retry: with ``resume``, measure those again that failed or are partial.
+
+    Raises:
+        NormprobeError: there is no model, the data cannot be read, or ``output`` holds something
+            else. What is wrong with a model stands in its row.
+    """
+    if not models:
+        raise NormprobeError("no model to survey", "name models, or a file that lists them")
+    started = time.perf_counter()
+    how = How(
+        ("layers", "interface", "embeddings") if layers else ("interface", "embeddings"),
+        data,
+        limit,
+        seed,
+        {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code},
+        range_reads=not layers,
+        timeout=None if timeout is None else 60 * timeout,
+    )
+    run = _begun(how, output, overwrite=overwrite, resume=resume)
+    folders = _folders(models, run.path / MODELS)
+    cache = HubCache(run.path, _hub_cache(), keep)
+    os.environ.update(cache.variables)  # before a process starts: libraries read it when imported
+    outcomes = []
+    for place, (model, folder) in enumerate(zip(models, folders, strict=True), start=1):
+        outcome = outcome_in(folder)
+        if outcome is None or (retry and outcome["failures"]):
+            cache.open()
+            outcome = measured_apart(model, how, folder)
+            cache.close()
+            log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
+        outcomes.append(outcome)
+    cache.close()
+    tables = survey_tables(outcomes, folders, how.measurements)
+    return finished(run, tables, started)
+
+
+def _begun(how: How, output: Output, *, overwrite: bool, resume: bool) -> RunFolder:
+    """The folder of the survey; one that begins anew holds no models of an older one."""
+    options = {
+        "measurements": list(how.measurements),
+        "data": how.data,
+        "limit": how.limit,
+        "seed": how.seed,
+        "dtype": how.loading["dtype"],
+        "trust_remote_code": how.loading["trust_remote_code"],
+    }
+    facts = {"model": "survey", "model_revision": None, "model_type": None}
+    samples = open_data(how.data, limit=how.limit, seed=how.seed)
+    run = start_run(
+        "survey",
+        facts,
+        options,
+        data=samples,
+        output=output,
+        overwrite=overwrite,
+        resume=resume,
+    )
+    assert isinstance(run, RunFolder)
+    if not resume:
+        for name in (MODELS, FOLDER):
+            shutil.rmtree(run.path / name, ignore_errors=True)
+    return run
+
+
+def _folders(models: Sequence[ListedModel], parent: Path) -> list[Path]:
+    """A folder for each model, named after it."""
+    folders: list[Path] = []
+    for model in models:
+        plain = parent / plain_name(str(model).replace("/", "--"), "model")
+        others = (plain.with_name(f"{plain.name}~{number}") for number in count(2))
+        folders.append(next(path for path in chain([plain], others) if path not in folders))
+    return folders
+
+
+def _hub_cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _told(outcome: dict[str, Any]) -> tuple[float, str]:
+    reasons = dict.fromkeys(outcome["failures"].values())
+    return outcome["seconds"], "".join(f"; {reason}" for reason in reasons)

@@ -1,0 +1,192 @@
+"""A survey of models on a hub: rows, reasons, bytes, what stays of the cache, and kills."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.running_hub import ONLINE, Hub
+
+from normprobe import load_run
+from normprobe.specimen import SPECIMEN_DIR
+
+HEADER = 100_001  # bytes that are asked for of a file's header
+WEIGHTS = "model.safetensors"
+
+
+def tiny(folder: Path, scale: float) -> Path:
+    """The specimen with other visual norms."""
+    shutil.copytree(SPECIMEN_DIR, folder)
+    weights = load_file(folder / WEIGHTS)
+    for key in weights:
+        if "multi_modal_projector" in key and weights[key].dtype.is_floating_point:
+            weights[key] = (weights[key].float() * scale).to(torch.bfloat16)
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    return folder
+
+
+def broken(folder: Path) -> Path:
+    tiny(folder, 1)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def with_code(folder: Path) -> Path:
+    tiny(folder, 1)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+class Surveyor:
+    """Runs surveys in a folder, as a user does."""
+
+    def __init__(self, folder: Path, hub: Hub, name: str = "cache") -> None:
+        self.folder, self.home = folder, folder / name
+        home = {"HF_ENDPOINT": hub.address, "HF_HOME": str(self.home), **ONLINE}
+        self.environment = {**os.environ, **home}
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "normprobe", "survey", *words]
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, text=True, **streams
+        )
+
+    def run(self, *words: str) -> str:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err
+        return out
+
+    def cached(self) -> set[str]:
+        """Files of the hub cache."""
+        return {str(f.relative_to(self.home)) for f in self.home.rglob("*") if not f.is_dir()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    made = {
+        "team/loud": tiny(tmp_path / "hub/loud", 2),
+        "team/code": with_code(tmp_path / "hub/code"),
+        "team/broken": broken(tmp_path / "hub/broken"),
+    }
+    hub = Hub(tmp_path / "log.jsonl", *(f"{name}={folder}" for name, folder in made.items()))
+    yield hub
+    hub.close()
+
+
+def test_every_model_has_a_row_and_nothing_that_was_fetched_stays(hub: Hub, tmp_path: Path) -> None:
+    surveyor = Surveyor(tmp_path, hub)
+    (tmp_path / "models.txt").write_text("# four\ngated/model\nteam/broken\n\nteam/loud\n")
+    shown = surveyor.run("models.txt", "team/code", "-n", "2", "-o", "out")
+    rows = pd.read_csv(tmp_path / "out/survey.csv").set_index("model")
+    assert rows.index.tolist() == ["gated/model", "team/broken", "team/loud", "team/code"]
+    assert rows["status"].tolist() == ["failed", "failed", "complete", "failed"]
+    for name, word in (("gated/model", "gated"), ("team/code", "code")):
+        assert word in rows.loc[name, "reason"]
+        assert rows.loc[name, "reason"].split()[0] in shown
+    assert "cannot read the config of team/broken" in rows.loc["team/broken", "reason"]
+    loud = rows.loc["team/loud"]
+    run = load_run(tmp_path / "out/models/team--loud/interface")
+    measured = run.table.set_index(["stage", "group"]).loc[("decoder_input", "visual")]
+    for ours, name in (("disparity_input", "ratio_to_prompt"), ("ratio_to_table",) * 2):
+        for end in ("", "_ci_low", "_ci_high"):
+            assert loud[f"{ours}{end}"] == measured[f"{name}{end}"]
+    assert (loud["hidden_size"], loud["decoder_layers"]) == (128, 6)
+    assert loud["parameters"] == sum(
+        tensor.numel() for tensor in load_file(SPECIMEN_DIR / WEIGHTS).values()
+    )
+    assert len(str(loud["revision"])) == 40
+    cost = pd.read_csv(tmp_path / "out/cost.csv").set_index("model")
+    sent = [r["sent"] for r in hub.requests() if r["path"] == WEIGHTS and r["method"] == "GET"]
+    assert cost.loc["team/loud", "fetched_bytes"] == sum(sent) - HEADER
+    assert cost.loc["team/loud", "fetched_bytes"] == run.record["weights"]["bytes"]
+    assert not (tmp_path / "out/cache").exists()
+    assert not any("models--" in name for name in surveyor.cached())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", ["none", "config", "all"])
+def test_what_was_in_the_cache_before_stays_and_is_not_fetched_again(
+    keep: str, hub: Hub, tmp_path: Path
+) -> None:
+    surveyor = Surveyor(tmp_path, hub)
+    surveyor.run("team/loud", "--keep", "all", "--layers", "-n", "1", "-o", "first")
+    before = surveyor.cached()
+    assert any(name.endswith(WEIGHTS) for name in before)
+    hub.log.write_text("")
+    shutil.copytree(surveyor.home, tmp_path / "copy", symlinks=True)
+    words = ("team/loud", "--keep", keep, "--layers", "-n", "1")
+    surveyor.run(*words, "-o", "again")
+    assert surveyor.cached() == before
+    for file in (tmp_path / "copy").rglob("*"):
+        now = surveyor.home / file.relative_to(tmp_path / "copy")
+        assert file.is_dir() or file.read_bytes() == now.read_bytes()
+    assert hub.weights_sent() == {}
+    same = [(tmp_path / name / "survey.csv").read_bytes() for name in ("first", "again")]
+    assert same[0] == same[1]
+    # In an empty cache, what stays is what was asked for.
+    shutil.rmtree(surveyor.home)
+    surveyor.run(*words, "-o", "empty")
+    assert sum(hub.weights_sent().values()) >= (tmp_path / "hub/loud" / WEIGHTS).stat().st_size
+    own = {file.name for file in (tmp_path / "empty").glob("cache/hub/models--*/snapshots/*/*")}
+    assert (WEIGHTS in own, "config.json" in own) == (False, keep == "config")
+    stays = {Path(name).name for name in surveyor.cached()}
+    assert (WEIGHTS in stays) == (keep == "all")
+    size = sum(f.stat().st_size for f in (tmp_path / "empty").glob("cache/hub/**/blobs/*"))
+    assert size < 1_000_000
+
+
+@pytest.mark.slow
+def test_a_survey_that_is_killed_three_times_ends_with_the_same_table(tmp_path: Path) -> None:
+    """Twelve models; each kill is of the survey alone, and its model goes with it."""
+    names = [f"team/m{number}" for number in range(12)]
+    folders = [tiny(tmp_path / f"hub/{n}", 0.2 * 1.5**n) for n in range(12)]
+    arguments = [f"{name}={folder}" for name, folder in zip(names, folders, strict=True)]
+    hub = Hub(tmp_path / "log.jsonl", *arguments)
+    try:
+        surveyor = Surveyor(tmp_path, hub)
+        words = (*names, "--layers", "-n", "3", "--device", "cpu")
+        surveyor.run(*words, "-o", "whole")
+        moments = random.Random(3)
+        done = 0
+        for kill in range(3):
+            process = surveyor.start(*words, "-o", "out", "--resume")
+            while done < 3 * (kill + 1):
+                time.sleep(0.05)
+                done = len(list((tmp_path / "out").glob("models/*/outcome.json")))
+                assert process.poll() is None, process.communicate()
+            time.sleep(moments.uniform(0, 1.5))
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        finished = {f: f.stat().st_mtime_ns for f in (tmp_path / "out").glob("models/*/out*.json")}
+        assert 9 <= len(finished) < 12
+        surveyor.run(*words, "-o", "out", "--resume")
+        assert all(file.stat().st_mtime_ns == time_ for file, time_ in finished.items())
+    finally:
+        hub.close()
+    for name in ("survey", "correlation"):
+        files = [(tmp_path / folder / f"{name}.csv").read_bytes() for folder in ("out", "whole")]
+        assert files[0] == files[1]
+    rows = pd.read_csv(tmp_path / "out/survey.csv")
+    assert rows["status"].eq("complete").all()
+    correlation = pd.read_csv(tmp_path / "out/correlation.csv").iloc[0]
+    expected = rows["disparity_input"].corr(rows["inertia_gap"], method="spearman")
+    assert correlation["rank_correlation"] == pytest.approx(expected)
+    assert (tmp_path / "out/plots/inertia.png").is_file()
+    # Each process holds one model: the last one needs no more memory than the first ones.
+    peak = pd.read_csv(tmp_path / "whole/cost.csv")["peak_memory"]
+    assert peak.max() < 1.2 * peak.min()
