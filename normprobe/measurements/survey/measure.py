@@ -88,7 +88,7 @@ def _numbers(runs: Mapping[str, RunFolder]) -> dict[str, float]:
         if name in found:
             measured |= _measures(name, found[name])
     if "layers" in runs and (explained := runs["layers"].rows_of("explained")) is not None:
-        share = measurement("layers").module("explained").norms_share(explained)
+        share = measurement("layers").module("explained.table").norms_share(explained)
         measured |= with_ends({"norms_share": share})
     tables = _measures("embeddings", runs["embeddings"]) if "embeddings" in runs else {}
     return measured | {ours: tables.get(name, float("nan")) for ours, name in _OF_TABLES.items()}

@@ -30,4 +30,5 @@ def _disparity(survey: pd.DataFrame) -> str:
 
 def _whole(survey: pd.DataFrame) -> str:
     left = int((survey["status"] != WHOLE).sum())
-    return f"Of {len(survey)} models {left} lack numbers, each for its reason." if left else ""
+    lack = "lacks" if left == 1 else "lack"
+    return f"Of {len(survey)} models, {left} {lack} numbers, for the reason told." if left else ""

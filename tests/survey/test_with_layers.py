@@ -1,0 +1,28 @@
+"""A survey with ``--layers`` holds what the measurements themselves find."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.commands import invoke
+
+from normprobe import load_run
+
+
+def test_the_row_of_a_model_is_what_its_runs_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = invoke("survey", "specimen", "./nothing", "-n", "2", "--layers", "-o", "out")
+    assert done.exit_code == 0, done.output
+    survey = pd.read_csv(tmp_path / "out/survey.csv").set_index("model")
+    assert survey["status"].to_dict() == {"specimen": "complete", "./nothing": "failed"}
+    layers = load_run(tmp_path / "out/models/specimen/layers")
+    visual = layers.table[layers.table["group"] == "visual"].set_index("layer")
+    row = survey.loc["specimen"]
+    assert row["disparity_last"] == pytest.approx(visual["norm_ratio_to_text"].iloc[-1])
+    explained = layers.tables["explained"].set_index("scope")
+    assert row["norms_share"] == pytest.approx(explained.loc["slower", "norm_share"])
+    interface = load_run(tmp_path / "out/models/specimen/interface").table
+    entering = interface[interface["stage"] == "decoder_input"].set_index("group")
+    assert row["disparity_input"] == pytest.approx(entering.loc["visual", "ratio_to_prompt"])
