@@ -117,6 +117,22 @@ class Run:
         if self.store.has_table(PUBLISHED):
             print_published(self.store.table(PUBLISHED), console)
 
+    def published(self, model: str, base: str | None = None) -> pd.DataFrame | None:
+        """What the paper says of a model beside what the run measured of it.
+
+        Args:
+            model: which of the paper's models it is: a hub id.
+            base: likewise, of the base model of ``embeddings --base``; None: what the run says.
+
+        Returns:
+            As ``published.csv``; None where the paper has no number that the run measures.
+
+        Raises:
+            NormprobeError: a table is missing.
+        """
+        with _explained(self.store):
+            return published_table(self.store, _offered(self.store).published, model, base)
+
     def to_markdown(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
         """A table as Markdown, numbers rounded to 4 significant digits.
 

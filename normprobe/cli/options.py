@@ -67,7 +67,7 @@ class GoesWith:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 _PARTS = "Parts, where they are not found"

@@ -29,7 +29,7 @@ _MINUS = re.compile(r"^-(?=[\d.]|inf)")
 
 
 def latex(table: ReadableTable) -> str:
-    """A table as a ``tabular`` with the rules of booktabs, its notes below it as comments.
+    """A table as a ``tabular`` with the rules of booktabs, its title and notes as comments.
 
     Names in scripts other than Latin need XeLaTeX or LuaLaTeX.
 
@@ -40,7 +40,7 @@ def latex(table: ReadableTable) -> str:
     rows = [_row(_cells(row, table.numeric)) for row in table.rows]
     lines = [
         "% Needs \\usepackage{booktabs}.",
-        *(f"% {note}" for note in table.notes),
+        *(f"% {line}" for line in (table.title, *table.notes) if line),
         f"\\begin{{tabular}}{{{columns}}}",
         "\\toprule",
         *_headers(table),

@@ -21,7 +21,8 @@ def markdown(table: ReadableTable) -> str:
     lines = [_row(_text(" ".join(parts)) for parts in table.headers), _row(rules)]
     lines += [_row(map(_text, row)) for row in table.rows]
     notes = [f"\n{_text(note)}" for note in table.notes]
-    return "\n".join([*lines, *notes]) + "\n"
+    title = [f"**{_text(table.title)}**\n"] if table.title else []
+    return "\n".join([*title, *lines, *notes]) + "\n"
 
 
 def _row(cells: Iterable[str]) -> str:

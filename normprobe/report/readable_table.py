@@ -23,12 +23,14 @@ class ReadableTable:
         rows: a cell a column.
         numeric: of each column, whether it holds numbers.
         notes: what stands below.
+        title: what stands above; empty: nothing.
     """
 
     headers: Sequence[tuple[str, ...]]
     rows: Sequence[Sequence[str]]
     numeric: Sequence[bool]
     notes: Sequence[str] = ()
+    title: str = ""
 
 
 def readable_table(table: pd.DataFrame) -> ReadableTable:
