@@ -25,6 +25,7 @@ from normprobe.report.broken_states import broken_states
 from normprobe.report.figures.draw import build, draw
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import Markup, element, joined
+from normprobe.report.table_text import table_text
 from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
 from normprobe.runs.run_folder import RECORD, RunFolder
@@ -115,6 +116,58 @@ class Run:
         """Print what the paper says of the model, where it says something."""
         if self.store.has_table(PUBLISHED):
             print_published(self.store.table(PUBLISHED), console)
+
+    def published(self, model: str, base: str | None = None) -> pd.DataFrame | None:
+        """What the paper says of a model beside what the run measured of it.
+
+        Args:
+            model: which of the paper's models it is: a hub id.
+            base: likewise, of the base model of ``embeddings --base``; None: what the run says.
+
+        Returns:
+            As ``published.csv``; None where the paper has no number that the run measures.
+
+        Raises:
+            NormprobeError: a table is missing.
+        """
+        with _explained(self.store):
+            return published_table(self.store, _offered(self.store).published, model, base)
+
+    def to_markdown(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
+        """A table as Markdown, numbers rounded to 4 significant digits.
+
+        Args:
+            table: of ``tables``; None: the main table.
+            columns: which of its columns, in this order; None: all.
+
+        Raises:
+            NormprobeError: the run does not hold the table, or it lacks a column.
+        """
+        return table_text(self._chosen(table, columns), "md")
+
+    def to_latex(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
+        """A table as LaTeX for the package booktabs, numbers rounded to 4 significant digits.
+
+        Args:
+            table: of ``tables``; None: the main table.
+            columns: which of its columns, in this order; None: all.
+
+        Raises:
+            NormprobeError: the run does not hold the table, or it lacks a column.
+        """
+        return table_text(self._chosen(table, columns), "tex")
+
+    def _chosen(self, name: str | None, columns: Sequence[str] | None) -> pd.DataFrame:
+        table = self.table if name is None else self.store.table(name)
+        if columns is None:
+            return table
+        for column in columns:
+            if column not in table:
+                raise NormprobeError(
+                    f"{name or _offered(self.store).main_table} has no column {column}",
+                    f"it has {', '.join(map(str, table))}",
+                )
+        return table[list(columns)]
 
     def figures(self) -> dict[str, "Figure"]:
         """The figures by name, drawn from the tables alone.

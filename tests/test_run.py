@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 from support.made_runs import ATTACK
 from support.processors import make_processor
+from support.read_latex import read_latex
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, Run, compare, load_run
+from normprobe.report.table_text import table_text
 from normprobe.run import page_of
 from normprobe.runs.csv_text import csv_bytes
 
@@ -96,6 +98,24 @@ def test_a_notebook_shows_foreign_names_as_text(run: Run) -> None:
         assert "<script" not in shown
         assert "<img src=x" not in shown
     assert "&lt;script" in compare([attacked, run], [ATTACK, "other"])._repr_html_()
+
+
+def test_a_table_to_paste(any_run: Run) -> None:
+    assert any_run.to_markdown() == table_text(any_run.table, "md")
+    assert any_run.to_latex() == table_text(any_run.table, "tex")
+
+
+def test_chosen_columns_of_a_chosen_table(run: Run) -> None:
+    columns = ["layer", "norm_ratio", "retention_mean"]
+    read = read_latex(run.to_latex("theory", columns))
+    assert read.rows[0] == columns
+    assert len(read.rows) == 1 + len(run.tables["theory"])
+    header, *_ = run.to_markdown("theory", columns).splitlines()
+    assert header == r"| layer | norm\_ratio | retention\_mean |"
+    with pytest.raises(NormprobeError, match="theory has no column angle"):
+        run.to_latex("theory", ["angle"])
+    with pytest.raises(NormprobeError, match="holds no table shift"):
+        run.to_markdown("shift")
 
 
 def test_a_page_of_a_run(any_run: Run) -> None:

@@ -30,7 +30,7 @@ def align(
             "--stats",
             help="Of an adapter or a trained checkpoint: size of gain and bias (Table 5).",
         ),
-        GoesWith("model", "revision", "trust_remote_code", "json", "verbose"),
+        GoesWith("model", "revision", "trust_remote_code", "format", "json", "verbose"),
     ] = False,
     *,
     sampling: Annotated[Sampling, Without("batch_size", "workers", "skip_bad")],
@@ -68,15 +68,12 @@ def _show_statistics(source: str, loading: Loading, display: Display) -> None:
     """Print Table 5 of a saved norm. Nothing is loaded but its weights."""
     from normprobe.measurements.align.terminal import print_norm_statistics
     from normprobe.model.load.alignment import saved_norm
-    from normprobe.runs.json_text import table_json
     from normprobe.statistics.norm_weights import norm_statistics
 
     weights = saved_norm(
         source, revision=loading.revision, trust_remote_code=loading.trust_remote_code
     )
     table = norm_statistics(weights["weight"], weights["bias"])
-    if display.json:
-        console.data(table_json(table))
-    else:
+    if not console.table(table, display):
         with console.stdout_console() as target:
             print_norm_statistics(table, target)

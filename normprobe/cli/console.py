@@ -22,6 +22,7 @@ from normprobe.errors import NormprobeError
 from normprobe.foreign_text import visible
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from normprobe.run import Run
@@ -49,6 +50,24 @@ def data(text: str) -> None:
         typer.echo(visible(text, keep="\n\t") if file.isatty() else text, file=file)
 
 
+def table(content: "pd.DataFrame", display: Display) -> bool:
+    """Write a table to stdout where it was asked for as data.
+
+    Args:
+        content: the table.
+        display: ``data`` is the format.
+
+    Returns:
+        Whether it was asked for: then nothing else is to be printed.
+    """
+    if display.data is None:
+        return False
+    from normprobe.report.table_text import table_text
+
+    data(table_text(content, display.data).removesuffix("\n"))
+    return True
+
+
 def message(text: str) -> None:
     """Write a line for the person at the terminal to stderr; only the first process writes."""
     if os.environ.get("RANK", "0") == "0":  # torchrun and accelerate number the processes
@@ -71,15 +90,11 @@ def show(run: "Run", display: Display) -> None:
 
     Args:
         run: in a folder.
-        display: ``quiet``: the folder alone; ``json``: the main table as JSON.
+        display: ``quiet``: the folder alone; ``data``: the main table alone.
     """
     if display.quiet:
         data(str(run.path))
-    elif display.json:
-        from normprobe.runs.json_text import table_json
-
-        data(table_json(run.table))
-    else:
+    elif not table(run.table, display):
         with stdout_console() as console:
             run.show(console)
         message(f"Run folder: {run.path}")

@@ -15,7 +15,7 @@ _TOP = 5
 @grouped
 def demo(
     folder: Annotated[RunFolderOptions, Without("resume")],
-    display: Annotated[Display, Without("json")],
+    display: Annotated[Display, Without("format", "json")],
 ) -> None:
     """Every measurement on the bundled specimen and photographs. No download.
 

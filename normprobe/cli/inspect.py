@@ -33,7 +33,6 @@ def inspect(
             from normprobe.measurements.inspect.measure import inspected
             from normprobe.measurements.inspect.terminal import print_parts, print_weights
             from normprobe.model.checkpoint import open_checkpoint
-            from normprobe.runs.json_text import table_json
 
         inputs_file = NO_INPUTS_FILE if loading.inputs is None else read_inputs_file(loading.inputs)
         checkpoint = open_checkpoint(
@@ -44,8 +43,7 @@ def inspect(
             kind=loading.kind,
         )
         seen = inspected(checkpoint, {**inputs_file.parts, **named.named()}, weights=weights)
-        if display.json:
-            console.data(table_json(seen.parts if seen.weights is None else seen.weights))
+        if console.table(seen.parts if seen.weights is None else seen.weights, display):
             return
         with console.stdout_console() as target:
             print_parts(seen.parts, seen.facts, target)

@@ -16,13 +16,10 @@ def models(display: Annotated[Display, Without("quiet")]) -> None:
 
         from normprobe.measurements.inspect.terminal import print_models
         from normprobe.model.find.overrides import FUSIONS
-        from normprobe.runs.json_text import table_json
 
         table_file = files("normprobe.model.find") / "supported_models.csv"
         with table_file.open(encoding="utf-8") as file:
             table = pd.read_csv(file, keep_default_na=False)
-        if display.json:
-            console.data(table_json(table))
-        else:
+        if not console.table(table, display):
             with console.stdout_console() as target:
                 print_models(table, FUSIONS, target)

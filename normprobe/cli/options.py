@@ -67,7 +67,7 @@ class GoesWith:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 _PARTS = "Parts, where they are not found"
@@ -234,8 +234,15 @@ Strict = Annotated[
     bool,
     typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt."),
 ]
+Format = Annotated[
+    Literal["csv", "json", "md", "tex"] | None,
+    typer.Option("--format", help="Print the table alone, as CSV, JSON, Markdown or LaTeX."),
+    Excludes("quiet"),
+]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the table as JSON on stdout."), Excludes("quiet")
+    bool,
+    typer.Option("--json", help="Short for --format json."),
+    Excludes("quiet", "format"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")]
 Verbose = Annotated[
@@ -338,9 +345,15 @@ class RunFolderOptions:
 class Display:
     """What is printed."""
 
+    format: Format = None
     json: Json = False
     quiet: Quiet = False
     verbose: Verbose = False
+
+    @property
+    def data(self) -> Literal["csv", "json", "md", "tex"] | None:
+        """The format of the table, where it is all that is printed."""
+        return "json" if self.json else self.format
 
 
 class Without:

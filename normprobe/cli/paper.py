@@ -1,13 +1,23 @@
 """``normprobe paper``."""
 
 import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import Display, Limit, Needs, Overwrite, TrustRemoteCode, grouped, only
+from normprobe.cli.options import (
+    Display,
+    Excludes,
+    Limit,
+    Needs,
+    Overwrite,
+    TrustRemoteCode,
+    grouped,
+    only,
+)
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -19,6 +29,24 @@ def paper(
     context: typer.Context,
     run: Annotated[
         str | None, typer.Option("--run", help="Run these commands, e.g. table2.", metavar="NAME")
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            help="The paper's own table, e.g. table2, of the runs that --from names.",
+            metavar="NAME",
+        ),
+        Needs("from_"),
+        Excludes("run"),
+    ] = None,
+    from_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            help="A run folder, or NAME=RUN where a run of NAME read a local copy; repeatable.",
+            metavar="[NAME=]RUN",
+        ),
+        Needs("table"),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -32,9 +60,9 @@ def paper(
         str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
     ] = None,
     limit: Annotated[Limit, Needs("run")] = None,
-    trust_remote_code: Annotated[TrustRemoteCode, Needs("run")] = False,
+    trust_remote_code: Annotated[TrustRemoteCode, Needs("run", "table")] = False,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the runs.", metavar="DIR")
+        Path, typer.Option("--output", "-o", help="Folder of the runs and tables.", metavar="DIR")
     ] = Path("runs/paper"),
     overwrite: Annotated[Overwrite, Needs("run")] = False,
     *,
@@ -42,25 +70,56 @@ def paper(
 ) -> None:
     """Which commands make each table and figure of the paper; --run runs them.
 
+    --run and --table end with the paper's own table, each cell measured and below it as published,
+    and write it as CSV, Markdown and LaTeX.
+
     Left out: Table 4, which scores trained models, and the drawing in Figure 1 (a).
     """
     with console.reported(display):
+        from normprobe.cli.paper_tables import show_paper_table
         from normprobe.paper.artefacts import Changes, artefacts, substitutes
+        from normprobe.paper.layouts import layouts
 
         known = artefacts()
+        if table is not None:
+            _require(table, layouts(), "--table")
+            sources = [_source(text, known[table].names) for text in from_ or []]
+            show_paper_table(table, sources, output / table, trust_remote_code)
+            return
         if run is None:
             for name, artefact in known.items():
                 console.data(_described(name, artefact, output))
             return
-        if run not in known:
-            raise NormprobeError(
-                f"--run {run}: expected one of {', '.join(known)}",
-                "`normprobe paper` tells what each is",
-            )
+        _require(run, known, "--run")
         taken = substitutes(model or [], known[run], run)
         changes = Changes(taken, data, limit, trust_remote_code, overwrite)
-        for command in known[run].commands(output / run):
+        commands = list(known[run].commands(output / run))
+        for command in commands:
             _run(context, command, changes)
+        if run in layouts():
+            sources = [_source_of(command, taken) for command in commands if command.model]
+            show_paper_table(run, sources, output / run, trust_remote_code)
+
+
+def _require(name: str, known: Collection[str], option: str) -> None:
+    if name not in known:
+        raise NormprobeError(
+            f"{option} {name}: expected one of {', '.join(known)}",
+            "`normprobe paper` tells what each is",
+        )
+
+
+def _source(text: str, names: Sequence[str]) -> tuple[Path, str]:
+    """``--from``: a folder, and the model that it is named after; a folder may hold a ``=``."""
+    name, _, folder = text.partition("=")
+    return (Path(folder), name) if folder and name in names else (Path(text), "")
+
+
+def _source_of(command: "PaperCommand", substitutes: Mapping[str, str]) -> tuple[Path, str]:
+    """The run of a command; a norm has none, and is read where it lies."""
+    if command.model in substitutes and "--stats" in command.words:
+        return Path(substitutes[command.model]), command.model
+    return command.folder, ""
 
 
 def _run(context: typer.Context, command: "PaperCommand", changes: "Changes") -> None:
@@ -75,9 +134,8 @@ def _run(context: typer.Context, command: "PaperCommand", changes: "Changes") ->
     if code:
         raise typer.Exit(code)
     if changes.substitutes.keys() & set(command.words) and read_record(command.folder) is not None:
-        base = command.words[command.words.index("--base") + 1] if "--base" in words else None
         measured = load_run(command.folder)
-        write_published(measured.store, command.model, base)
+        write_published(measured.store, command.model, command.base)
         with console.stdout_console() as target:
             measured.show_published(target)
 

@@ -24,6 +24,11 @@ class PaperCommand:
     folder: Path  # what it writes
 
     @property
+    def base(self) -> str | None:
+        """The language model that it compares with, as the paper's tables name it."""
+        return self.words[self.words.index("--base") + 1] if "--base" in self.words else None
+
+    @property
     def line(self) -> str:
         """To be pasted into a shell, an option and its value never torn apart."""
         text = re.sub(r"(?<= )(--?[a-z]+) (?!-)", r"\1\0", shlex.join(("normprobe", *self.words)))

@@ -55,17 +55,12 @@ def published_table(
         return None
     if not run.has_table(run.command):
         return None
-    measured, tokens = run.table(run.command), None
-    if run.has_table("shift"):
-        tokens = _ranked(run.table("shift"), "norm", "rank")
-    elif run.has_table("tokens"):
-        named = run.table("tokens")
-        tokens = named[named["end"] != "bottom"]  # there a rank counts from below
-    table = beside_paper(model, measured, rows_of, tokens)
+    measured = run.table(run.command)
+    table = beside_paper(model, measured, rows_of, ranked_tokens(run))
     if run.record.get("base"):  # `embeddings --base` keeps the statistics of both tables
-        older, tokens = _of_base(measured, run.table("shift"))
+        older = measured[measured["table"] == BASE].assign(table=TEXT)
         name = base or str(run.record["base"])
-        beside_base = beside_paper(name, older, rows_of, tokens)
+        beside_base = beside_paper(name, older, rows_of, ranked_tokens(run, of_base=True))
         table = pd.concat([table, beside_base], ignore_index=True)
     return table if len(table) else None
 
@@ -115,16 +110,24 @@ def beside_paper(
     return pd.DataFrame(rows, columns=_PUBLISHED_COLUMNS).astype({"measured_rank": "Int64"})
 
 
-def _of_base(embeddings: pd.DataFrame, shift: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Statistics and tokens of a run of ``embeddings`` as the base model alone would have them."""
-    older = embeddings[embeddings["table"] == BASE].assign(table=TEXT)
-    return older, _ranked(shift, "base_norm", "base_rank")
+def ranked_tokens(run: RunStore, *, of_base: bool = False) -> pd.DataFrame | None:
+    """Token, norm and rank by falling norm, as far as a run of ``embeddings`` knows them.
 
+    Args:
+        run: its tables are written.
+        of_base: of the base model's table, in place of the model's own.
 
-def _ranked(shift: pd.DataFrame, norm: str, rank: str) -> pd.DataFrame:
-    """Every token of one side of ``shift.csv``, with its norm and rank."""
-    columns = {"token": shift["token"], "norm": shift[norm], "rank": shift[rank]}
-    return pd.DataFrame(columns).dropna(subset="norm")
+    Returns:
+        None of a run without tokens.
+    """
+    if run.has_table("shift"):
+        shift, side = run.table("shift"), "base_" * of_base
+        columns = {name: shift[f"{side}{name}"] for name in ("norm", "rank")}
+        return pd.DataFrame({"token": shift["token"], **columns}).dropna(subset="norm")
+    if of_base or not run.has_table("tokens"):
+        return None
+    tokens = run.table("tokens")
+    return tokens[(tokens["table"] == TEXT) & (tokens["end"] != "bottom")]  # these count from below
 
 
 def _measured(

@@ -5,6 +5,7 @@
 - ``note_on``: what a reader of a number should know
 - ``tokens_of``: the tokens that the paper ranks of a model
 - ``needs_remote_code``: whether it is known to bring code of its own
+- ``printed_rows``: a table as it is printed
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ import pandas as pd
 
 from normprobe.paper.quantities import AFTER, BEFORE, ENCODER, TEXT_TABLE, VISUAL_TABLE
 
+#: A token that the paper describes in place of naming it.
+NOT_A_TOKEN = "(Chinese Char)"
+
 
 class Published(NamedTuple):
     """A number as the paper prints it."""
@@ -25,6 +29,8 @@ class Published(NamedTuple):
     quantity: str  # of ``quantities``; of a token table, the token
     statistic: str  # mean, std or hidden size; of a token table, the rank
     value: float
+    row: int  # of the file that holds it, from 0
+    column: str
 
 
 def names_of(model: str) -> set[str]:
@@ -44,14 +50,14 @@ def note_on(number: Published) -> str:
     if is_description(number):
         return "A description, not a token: it is not looked up."
     place = (number.source, number.name, number.quantity)
-    rows = _rows("notes") if number.statistic == "mean" else []
+    rows = printed_rows("notes") if number.statistic == "mean" else []
     notes = (row["note"] for row in rows if (row["source"], row["model"], row["quantity"]) == place)
     return next(notes, "")
 
 
 def is_description(number: Published) -> bool:
     """Whether a token table describes the token in place of naming it."""
-    return number.quantity == "(Chinese Char)"
+    return number.quantity == NOT_A_TOKEN
 
 
 def tokens_of(model: str) -> frozenset[str]:
@@ -84,33 +90,37 @@ def published_numbers() -> tuple[Published, ...]:
 
 
 def _table_1() -> Iterator[Published]:
-    for row in _rows("table1_interface"):
+    for place, row in enumerate(printed_rows("table1_interface")):
         quantity = {"visual": ENCODER, "text": TEXT_TABLE}[row["modality"]]
         for statistic, column in (("mean", "mean"), ("std", "std"), ("hidden size", "hidden_size")):
-            yield Published("Table 1", row["model"], quantity, statistic, float(row[column]))
+            value = float(row[column])
+            yield Published("Table 1", row["model"], quantity, statistic, value, place, column)
 
 
 def _table_2() -> Iterator[Published]:
-    columns = {"before_projector": BEFORE, "after_projector": AFTER, "text_embedding": TEXT_TABLE}
-    for row in _rows("table2_projector"):
-        for column, quantity in columns.items():
+    names = {"before_projector": BEFORE, "after_projector": AFTER, "text_embedding": TEXT_TABLE}
+    for place, row in enumerate(printed_rows("table2_projector")):
+        for name, quantity in names.items():
             for statistic in ("mean", "std"):
-                value = float(row.get(f"{column}_{statistic}", "nan"))
-                yield Published("Table 2", row["model"], quantity, statistic, value)
+                column = f"{name}_{statistic}"
+                value = float(row.get(column, "nan"))
+                yield Published("Table 2", row["model"], quantity, statistic, value, place, column)
 
 
 def _table_3() -> Iterator[Published]:
-    for row in _rows("table3_ovis"):
+    for place, row in enumerate(printed_rows("table3_ovis")):
         quantity = {"visual": VISUAL_TABLE, "text": TEXT_TABLE}[row["modality"]]
         for statistic in ("mean", "std"):
-            yield Published("Table 3", "Ovis 2.5", quantity, statistic, float(row[statistic]))
+            value = float(row[statistic])
+            yield Published("Table 3", "Ovis 2.5", quantity, statistic, value, place, statistic)
 
 
 def _table_6() -> Iterator[Published]:
-    for row in _rows("table6_embedding_global"):
+    for place, row in enumerate(printed_rows("table6_embedding_global")):
         name = f"{row['family']} {row['variant']}"
         for statistic in ("mean", "std"):
-            yield Published("Table 6", name, TEXT_TABLE, statistic, float(row[statistic]))
+            value = float(row[statistic])
+            yield Published("Table 6", name, TEXT_TABLE, statistic, value, place, statistic)
 
 
 def _token_tables() -> Iterator[Published]:
@@ -120,18 +130,18 @@ def _token_tables() -> Iterator[Published]:
     )
     for source, file, family in tables:
         for variant in ("base", "vl"):
-            for row in _rows(file):
-                token = row[f"{variant}_token"].replace("\\n", "\n")
-                norm = float(row[f"{variant}_l2_norm"])
-                yield Published(source, f"{family} {variant}", token, f"rank {row['rank']}", norm)
+            name, column = f"{family} {variant}", f"{variant}_l2_norm"
+            for place, row in enumerate(printed_rows(file)):
+                token, rank = row[f"{variant}_token"].replace("\\n", "\n"), f"rank {row['rank']}"
+                yield Published(source, name, token, rank, float(row[column]), place, column)
 
 
 def _models() -> pd.DataFrame:
-    return pd.DataFrame(_rows("models"))
+    return pd.DataFrame(printed_rows("models"))
 
 
 @cache
-def _rows(file: str) -> list[dict[str, str]]:
+def printed_rows(file: str) -> list[dict[str, str]]:
     """One of the files beside this one, every field as text, empty fields as ``nan``."""
     with as_file(files("normprobe.paper") / f"{file}.csv") as path:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)

@@ -5,11 +5,13 @@ from typing import Literal
 
 import pandas as pd
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
+from normprobe.report.readable_table import ReadableTable
 from normprobe.report.readable_token import readable_token
 from normprobe.report.significant import MISSING, count
-from normprobe.report.terminal import words
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table, words
 from normprobe.schema import TEXT, VISUAL
 
 #: The hues of the figures, as far as 256-colour terminals know them.
@@ -29,6 +31,22 @@ def token_cell(token: object, *, special: bool) -> Text:
         # A terminal shows a wide character in two cells: cut by cells, not by characters.
         text = set_cell_size(text, _TOKEN_WIDTH - len(mark) - 1).rstrip() + "\u2026"
     return Text(mark + text)
+
+
+def print_readable(table: ReadableTable, console: Console) -> None:
+    """Print a table as it is to be read; a shared header stands above the first of its columns."""
+    shown, lines, above = new_table(table.title), list[list[str]](), ""
+    for header in table.headers:
+        shared = header[0] if len(header) > 1 else ""
+        lines.append([*(shared.split() if shared != above else []), header[-1]])
+        above = shared
+    depth = max(map(len, lines))
+    for words_of, numeric in zip(lines, table.numeric, strict=True):
+        add_column(shown, "\n" * (depth - len(words_of)) + "\n".join(words_of), left=not numeric)
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    print_table(shown, console)
+    print_notes(console, *table.notes)
 
 
 def selected_layers(layers: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
 from support import made_tables
+from support.read_latex import read_latex
 from typer.testing import Result
 
 from normprobe.runs.run_folder import RunFolder
@@ -57,6 +58,9 @@ def test_models_side_by_side(command: str, run: Run, tmp_path: Path) -> None:
 def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, scale=scale) for name, scale in (("a", 1), ("b", 2))]
     rows = json.loads(run("compare", *folders, "--json", "-o", "out").stdout)
+    read = read_latex(run("compare", *folders, "--format", "tex", "-o", "out2").stdout)
+    place = read.rows[0].index("run")
+    assert [row[place] for row in read.rows[1:]] == [row["run"] for row in rows]
     assert [row["run"] for row in rows] == ["b", "a"]
     assert rows[0]["disparity_input"] == pytest.approx(2 * 16.53 / 0.2911)
     assert pd.read_csv(tmp_path / "out/ranking.csv")["run"].tolist() == ["b", "a"]

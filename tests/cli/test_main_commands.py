@@ -1,5 +1,6 @@
 """The three main commands on the specimen: files, columns, what goes to which stream."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli.conftest import assert_same_tables
+from support.read_latex import read_latex
 from typer.testing import Result
 
 from normprobe.schema import (
@@ -90,6 +92,36 @@ def test_json_prints_the_table_alone(run: Run, tmp_path: Path) -> None:
     rows = json.loads(result.stdout)
     assert len(rows) == len(pd.read_csv(tmp_path / "out/layers.csv"))
     assert rows[0]["layer"] == 0
+
+
+FORMATS = [
+    ("layers", "-n", "1"),
+    ("interface", "-n", "1"),
+    ("grounding", "-n", "1"),
+    ("embeddings",),
+    ("align",),
+]
+
+
+@pytest.mark.parametrize("command", FORMATS, ids=lambda words: words[0])
+def test_a_table_alone_in_every_format(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    printed = {
+        form: run(*command, "--format", form, "-o", "out", "--overwrite").stdout
+        for form in ("csv", "json", "md", "tex")
+    }
+    table = pd.read_csv(tmp_path / f"out/{command[0]}.csv")
+    assert printed["csv"] == (tmp_path / f"out/{command[0]}.csv").read_text()
+    assert list(json.loads(printed["json"])[0]) == list(table)
+    assert sum(line.startswith("|") for line in printed["md"].splitlines()) == 2 + len(table)
+    read = read_latex(printed["tex"])
+    assert read.rows[0] == list(table)
+    assert len(read.rows) == 1 + len(table)
+
+
+@pytest.mark.parametrize("command", ["models", "inspect"])
+def test_commands_without_a_run_have_formats(command: str, run: Run) -> None:
+    table = pd.read_csv(io.StringIO(run(command, "--format", "csv").stdout), keep_default_na=False)
+    assert len(read_latex(run(command, "--format", "tex").stdout).rows) == 1 + len(table)
 
 
 def test_runs_have_a_folder_of_their_own_by_default(run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ WHERE = "--device --dtype --device-map"
 CODE = "--trust-remote-code --inputs"
 NAMED = "--kind --vision-encoder --projector --decoder-layers --text-embedding --image-token-id"
 FOLDER = "--output -o --overwrite"
-SHOWN = "--json --quiet -q --verbose -v --help -h"
+SHOWN = "--format --json --quiet -q --verbose -v --help -h"
 ALIGN = "--align --align-target"
 
 #: As they are shown: a panel after the other.
@@ -44,7 +44,7 @@ OPTIONS = {
         {FOLDER} --resume --retry {SHOWN}
     """,
     "inspect": f"""
-        --revision {CODE} --weights --json --verbose -v --help -h {NAMED}
+        --revision {CODE} --weights --format --json --verbose -v --help -h {NAMED}
     """,
     "align": f"""
         --stats --data --limit -n --seed --system --revision {WHERE} {CODE}
@@ -52,9 +52,10 @@ OPTIONS = {
     """,
     "report": f"{FOLDER} --verbose -v --help -h",
     "paper": f"""
-        --run --model --data --limit -n --trust-remote-code {FOLDER} --verbose -v --help -h
+        --run --table --from --model --data --limit -n --trust-remote-code {FOLDER}
+        --verbose -v --help -h
     """,
-    "models": "--json --verbose -v --help -h",
+    "models": "--format --json --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
 }
 
@@ -96,6 +97,9 @@ def refused(*words: str) -> str:
         ("survey specimen --retry", "--retry: changes nothing without --resume"),
         ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
         ("embeddings --json --quiet", "--json: cannot go with --quiet"),
+        ("embeddings --format tex --json", "--json: cannot go with --format"),
+        ("layers --format md -q", "--format: cannot go with --quiet"),
+        ("layers --format html", "'html' is not one of 'csv', 'json', 'md', 'tex'"),
         ("compare a b --json -q", "--json: cannot go with --quiet"),
         ("layers --seed 7", "--seed: changes nothing without --limit or --data paper"),
         ("layers --seed 7 --data mmbench", "--seed: changes nothing without --limit"),
@@ -105,6 +109,9 @@ def refused(*words: str) -> str:
         ("align x --stats -o out", "--stats: cannot go with --output"),
         ("paper --limit 3", "--limit: changes nothing without --run"),
         ("paper --data sample", "--data: changes nothing without --run"),
+        ("paper --table table2", "--table: changes nothing without --from"),
+        ("paper --from x", "--from: changes nothing without --table"),
+        ("paper --table table2 --from x --run table2", "--table: cannot go with --run"),
         ("paper --model a=b", "--model: changes nothing without --run"),
         ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
         ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),

@@ -1,8 +1,11 @@
 """``normprobe paper``: what it lists can be run, and is run on miniatures of the paper's models."""
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +13,16 @@ import pandas as pd
 import pytest
 import typer
 from cli.conftest import assert_two_lines
+from support import made_tables
+from support.made_runs import run_folder
 from support.paper_models import FAMILIES, TYPES, stand_in
+from support.read_latex import read_latex
 from typer.testing import Result
 
 from normprobe.cli.app import COMMANDS, app
 from normprobe.paper.numbers import names_of
+from normprobe.run import write_published
+from normprobe.runs.run_folder import RunFolder
 
 IMAGES = Path(__file__).parents[2] / "benchmarks_data/images"
 
@@ -111,6 +119,15 @@ def test_it_runs_on_miniatures(
             difference = table["measured"] - table["published"]
             pd.testing.assert_series_equal(table["difference"], difference, check_names=False)
     assert result.stdout.count("Beside the paper") == sum(map(bool, PUBLISHED[name].values()))
+    if name.startswith("table"):
+        table = pd.read_csv(tmp_path / f"out/{name}/{name}.csv")
+        own = [c for c in table if f"{c}_published" in table]
+        published = table[[f"{column}_published" for column in own]].set_axis(own, axis=1)
+        measured = table[own].notna()
+        assert measured[published.notna()].any().all()
+        if name not in ("table1", "table7"):  # whose deviations and tokens need not be there
+            assert (measured | published.isna()).all().all()
+        assert "Below each number, in parentheses: as published" in result.stdout
     if "compare" in [line[1] for line in listed(run)[name]]:
         assert (tmp_path / "out" / name / "compare/run.json").is_file()
 
@@ -151,14 +168,93 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     result = run("paper", "--run", name, *given, "--data=sample", "-n", "1", "-o", "out")
     assert result.exit_code == 0, result.output
     if name == "table5":
-        assert result.stdout.count("gain and bias") == 2
-        assert not (tmp_path / "out").exists()
+        assert result.stdout.count("Alignment norm: gain and bias") == 2
+        table = pd.read_csv(tmp_path / "out/table5/table5.csv")
+        assert table["default_init"].tolist() == table["aligned_init"].tolist()
+        assert table["default_init"][3:].tolist() == [0.0, 0.0]  # an untrained bias
+        assert table["default_init_published"][0] == 53.25
+        assert " 53.2500" in result.stdout.replace("(", " ")
         return
     models = [word for word, _ in OWN[name] if word not in ("IMAGE", "PROMPT")]
     folders = [*models, *([] if name == "appendix-g" else ["compare"])]
     for folder in folders:
         record = json.loads((tmp_path / "out" / name / folder / "run.json").read_text())
         assert record["status"] == "complete"
+
+
+LLAVA, KIMI = "llava-hf/llava-1.5-7b-hf", "moonshotai/Kimi-VL-A3B-Instruct"
+
+
+def interface_run(folder: Path, model: str) -> Path:
+    """A made run of ``interface`` with the numbers of ``made_tables``."""
+    run_folder(folder, "interface", record={"model": model}, interface=made_tables.interface())
+    write_published(RunFolder.open(folder), model)
+    return folder
+
+
+def test_a_table_of_runs_that_exist(run: Run, tmp_path: Path) -> None:
+    hub = interface_run(tmp_path / "hub=id", LLAVA)
+    copy = interface_run(tmp_path / "copy", "./kimi")
+    words = ("paper", "--table", "table2", "--from", hub, "--from", f"{KIMI}={copy}", "-o", "out")
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out/table2/table2.csv")
+    assert table["model"].tolist() == ["LLaVA-v1.5", "Qwen-2.5-VL", "KimiVL", "GLM-4.1V"]
+    means = table["after_projector_mean"]
+    assert means.dropna().to_dict() == {0: 16.53, 2: 16.53}  # models without a run stay empty
+    assert table["after_projector_mean_published"].tolist() == [39.96, 56.88, 4.78, 4.58]
+    lines = result.stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("Qwen-2.5-VL"))
+    assert lines[place].split() == ["Qwen-2.5-VL", "-", "-", "-"]
+    assert "(3484.24 \u00b1 3882.82)" in lines[place + 1]
+    assert not (copy / "published.csv").exists()  # a run is read, never changed
+    assert (tmp_path / "out/table2/table2.md").read_text().count("\n|") == 1 + 1 + 2 * 4
+    assert read_latex((tmp_path / "out/table2/table2.tex").read_text()).columns == "lrrr"
+    again = run(*words)
+    assert again.exit_code == 0  # the table is made anew
+
+
+def test_the_first_run_of_a_model_counts(run: Run, tmp_path: Path) -> None:
+    first = interface_run(tmp_path / "first", LLAVA)
+    scaled = made_tables.interface()
+    scaled["norm_mean"] *= 2
+    second = run_folder(tmp_path / "second", "interface", interface=scaled)
+    for order in ((first, second), (second, first)):
+        given = [f"--from={LLAVA}={folder}" for folder in order]
+        assert run("paper", "--table", "table2", *given, "-o", "out").exit_code == 0
+        mean = pd.read_csv(tmp_path / "out/table2/table2.csv")["after_projector_mean"][0]
+        assert mean == (16.53 if order[0] == first else 33.06)
+
+
+def test_a_run_that_measured_nothing_of_a_table_is_named(run: Run, tmp_path: Path) -> None:
+    llava = interface_run(tmp_path / "llava", LLAVA)
+    unknown = interface_run(tmp_path / "unknown", "org/unknown")
+    result = run("paper", "--table", "table2", "--from", llava, "--from", unknown)
+    assert result.exit_code == 0
+    assert "unknown: measured no number of Table 2" in result.stderr
+    result = run("paper", "--table", "table2", "--from", unknown)
+    assert result.exit_code == 1
+    assert "error: no run has measured a number of Table 2" in result.stderr
+    assert f"NAME=RUN says of which model: {LLAVA}" in result.stderr
+
+
+def test_a_table_of_runs_loads_no_model_library(tmp_path: Path) -> None:
+    folder = interface_run(tmp_path / "run", LLAVA)
+    code = (
+        "import sys; from normprobe.cli.app import app\n"
+        "try: app(['paper', '--table', 'table2', *sys.argv[1:]])\n"
+        "except SystemExit as end: assert end.code in (None, 0), end.code\n"
+        "assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, "--from", str(folder), "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/table2/table2.csv").is_file()
+
+
+def test_a_table_that_cannot_be_made_is_an_error(run: Run) -> None:
+    assert_two_lines(run("paper", "--table", "figure3", "--from", "x"), "figure3", "table2")
+    assert_two_lines(run("paper", "--table", "table2", "--from", "nowhere"), "nowhere", "folder")
 
 
 def test_what_cannot_be_run_is_an_error(run: Run) -> None:

@@ -34,7 +34,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize("number", BY_HAND, ids=str)
 def test_numbers_are_as_printed(number: tuple[object, ...]) -> None:
-    assert number in published_numbers()
+    assert number in [known[:5] for known in published_numbers()]
 
 
 def test_none_is_left_out_and_none_is_empty() -> None:

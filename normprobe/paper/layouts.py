@@ -1,0 +1,170 @@
+"""The paper's own tables with measured cells: its rows, columns, order and digits.
+
+- ``layouts``: how each table is printed
+- ``measured_csv``: the table as a DataFrame, each measured column beside the published one
+- ``measured_table``: the table to read, each published row below the measured one
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+
+import pandas as pd
+
+from normprobe.paper.numbers import NOT_A_TOKEN, printed_rows
+from normprobe.report.readable_table import ReadableTable
+from normprobe.report.readable_token import readable_token
+from normprobe.report.significant import MISSING
+
+#: Row (from 0) and column of the file of a table.
+Place = tuple[int, str]
+#: What was measured there; of a token its text.
+Cells = dict[Place, float | str]
+
+#: Ends a column of ``measured_csv``: as the paper prints it; of a token also its rank here.
+PUBLISHED, RANK = "_published", "_published_rank"
+
+_PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
+_TOKEN = "_token"
+_BELOW = "Below each number, in parentheses: as published (arXiv 2512.08374). -: not measured."
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the paper prints a table; see ``tables.toml``."""
+
+    title: str
+    file: str
+    keys: Sequence[str]
+    headers: Sequence[Sequence[str]]
+    each: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def source(self) -> str:
+        """The table's name in the paper, such as ``Table 2``."""
+        return self.title.split(":")[0]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The cells of every row, each place with its row of the file."""
+        if not self.each:
+            return [list(row) for row in self.rows]
+        places = range(len(printed_rows(self.file)))
+        return [[_PLACE.sub(rf"{{\1 {row}}}", cell) for cell in self.each] for row in places]
+
+
+@cache
+def layouts() -> dict[str, Layout]:
+    """Every table that can be printed, by its name in ``commands.toml``."""
+    text = (files("normprobe.paper") / "tables.toml").read_text(encoding="utf-8")
+    return {name: Layout(**entry) for name, entry in tomllib.loads(text).items()}
+
+
+def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
+    """The file of a table with what was measured.
+
+    Args:
+        layout: of the table.
+        cells: what was measured.
+
+    Returns:
+        Its rows and columns in its order. Behind each column that is measured stands
+        ``<column>_published``, as printed, and behind a token ``<column>_published_rank``, the rank
+        here of the published token. NaN: not measured, or not printed.
+    """
+    rows = []
+    for place, printed in enumerate(printed_rows(layout.file)):
+        row: dict[str, float | str | None] = {}
+        for column, text in printed.items():
+            if column in layout.keys:
+                row[column] = text
+                continue
+            measured = cells.get((place, column))
+            row[column] = _as_printed(measured) if isinstance(measured, str) else measured
+            row[column + PUBLISHED] = None if text == "nan" else text
+            if column.endswith(_TOKEN):
+                row[column + RANK] = cells.get((place, column + RANK))
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    ranks = {column: "Int64" for column in table if str(column).endswith(RANK)}
+    return table.astype(ranks)
+
+
+def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> ReadableTable:
+    """A table as the paper prints it, each row measured, and below it in parentheses as published.
+
+    Args:
+        layout: of the table.
+        cells: what was measured.
+        notes: what else a reader should know.
+    """
+    rows = []
+    for templates in layout.cells:
+        rows.append([_measured(layout, template, cells) for template in templates])
+        rows.append([_published(layout, template, cells) for template in templates])
+    numeric = [_is_numeric(layout, column) for column in zip(*layout.cells, strict=True)]
+    headers = [tuple(header) for header in layout.headers]
+    below = [_BELOW, *([layout.note] if layout.note else []), *notes]
+    return ReadableTable(headers, rows, numeric, below, layout.title)
+
+
+def _measured(layout: Layout, template: str, cells: Cells) -> str:
+    """One cell as measured, with as many decimals as the paper prints."""
+
+    def text(row: int, column: str) -> str:
+        printed = printed_rows(layout.file)[row][column]
+        if column in layout.keys:
+            return layout.words.get(printed, printed)
+        value = cells.get((row, column))
+        if isinstance(value, str):
+            return readable_token(value)
+        return MISSING if value is None else f"{value:.{len(printed.partition('.')[2])}f}"
+
+    places = [(int(row), column) for column, row in _PLACE.findall(template)]
+    if _is_measured(layout, template) and not any(place in cells for place in places):
+        return MISSING
+    return _filled(layout, template, text)
+
+
+def _published(layout: Layout, template: str, cells: Cells) -> str:
+    """One cell as printed, in parentheses; nothing where it is not measured."""
+
+    def text(row: int, column: str) -> str:
+        printed = printed_rows(layout.file)[row][column]
+        if not column.endswith(_TOKEN) or printed == NOT_A_TOKEN:
+            return printed
+        rank = cells.get((row, column + RANK))
+        here = "" if rank is None else f", here {rank}"
+        return readable_token(printed.replace("\\n", "\n")) + here
+
+    return f"({_filled(layout, template, text)})" if _is_measured(layout, template) else ""
+
+
+def _filled(layout: Layout, template: str, text: Callable[[int, str], str]) -> str:
+    """A cell with its places filled, without the parts that the paper does not print."""
+    printed = [part for part in template.split(" \u00b1 ") if _is_printed(layout, part)]
+    return _PLACE.sub(lambda place: text(int(place[2]), place[1]), " \u00b1 ".join(printed))
+
+
+def _is_printed(layout: Layout, template: str) -> bool:
+    rows = printed_rows(layout.file)
+    return all(rows[int(row)][column] != "nan" for column, row in _PLACE.findall(template))
+
+
+def _is_measured(layout: Layout, template: str) -> bool:
+    return any(column not in layout.keys for column, _ in _PLACE.findall(template))
+
+
+def _is_numeric(layout: Layout, templates: Sequence[str]) -> bool:
+    columns = {column for template in templates for column, _ in _PLACE.findall(template)}
+    return any(column not in layout.keys and not column.endswith(_TOKEN) for column in columns)
+
+
+def _as_printed(token: str) -> str:
+    return token.replace("\n", "\\n")

@@ -1,0 +1,85 @@
+"""Tables as LaTeX for the package booktabs.
+
+pandas' own ``to_latex`` leaves ``<``, ``>``, ``|`` and a bracket that begins a row as they are: the
+first print as other characters, the last is taken for an argument of the line break before it.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from normprobe.report.readable_table import ReadableTable
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "\u2423": r"\textvisiblespace{}",
+    "\u00b1": r"$\pm$",
+    "[": "{[}",  # behind a line break they are its arguments
+    "*": "{*}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+_HYPHENS = re.compile("-(?=-)")  # two of them would be a dash
+_MINUS = re.compile(r"^-(?=[\d.]|inf)")
+
+
+def latex(table: ReadableTable) -> str:
+    """A table as a ``tabular`` with the rules of booktabs, its title and notes as comments.
+
+    Names in scripts other than Latin need XeLaTeX or LuaLaTeX.
+
+    Args:
+        table: no cell of it may hold a line break.
+    """
+    columns = "".join("r" if numeric else "l" for numeric in table.numeric)
+    rows = [_row(_cells(row, table.numeric)) for row in table.rows]
+    lines = [
+        "% Needs \\usepackage{booktabs}.",
+        *(f"% {line}" for line in (table.title, *table.notes) if line),
+        f"\\begin{{tabular}}{{{columns}}}",
+        "\\toprule",
+        *_headers(table),
+        "\\midrule",
+        *rows,
+        "\\bottomrule",
+        "\\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _headers(table: ReadableTable) -> list[str]:
+    """One row of headers; with headers of two parts a row of these, ruled, above it."""
+    last = _row([_text(parts[-1]) for parts in table.headers])
+    if all(len(parts) == 1 for parts in table.headers):
+        return [last]
+    above, rules, start = list[str](), [], 1
+    for name, shared in groupby(parts[0] if len(parts) > 1 else "" for parts in table.headers):
+        width = len(list(shared))
+        if name:
+            above.append(f"\\multicolumn{{{width}}}{{c}}{{{_text(name)}}}")
+            rules.append(f"\\cmidrule(lr){{{start}-{start + width - 1}}}")
+        else:
+            above += [""] * width
+        start += width
+    return [_row(above), "".join(rules), last]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def _cells(row: Sequence[str], numeric: Sequence[bool]) -> list[str]:
+    texts = [_text(cell) for cell in row]
+    return [
+        _MINUS.sub("$-$", text) if number else text
+        for text, number in zip(texts, numeric, strict=True)
+    ]
+
+
+def _text(text: str) -> str:
+    return _HYPHENS.sub("-{}", "".join(_SPECIAL.get(character, character) for character in text))

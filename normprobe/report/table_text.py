@@ -1,0 +1,28 @@
+"""A table as text: CSV, JSON, Markdown or LaTeX."""
+
+from typing import Literal
+
+import pandas as pd
+
+from normprobe.report.latex import latex
+from normprobe.report.markdown import markdown
+from normprobe.report.readable_table import readable_table
+from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.json_text import table_json
+
+Format = Literal["csv", "json", "md", "tex"]
+
+
+def table_text(table: pd.DataFrame, form: Format) -> str:
+    """A table in one of the formats; ends with a newline.
+
+    Args:
+        table: of any columns.
+        form: ``csv`` and ``json`` hold the numbers in full precision, ``md`` (Markdown) and ``tex``
+            (LaTeX with booktabs) rounded, which is said there.
+    """
+    if form == "csv":
+        return csv_bytes(table).decode("utf-8")
+    if form == "json":
+        return table_json(table)
+    return markdown(readable_table(table)) if form == "md" else latex(readable_table(table))
