@@ -226,6 +226,18 @@ def test_the_first_run_of_a_model_counts(run: Run, tmp_path: Path) -> None:
         assert mean == (16.53 if order[0] == first else 33.06)
 
 
+def test_table_5_of_one_norm_leaves_the_other_empty(
+    run: Run, measured: Callable[..., Path], tmp_path: Path
+) -> None:
+    result = run("paper", "--table", "table5", f"--from=ALIGNED={measured('align')}", "-o", "out")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out/table5/table5.csv")
+    assert table["default_init"].isna().all()
+    norm = pd.read_csv(measured("align") / "align.csv").iloc[0]
+    expected = norm["gain"] * norm["hidden_size"] ** 0.5
+    assert table["aligned_init"][0] == pytest.approx(expected, rel=2**-8)  # stored in bfloat16
+
+
 def test_a_run_that_measured_nothing_of_a_table_is_named(run: Run, tmp_path: Path) -> None:
     llava = interface_run(tmp_path / "llava", LLAVA)
     unknown = interface_run(tmp_path / "unknown", "org/unknown")
