@@ -7,15 +7,8 @@ before they are squared: no square overflows.
 import torch
 from torch import Tensor
 
+from normprobe.statistics.token_kinds import MASSIVE_MAGNITUDE, MASSIVE_RATIO, SINK_RATIO
 from normprobe.statistics.token_metrics import token_norms, widened
-
-#: A massive activation (Sun et al., 2024, arXiv 2402.17762, Section 2): its magnitude is above 100
-#: and at least about 1000 times the median magnitude of its hidden state.
-MASSIVE_MAGNITUDE = 100.0
-MASSIVE_RATIO = 1000.0
-
-#: tau of Kang et al. (2025, arXiv 2503.03321): from which |h_d| / rms(h) on a token is a sink.
-SINK_RATIO = 20.0
 
 #: How many of the largest dimensions are counted together.
 FEW = 10

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from normprobe.measurements.layers.massive.watcher import SUFFIX
+from normprobe.measurements.layers.massive.without import SUFFIX
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
 from normprobe.schema import SPECIAL, TEXT, VISUAL
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.massive.watcher import SUFFIX, WITHOUT
+from normprobe.measurements.layers.massive.without import SUFFIX, WITHOUT
 from normprobe.schema import IMAGE, NON_VISUAL, PAIR, RATIOS_TO_TEXT, TEXT, TOKEN_GROUPS
 from normprobe.statistics.resampling import Resampled, with_intervals
 

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.massive.watcher import SUFFIX
+from normprobe.measurements.layers.massive.without import SUFFIX
 from normprobe.measurements.layers.massive.words import MASSIVE
 from normprobe.report.significant import MISSING, count, significant
 from normprobe.report.terminal import WIDTH, add_column, new_table, print_notes, print_table

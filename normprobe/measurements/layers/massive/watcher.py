@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normprobe.measurements.layers.massive.without import SUFFIX, WITHOUT
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import INJECTION, TOKEN_METRICS
 from normprobe.statistics.massive_activations import (
@@ -18,19 +19,7 @@ from normprobe.statistics.massive_activations import (
     sinks,
 )
 from normprobe.statistics.sample_statistics import statistics_by_layer
-
-#: A token is of high norm from so many times the median norm of its group and sample on. In Darcet
-#: et al. (2024, arXiv 2309.16588) such tokens have about ten times the norm of the others; their
-#: cut-off of 150 was read off one model's histogram. The factor is between the two.
-HIGH_NORM = 3.0
-
-#: A token is still as long as every layer leaves it at this cosine or above, the bound by which
-#: Fan et al. (2026, arXiv 2603.00510) call two tokens almost the same.
-STILL_COSINE = 0.99
-
-#: What is told without massive tokens beside what is told with them.
-WITHOUT = ("norm", "cosine", "angle")
-SUFFIX = "_without_massive"
+from normprobe.statistics.token_kinds import HIGH_NORM, STILL_COSINE
 
 
 class MassiveActivations:

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from normprobe.measurements.layers.massive.watcher import HIGH_NORM, STILL_COSINE, SUFFIX
+from normprobe.measurements.layers.massive.without import SUFFIX
 from normprobe.report.layer_words import layer_names, layers_in_words
 from normprobe.report.ratio_words import LOUD, Ratio
 from normprobe.report.significant import significant
 from normprobe.schema import SPECIAL, TEXT, VISUAL
-from normprobe.statistics.massive_activations import (
+from normprobe.statistics.token_kinds import (
+    HIGH_NORM,
     MASSIVE_MAGNITUDE,
     MASSIVE_RATIO,
     SINK_RATIO,
+    STILL_COSINE,
 )
 
 #: What a massive token is, and what is told without such tokens; shown below the numbers.
