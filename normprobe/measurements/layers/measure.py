@@ -366,9 +366,9 @@ def _group_blocks(
     """Statistics of one group of a sample: layer 0, which has norms alone, and the rest."""
     blocks = _token_blocks(seen, index, mask)
     for name in SAMPLE_METRICS:
-        if (name, group) in _SAMPLE_NUMBERS:
-            column = seen.of_sample(index, name, group)
-            blocks[0][name], blocks[1][name] = column[:1], column[1:]
+        known = (name, group) in _SAMPLE_NUMBERS
+        column = seen.of_sample(index, name, group) if known else [np.nan] * len(seen.samples)
+        blocks[0][name], blocks[1][name] = column[:1], column[1:]
     for name, watched in _watched_columns(seen, index, group, mask):
         blocks[0][name], blocks[1][name] = watched[:1], watched[1:]
     if group in MODALITIES:  # the theory speaks of these alone
