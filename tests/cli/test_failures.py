@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from support.commands import Forked
 from typer.testing import Result
 
+from normprobe.data.bundle import bundled_data_dir
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -209,7 +210,11 @@ def test_a_full_disk_keeps_what_is_there(
 
 
 def test_ctrl_c_keeps_the_complete_parts(start: Callable[..., Forked], tmp_path: Path) -> None:
-    process = start("layers", "-b", "1", "-o", "out")
+    picture = str(bundled_data_dir() / "images" / "coffee.jpg")
+    # So many that the first part is not the last one.
+    lines = [{"id": n, "image": picture, "prompt": f"Is it {n}?"} for n in range(600)]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    process = start("layers", "--data", "data.jsonl", "-b", "1", "-o", "out")
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/samples/part-*.parquet")):
         assert time.monotonic() < deadline
