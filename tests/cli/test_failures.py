@@ -210,9 +210,9 @@ def test_a_full_disk_keeps_what_is_there(
 
 
 def test_ctrl_c_keeps_the_complete_parts(start: Callable[..., Forked], tmp_path: Path) -> None:
-    picture = str(bundled_data_dir() / "images" / "coffee.jpg")
+    shutil.copy(bundled_data_dir() / "images" / "coffee.jpg", tmp_path / "a.jpg")
     # So many that the first part is not the last one.
-    lines = [{"id": n, "image": picture, "prompt": f"Is it {n}?"} for n in range(600)]
+    lines = [{"id": n, "image": "a.jpg", "prompt": f"Is it {n}?"} for n in range(600)]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
     process = start("layers", "--data", "data.jsonl", "-b", "1", "-o", "out")
     deadline = time.monotonic() + 60
