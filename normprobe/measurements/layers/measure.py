@@ -144,6 +144,7 @@ class _State(NamedTuple):
     """A state between two layers, and what is known of it."""
 
     tensor: Tensor  # as the model passes it on
+    version: int  # of the tensor: it grows when the model writes into it
     norms: Tensor  # [batch, seq]
     directions: Directions
 
@@ -175,7 +176,6 @@ class _LayerReader:
         self._injection: Tensor | None = None
         self._entered: _State | None = None
         self._left: _State | None = None
-        self._version = 0
         self._attended: tuple[Tensor, Tensor] | None = None  # its norms, and its cosine
 
     def read_decoder_input(self, tensor: Tensor) -> None:
@@ -203,15 +203,16 @@ class _LayerReader:
         assert before is not None
         # Mostly the state is the very tensor that the layer before returned. DeepStack adds visual
         # features to it, cross-attention between the layers changes the text.
-        if before.tensor is tensor:
+        if before.tensor is tensor and before.version == tensor._version:
             self._entered = before
             self._injection = torch.zeros_like(before.norms)
         else:
             x = widened(self._read(tensor))
             self._entered = self._state(tensor, x)
-            change = x - widened(self._read(before.tensor).to(tensor.device))
-            self._injection = token_norms(change)
-        self._version = tensor._version
+            if before.tensor is tensor:  # written in place: what it was is known by its norm alone
+                self._injection = (self._entered.norms - before.norms).abs()
+            else:
+                self._injection = token_norms(x - widened(self._read(before.tensor).to(x.device)))
 
     def read_norm(self, tensor: Tensor, normed: Tensor, _: object) -> None:
         """A norm has run. The first that reads what enters the layer opens its attention."""
@@ -226,7 +227,7 @@ class _LayerReader:
     def read_output(self, number: int, output: Tensor) -> None:
         entered, self._entered = self._entered, None
         assert entered is not None and self._injection is not None
-        if entered.tensor._version != self._version:
+        if entered.tensor._version != entered.version:
             raise NormprobeError(
                 f"decoder layer {number} overwrites its input in place, so its update is lost",
                 "open an issue with the model type",
@@ -255,7 +256,8 @@ class _LayerReader:
 
     def _state(self, tensor: Tensor, hidden: Tensor) -> _State:
         norms = token_norms(hidden)
-        return _State(tensor, norms, directions(hidden, norms, self.masks.to(hidden.device)))
+        of_state = directions(hidden, norms, self.masks.to(hidden.device))
+        return _State(tensor, tensor._version, norms, of_state)
 
     def _watched(self, number: int, x: Tensor, h: Tensor, masks: Tensor) -> list[Tensor]:
         """What each watcher says of the tokens; what it says of groups is kept."""

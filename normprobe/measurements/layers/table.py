@@ -81,7 +81,8 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         norm / sqrt(hidden_size). ``norm_ratio_to_text`` and ``angle_ratio_to_text`` divide
         ``norm_mean`` and ``angle_mean`` by those of the layer's text tokens: ratios of means over
         tokens.
-        ``injection_norm`` is what was added between the layer before and this one.
+        ``injection_norm`` is what was added between the layer before and this one; where a model
+        adds it in place, the change of the norm, which is the least that it can be.
         ``attention_input_norm`` is that of what attention reads: x behind the layer's input norm
         and its gain; ``attention_input_ratio_to_text`` divides it by that of text tokens.
         ``within_modal_cosine``, of visual and of text tokens, is the mean cosine over all pairs of

@@ -141,6 +141,22 @@ def test_pair_metrics(model_type):
             np.testing.assert_allclose(found.loc[layer, metric], values, atol=TOLERANCE)
 
 
+def test_a_state_that_is_written_into_between_layers_is_read_anew():
+    """As DeepStack does on transformers 4."""
+    model = copy.deepcopy(model_of("llava"))
+    second = model.model.language_model.layers[1]
+
+    def add(_, args):
+        args[0].add_(0.5)
+
+    second.register_forward_pre_hook(add)
+    case = make_case(model, tiny_inputs(model, 2), PARTS["llava"], SPECIAL_IDS)
+    table = measure(model, case.inputs)
+    assert_table_agrees(table, layers_table(case.observations))
+    added = table["injection_norm_mean"].groupby("layer").max()
+    assert (added > 0).tolist() == [False, False, True, False]
+
+
 @pytest.mark.parametrize("model_type", ["exaone4_5", "git"])
 def test_where_no_norm_opens_a_layer_attention_reads_what_enters_it(model_type):
     """OLMo-2's kind, and BERT's."""
