@@ -5,6 +5,7 @@ A fork has the libraries in memory. To import them takes longer than what most t
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,8 @@ def _command(
 
     os.chdir(folder)
     os.environ.update(environment)
+    # Tests that a shell runs in the background ignore Ctrl-C; a user's command does not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream.fileno(), number)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
