@@ -22,6 +22,7 @@ from normprobe.inputs.image_marks import marked_positions
 from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import token_groups
+from normprobe.model.find.layer_norms import norms_of
 from normprobe.model.find.norm_placement import norm_placement_note
 from normprobe.model.find.overrides import (
     ADDED,
@@ -109,6 +110,11 @@ class MeasuredModel:
                 "use `normprobe interface` for a bare vision encoder",
             )
         return list(self.parts.decoder_layers.module.children())
+
+    @cached_property
+    def layer_norms(self) -> list[list[nn.Module]]:
+        """Of each decoder layer its norms, those inside its branches among them."""
+        return [norms_of(layer) for layer in self.decoder_layers]
 
     @cached_property
     def norm_placement(self) -> str:

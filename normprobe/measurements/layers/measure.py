@@ -22,7 +22,7 @@ from normprobe.hooks import attached, observing, on_call, on_input, on_output, r
 from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.watcher import GroupWatcher, Watcher
-from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM, norms_of
+from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.vision_stages import StageNorms, VisionStages
@@ -107,9 +107,9 @@ def observe(
     attends = model.parts.fusion == CROSS_ATTENTION
     if attends:
         handles.extend(stages.handles())
-    for number, layer in enumerate(layers, start=1):
+    for number, (layer, norms) in enumerate(zip(layers, model.layer_norms, strict=True), start=1):
         handles.append(on_input(layer, partial(reader.read_input, number)))
-        handles.extend(on_call(norm, reader.read_norm) for norm in norms_of(layer))
+        handles.extend(on_call(norm, reader.read_norm) for norm in norms)
         handles.append(on_output(layer, partial(reader.read_output, number)))
     with observing(model.model), attached(*handles), ExitStack() as watching:
         for watcher in watchers:
@@ -193,7 +193,7 @@ class _LayerReader:
                 empty.expand(-1, len(POOLED_GROUPS)),
                 within_modal_cosine(state.directions),
                 *self._crossed(state, x),
-                empty.expand(-1, 4),
+                empty.expand(-1, len(PAIR_METRICS) - 2),  # layer 0 turns nothing
             ],
             dim=1,
         )

@@ -152,6 +152,14 @@ def name_log_ticks(axis: Axis, values: ArrayLike) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def log_or_from_zero(axes: Axes, values: ArrayLike) -> None:
+    """A logarithmic y axis where the values ask for one; else an axis that begins at zero."""
+    if asks_for_log(values):
+        use_log(axes, "y", values)
+    else:
+        axes.set_ylim(bottom=0)
+
+
 def mark_layers(axes: Axes, last: int) -> None:
     """Ticks at whole layers, 0 to ``last``."""
     step = next((s for s in (1, 2, 4, 5, 10, 20, 50) if last <= 9 * s), 100)

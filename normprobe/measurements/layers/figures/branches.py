@@ -3,19 +3,18 @@
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from normprobe.measurements.layers.branches.words import BRANCH_WORDS
+from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    asks_for_log,
+    log_or_from_zero,
     mark_layers,
     new_figure,
-    use_log,
 )
 from normprobe.schema import BRANCHES, TEXT, VISUAL
 
@@ -42,13 +41,12 @@ def figure(title: str, branches: pd.DataFrame) -> Figure:
     panels = drawing.subplots(1, len(BRANCH_PANELS))
     for axes, letter, (metric, name) in zip(panels, "abc", BRANCH_PANELS.items(), strict=True):
         axes.set_title(f"({letter}) {name}", loc="left")
-        values = [_draw(axes, *part, metric) for part in branch_lines(branches)]
+        for branch, group, rows in branch_lines(branches):
+            look = GROUP_LOOKS[group]._replace(linestyle=BRANCH_LINES[branch])
+            draw_column(axes, rows, f"{metric}_mean", look, f"{branch}, {group}")
         mark_layers(axes, int(branches["layer"].max()))
-        drawn = pd.concat(values) if values else pd.Series(dtype=float)
-        if asks_for_log(drawn):
-            use_log(axes, "y", drawn)
-        else:
-            axes.set_ylim(bottom=0)
+        drawn = branches[branches["group"].isin([VISUAL, TEXT])]
+        log_or_from_zero(axes, drawn[f"{metric}_mean"])
     shown = {group: branch for branch, group, _ in branch_lines(branches)}
     handles: list[Line2D | Patch] = [
         Line2D(
@@ -75,24 +73,3 @@ def branch_lines(branches: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
         for group in (VISUAL, TEXT)
     ]
     return [part for part in parts if len(part[2])]
-
-
-def _draw(
-    axes: Axes, branch: str, group: str, rows: pd.DataFrame, metric: str
-) -> "pd.Series[float]":
-    """A line and its interval; what was drawn."""
-    look = GROUP_LOOKS[group]
-    mean = rows[f"{metric}_mean"]
-    axes.plot(
-        rows["layer"],
-        mean,
-        color=look.color,
-        marker=look.marker,
-        markersize=3,
-        markevery=max(1, len(rows) // 12),
-        linestyle=BRANCH_LINES[branch],
-        zorder=3,
-    )
-    low, high = rows[f"{metric}_mean_ci_low"], rows[f"{metric}_mean_ci_high"]
-    axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.25, linewidth=0)
-    return mean

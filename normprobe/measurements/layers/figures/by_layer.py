@@ -12,10 +12,9 @@ from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     GroupLook,
-    asks_for_log,
+    log_or_from_zero,
     mark_layers,
     new_figure,
-    use_log,
 )
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
 
@@ -106,11 +105,7 @@ def draw_column(axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, la
 
 def use_log_if_wide(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
     """A log axis when the drawn values, band included, span more than a factor of 10."""
-    values = drawn_values(layers, metric)
-    if asks_for_log(values):
-        use_log(axes, "y", values)
-    else:
-        axes.set_ylim(bottom=0)
+    log_or_from_zero(axes, drawn_values(layers, metric))
 
 
 def drawn_values(layers: pd.DataFrame, metric: str) -> NDArray[np.float64]:

@@ -8,10 +8,9 @@ from normprobe.measurements.layers.theory.panels import CROSSED
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    asks_for_log,
+    log_or_from_zero,
     mark_layers,
     new_figure,
-    use_log,
 )
 from normprobe.schema import ATTENTION_INPUT, TEXT, VISUAL
 
@@ -41,11 +40,8 @@ def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame) -> Figure:
     for line in CROSSED:
         draw_column(cosines, theory, line.column, line.look, line.name)
     drawn = layers.loc[layers["group"].isin([VISUAL, TEXT])]
-    values = drawn.reindex(columns=["norm_mean", f"{ATTENTION_INPUT}_mean"]).to_numpy(float)
-    if asks_for_log(values):
-        use_log(norms, "y", values)
-    else:
-        norms.set_ylim(bottom=0)
+    columns = ["norm_mean", f"{ATTENTION_INPUT}_mean"]
+    log_or_from_zero(norms, drawn.reindex(columns=columns).to_numpy(float))
     cosines.axhline(0.0, color="black", linewidth=0.6, zorder=1)
     for axes in (norms, cosines):
         mark_layers(axes, int(layers["layer"].max()))

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normprobe.measurements.layers.explained.table import ONE_LAYER, PARTS
+from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    asks_for_log,
+    log_or_from_zero,
     mark_layers,
     new_figure,
-    use_log,
 )
 from normprobe.schema import TEXT, VISUAL
 
@@ -99,21 +99,7 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _draw_angles(axes: Axes, rows: pd.DataFrame) -> None:
     for column, (word, look) in ANGLES.items():
-        axes.plot(
-            rows["layer"],
-            rows[column],
-            color=look.color,
-            linestyle=look.linestyle,
-            marker=look.marker,
-            markevery=max(1, len(rows) // 12),
-            label=word,
-        )
-        low, high = rows[f"{column}_ci_low"], rows[f"{column}_ci_high"]
-        axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.25, linewidth=0)
-    drawn = rows[list(ANGLES)].to_numpy(float)
+        draw_column(axes, rows, column, look, word)
     mark_layers(axes, int(rows["layer"].max()))
     axes.set_xlim(0.7 if len(rows) > 1 else 0.3, rows["layer"].max() + 0.3)
-    if asks_for_log(drawn):
-        use_log(axes, "y", drawn)
-    else:
-        axes.set_ylim(bottom=0)
+    log_or_from_zero(axes, rows[list(ANGLES)].to_numpy(float))

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.theory.assumptions import CRITERIA
-from normprobe.measurements.layers.theory.panels import PANELS, Line
+from normprobe.measurements.layers.theory.panels import PANELS
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -45,7 +46,11 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame) -> Figur
     grid[0, 0].set_xlabel("")
     for letter, panel, axes in zip(ascii_lowercase, PANELS, grid.flat, strict=False):
         axes.set_title(f"({letter}) {panel.title}", loc="left")
-        if not any([_draw(axes, theory, line) for line in panel.lines]):
+        for line in panel.lines:
+            draw_column(
+                axes, theory[theory[line.column].notna()], line.column, line.look, line.name
+            )
+        if not axes.get_lines():
             axes.set_yticks([])
             axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center")
             continue
@@ -61,27 +66,6 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame) -> Figur
         axes.set_xlabel("decoder layer")
     _add_legend(drawing)
     return drawing
-
-
-def _draw(axes: Axes, theory: pd.DataFrame, line: Line) -> bool:
-    """A number as a line and its interval as a band; false where no layer has the number."""
-    rows = theory[theory[line.column].notna()]
-    if rows.empty:
-        return False
-    axes.plot(
-        rows["layer"],
-        rows[line.column],
-        label=line.name,
-        color=line.look.color,
-        linestyle=line.look.linestyle,
-        marker=line.look.marker,
-        markersize=3,
-        markevery=max(1, len(rows) // 12),
-        zorder=3,
-    )
-    low, high = rows[f"{line.column}_ci_low"], rows[f"{line.column}_ci_high"]
-    axes.fill_between(rows["layer"], low, high, color=line.look.color, alpha=0.25, linewidth=0)
-    return True
 
 
 def _add_band(axes: Axes, low: float, high: float) -> None:
