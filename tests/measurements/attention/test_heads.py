@@ -1,11 +1,9 @@
 """Attention head by head, and how high in the image it lies, against eager weights in float64."""
 
-import copy
-
 import numpy as np
 import pytest
-import torch
 from PIL import Image
+from support.eager_attention import eager_weights
 from support.expected_parts import PARTS
 from support.reference import token_groups
 from support.several_images import SAMPLES, inputs_of, loaded, rows_of_image
@@ -20,15 +18,6 @@ from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 
 IMAGE = Image.new("RGB", (16, 16))
 _, _, BEFORE, _ = SAMPLES
-
-
-@torch.no_grad()
-def eager_weights(model, inputs):
-    """Of each layer ``[heads, queries, keys]``, from a copy that runs eagerly."""
-    eager = copy.deepcopy(model)
-    eager.set_attn_implementation("eager")
-    layers = eager(**inputs, output_attentions=True).attentions
-    return [weights[0].double().numpy() for weights in layers]
 
 
 @pytest.mark.parametrize("model_type", [name for name in VLM_TYPES if name != "llava_gptj"])

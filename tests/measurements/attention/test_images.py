@@ -1,10 +1,8 @@
 """How much attention each of several images draws, against the weights of eager attention."""
 
-import copy
-
 import numpy as np
 import pytest
-import torch
+from support.eager_attention import eager_weights
 from support.several_images import SAMPLES, inputs_of, loaded, rows_of_image
 
 from normprobe.measurements.attention.measure import attention_of
@@ -16,15 +14,6 @@ TEXT_CODE = TOKEN_GROUPS.index(TEXT)
 
 def folder(model_type, tmp_path_factory):
     return tmp_path_factory.getbasetemp() / f"several-{model_type}"
-
-
-@torch.no_grad()
-def eager_weights(model, inputs):
-    """Of each layer ``[heads, queries, keys]``, from a copy that runs eagerly."""
-    eager = copy.deepcopy(model)
-    eager.set_attn_implementation("eager")
-    layers = eager(**inputs, output_attentions=True).attentions
-    return [weights[0].double().numpy() for weights in layers]
 
 
 @pytest.mark.parametrize("model_type", ["llava", "llava_next", "idefics3", "gemma3", "aya_vision"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from support.eager_attention import eager_weights
 from support.expected_parts import PARTS
 from support.hooks import hooks_of
 from support.reference import token_groups
@@ -55,15 +56,6 @@ def decode(ids):
 def measure(model, inputs, **options):
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
     return measure_attention(measured, lambda _: inputs, [IMAGE], decode=decode, **options)
-
-
-@torch.no_grad()
-def eager_weights(model, inputs, output="attentions"):
-    """Of each layer ``[heads, queries, keys]``, from a copy that runs eagerly."""
-    eager = copy.deepcopy(model)
-    eager.set_attn_implementation("eager")
-    layers = getattr(eager(**inputs, output_attentions=True), output)
-    return [weights[0].double().numpy() for weights in layers]
 
 
 def expected_row(weights, rows, visual):
