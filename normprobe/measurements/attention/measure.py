@@ -236,7 +236,7 @@ def measure_attention(
                 continue
             parts = _parts(seen.by_key, own, len(images))
             heights = _heights(parts, [boxes for boxes, _ in places])
-            row = {**named, **_numbers(seen, tokens, visual is not None), **heights.of_all}
+            row = {**named, **_numbers(seen, tokens), **heights.of_all}
             if inside is not None:
                 row["signal_to_noise"] = signal_to_noise(_mean(seen.by_key), inside)
                 row["score_gap"] = score_gap(torch.from_numpy(seen.scores), inside)
@@ -261,14 +261,12 @@ def measure_attention(
     )
 
 
-def _numbers(seen: HeadNumbers, tokens: int, in_sequence: bool) -> dict[str, float]:
+def _numbers(seen: HeadNumbers, tokens: int) -> dict[str, float]:
     """Means and deviations over heads and tokens."""
-    drawn = seen.by_key.any(axis=0).sum()
     numbers: dict[str, float] = {
         "heads": len(seen.share),
         "tokens": tokens,
-        # Of empty tiles, which a mask hides from all text, none is counted.
-        "visual_tokens": seen.by_key.shape[-1] if in_sequence else int(drawn),
+        "visual_tokens": seen.visible,
     }
     for name in ("share", "even_share", "entropy"):
         values = getattr(seen, name)

@@ -25,6 +25,8 @@ class HeadNumbers(NamedTuple):
         entropy: ``[heads, tokens]``, of the weights on visual keys, renormalised, over the
             logarithm of their number. NaN for a token that gives them nothing, or a single key.
         by_key: ``[heads, visual keys]``, the weights, mean over the query's tokens.
+        visible: how many visual keys some row sees: of empty tiles, which a mask hides from all
+            text, none is counted.
         scores: ``[visual keys]``, before the softmax, mean over heads and tokens; NaN where the
             model returns its weights itself, or a key cannot be seen.
     """
@@ -33,6 +35,7 @@ class HeadNumbers(NamedTuple):
     even_share: NDArray[np.float64]
     entropy: NDArray[np.float64]
     by_key: NDArray[np.float64]
+    visible: int
     scores: NDArray[np.float64]
 
 
@@ -115,10 +118,9 @@ class Reader:
         summed = [torch.stack(module.by_key).sum(dim=0)[query] for module in modules]
         by_key = (torch.cat(summed).double() / tokens.sum()).numpy()
         scores = torch.stack([torch.stack(module.scores).sum(dim=0)[query] for module in modules])
-        # Of empty tiles, which a mask hides from all text, none is counted.
-        visible = by_key.shape[-1] if self._visual is not None else (by_key > 0).any(0).sum()
+        in_sequence = self._visual is not None
+        visible = by_key.shape[-1] if in_sequence else int(by_key.any(axis=0).sum())
         with np.errstate(divide="ignore"):
             entropy = entropy / (np.log(visible) or np.nan)
-        return HeadNumbers(
-            share, even_share, entropy, by_key, (scores.sum(dim=0).double() / share.size).numpy()
-        )
+        of_keys = (scores.sum(dim=0).double() / share.size).numpy()
+        return HeadNumbers(share, even_share, entropy, by_key, visible, of_keys)
