@@ -1,22 +1,31 @@
-"""Commands of the application: in this process, in a fork of it, or in a new one.
+"""Commands of the application: in this process, in one that has the libraries, or in a new one.
 
-A fork has the libraries in memory. To import them takes longer than what most tests then do.
+To import the libraries takes longer than what most tests then do. They are imported once, by a
+server that computes nothing and forks at every command. A fork of the tests' own process would
+not do: torch keeps a pool of threads there, and makes another one in the fork, where the first
+two threads that use it race for it.
 """
 
-import multiprocessing
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import reload
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
+import pytest
 from typer.testing import CliRunner, Result
 
+import normprobe
 from normprobe.cli.app import app, main
+from support.unrendered import save_placeholders
 
 
 class Ended(NamedTuple):
@@ -33,7 +42,7 @@ def invoke(*arguments: object) -> Result:
 
 
 class Forked:
-    """A command in a fork of this process.
+    """A command in a process that has the libraries in memory. Its figures are not rendered.
 
     Args:
         folder: its working folder.
@@ -44,9 +53,15 @@ class Forked:
     def __init__(
         self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self._streams = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = multiprocessing.get_context("fork").Process(
-            target=_command, args=(folder, arguments, environment, self._streams)
+        self._streams = tempfile.NamedTemporaryFile(), tempfile.NamedTemporaryFile()  # noqa: SIM115
+        self._process = _fork_server().Process(
+            target=_command,
+            args=(
+                folder,
+                arguments,
+                {**os.environ, **environment},
+                [stream.name for stream in self._streams],
+            ),
         )
         self._process.start()
 
@@ -109,23 +124,39 @@ def torchrun(folder: Path, *words: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+@cache
+def _fork_server() -> ForkServerContext:
+    """Starts at the first command, and imports what a command may need."""
+    context = get_context("forkserver")
+    modules = [module.name for module in pkgutil.walk_packages(normprobe.__path__, "normprobe.")]
+    modules.remove("normprobe.__main__")
+    context.set_forkserver_preload([*modules, *_MODELS])
+    return context
+
+
+#: What transformers imports when it meets the specimen.
+_MODELS = [
+    f"transformers.models.{module}"
+    for module in ("llava.modeling_llava", "clip.modeling_clip", "llama.modeling_llama")
+]
+
+
 def _command(
-    folder: Path,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    streams: tuple[IO[bytes], IO[bytes]],
+    folder: Path, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[str]
 ) -> None:
-    """What a fork does."""
+    """What a process does."""
     import huggingface_hub
     from accelerate import PartialState
 
     os.chdir(folder)
+    os.environ.clear()  # what the server began with
     os.environ.update(environment)
     # Tests that a shell runs in the background ignore Ctrl-C; a user's command does not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams, start=1):
-        os.dup2(stream.fileno(), number)
+        os.dup2(os.open(stream, os.O_WRONLY), number)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    save_placeholders(pytest.MonkeyPatch())
     sys.argv = ["normprobe", *arguments]
     PartialState._shared_state.clear()  # accelerate reads the environment once
     if any(name.startswith("HF_") for name in environment):
