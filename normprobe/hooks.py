@@ -51,31 +51,42 @@ def on_output(module: nn.Module, see: SeeState) -> RemovableHandle:
     return module.register_forward_hook(hook)
 
 
-def on_call(module: nn.Module, see: Callable[[Tensor, Tensor, Any], None]) -> RemovableHandle:
-    """Call ``see`` with the state that entered, the state that left, and all arguments.
+#: What a model output calls the hidden state, and what it calls the features that transformers
+#: hands to the language model.
+HIDDEN_STATE = "last_hidden_state"
+PROJECTED_STATE = "pooler_output"
 
-    Calls without a floating-point input are passed over: Ovis looks indicator ids up in the table
-    that also mixes its visual rows.
+
+def on_call(
+    module: nn.Module, see: Callable[[Tensor, Tensor, Any], None], left: str = HIDDEN_STATE
+) -> RemovableHandle:
+    """Call ``see`` with the state that entered, the state that left, and all arguments by name.
+
+    Where the module returns a model output, the state that left is its field ``left``. Calls
+    without a floating-point input are passed over: Ovis looks indicator ids up in the table that
+    also mixes its visual rows.
     """
+    names = tuple(signature(module.forward).parameters)
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         entered = _first_state((kwargs.get("hidden_states"), args, kwargs))
         if entered is not None:
-            see(entered, hidden_state_of(output), {**kwargs, **dict(enumerate(args))})
+            given = {**kwargs, **dict(zip((*names, *range(len(args))), args, strict=False))}
+            see(entered, hidden_state_of(output, left), given)
 
     return module.register_forward_hook(hook, with_kwargs=True)
 
 
-def hidden_state_of(value: Any) -> Tensor:
+def hidden_state_of(value: Any, field: str = HIDDEN_STATE) -> Tensor:
     """The hidden state in what a module takes or returns.
 
-    Layers hand over a tensor, a tuple that starts with it, or a model output whose
-    ``last_hidden_state`` it is. Else the first floating-point tensor of at least two axes is taken.
+    Layers hand over a tensor, a tuple that starts with it, or a model output whose ``field`` it
+    is. Else the first floating-point tensor of at least two axes is taken.
 
     Raises:
         NormprobeError: when there is none.
     """
-    found = _first_state(value)
+    found = _first_state(value, field)
     if found is None:
         raise NormprobeError(
             f"a watched module passes no hidden state: expected a floating-point tensor, "
@@ -85,8 +96,8 @@ def hidden_state_of(value: Any) -> Tensor:
     return found
 
 
-def path_to_state(value: Any) -> tuple[Any, ...] | None:
-    """Where the hidden state is in what a module takes or returns.
+def path_to_state(value: Any, field: str = HIDDEN_STATE) -> tuple[Any, ...] | None:
+    """Where the hidden state is in what a module takes or returns; in a model output, ``field``.
 
     Returns:
         Keys and indices, from the outside in; None where there is no hidden state. The empty path
@@ -97,17 +108,17 @@ def path_to_state(value: Any) -> tuple[Any, ...] | None:
     if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
         return ()  # MoonViT, MiniCPM-V
     if isinstance(value, Mapping):
-        items = [(key, value.get(key)) for key in ("last_hidden_state", *value)]
+        items = [(key, value.get(key)) for key in (field, *value)]
     elif isinstance(value, tuple | list):
         items = list(enumerate(value))
     else:
         return None
-    paths = ((key, path_to_state(item)) for key, item in items)
+    paths = ((key, path_to_state(item, field)) for key, item in items)
     return next(((key, *path) for key, path in paths if path is not None), None)
 
 
-def _first_state(value: Any) -> Tensor | None:
-    path = path_to_state(value)
+def _first_state(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
+    path = path_to_state(value, field)
     if path is None:
         return None
     for key in path:

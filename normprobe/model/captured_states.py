@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normprobe.hooks import observing
+from normprobe.hooks import HIDDEN_STATE, observing
 from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
 
@@ -74,6 +75,7 @@ def captured_calls(
     modules: Mapping[str, nn.Module],
     inputs: Mapping[str, Any],
     last: nn.Module | None,
+    fields: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, list[Call]]:
     """Run the model once.
 
@@ -82,6 +84,8 @@ def captured_calls(
         modules: whose calls to keep, by names of any kind.
         inputs: what its processor returned, on the same device.
         last: the one of them after which the model is stopped; None: it runs to its end.
+        fields: by the same names, the field of a model output that is the state; by default
+            ``last_hidden_state``.
 
     Returns:
         The calls of each module in their order, without those that take or return no state.
@@ -89,7 +93,8 @@ def captured_calls(
     calls: dict[str, list[Call]] = {name: [] for name in modules}
     with ExitStack() as stack, suppress(_Done):
         for name, module in modules.items():
-            keep = _replaced_forward(module, calls[name].append, stops=module is last)
+            field = fields.get(name, HIDDEN_STATE)
+            keep = _replaced_forward(module, calls[name].append, field, stops=module is last)
             stack.enter_context(keep)
         _run(model, inputs, use_cache=False)
     return calls
@@ -107,7 +112,11 @@ def _run(model: nn.Module, inputs: Mapping[str, Any], **options: bool) -> Any:
 
 @contextmanager
 def _replaced_forward(
-    module: nn.Module, keep: Callable[[Call], None], *, stops: bool = False
+    module: nn.Module,
+    keep: Callable[[Call], None],
+    field: str = HIDDEN_STATE,
+    *,
+    stops: bool = False,
 ) -> Iterator[None]:
     own = vars(module).get("forward")  # accelerate replaces it, too
     original: Callable[..., Any] = module.forward
@@ -117,7 +126,7 @@ def _replaced_forward(
         state = _state_in((kwargs.get("hidden_states"), *args, *kwargs.values()))
         before = None if state is None else _on_cpu(state)  # a module may overwrite it
         output = original(*args, **kwargs)
-        returned = _state_in(output)
+        returned = _state_in(output, field)
         if before is not None and returned is not None:
             keep(Call(before, _on_cpu(returned)))
             if stops:
@@ -133,20 +142,20 @@ def _replaced_forward(
             module.forward = own
 
 
-def _state_in(value: Any) -> Tensor | None:
+def _state_in(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
     """The first state among what a module takes or returns.
 
-    A model output names it; a list of tensors holds rows of one state, image by image.
+    A model output names it ``field``; a list of tensors holds rows of one state, image by image.
     """
     if isinstance(value, Tensor):
         return value if value.is_floating_point() and value.dim() > 1 else None
     if isinstance(value, Mapping):
-        return _state_in((value.get("last_hidden_state"), *value.values()))
+        return _state_in((value.get(field), *value.values()), field)
     if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
         return torch.cat([item.flatten(0, -2) for item in value])
     if not isinstance(value, tuple | list):
         return None
-    states = (_state_in(item) for item in value)
+    states = (_state_in(item, field) for item in value)
     return next((state for state in states if state is not None), None)
 
 

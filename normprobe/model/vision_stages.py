@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normprobe.hooks import on_call
+from normprobe.hooks import PROJECTED_STATE, on_call
 from normprobe.model.find.parts import Parts
 from normprobe.schema import (
     MERGED_INPUT,
@@ -35,7 +35,8 @@ class VisionStages:
     """Watches vision encoder and projector; keeps a norm and a group code a row, on the device.
 
     Class and register rows are special. Padded patches and empty tiles count nowhere: what masks
-    the vision encoder was given tells them, wherever a stage has one row for each of its rows.
+    and positions the vision encoder was given tells them, wherever a stage has one row for each of
+    its rows. Without a vision encoder the projector is given them.
 
     Args:
         parts: of the model.
@@ -46,7 +47,7 @@ class VisionStages:
     def __init__(self, parts: Parts, keep: Callable[[Tensor], Tensor] = token_norms) -> None:
         self._parts = parts
         self._keep_of = keep
-        self._counted: Tensor | None = None  # [rows of the encoder] bool
+        self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
@@ -61,7 +62,7 @@ class VisionStages:
             else:
                 handles.append(on_call(reader, lambda x, _, __: self._encoded(x, x, {})))
         if projector is not None:
-            handles.append(on_call(projector.module, self._projected))
+            handles.append(on_call(projector.module, self._projected, PROJECTED_STATE))
         return handles
 
     def norms(self) -> "StageNorms":
@@ -85,19 +86,13 @@ class VisionStages:
         del pixels
         state = self._as_rows(state)
         self._rows_of_tile = state.shape[-2]
-        rows = state.shape[:-1].numel()
-        self._counted = torch.ones(rows, dtype=torch.bool, device=state.device)
-        for name, mask in arguments.items():
-            # One value a row, or one a tile of rows.
-            fits = isinstance(mask, Tensor) and mask.numel() > 1 and rows % mask.numel() == 0
-            if fits and "mask" in str(name):
-                of_rows = mask.reshape(-1).repeat_interleave(rows // mask.numel())
-                self._counted &= of_rows.bool().to(state.device)
+        self._counted = _counted(state, arguments)
         self._keep(VISION_ENCODER, state)
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
-        # Without a vision encoder the projector receives pixels.
-        if self._parts.vision_encoder is not None:
+        if self._parts.vision_encoder is None:  # the projector receives pixels
+            self._counted = _counted(left, arguments)
+        else:
             self._keep(PROJECTOR_INPUT, self._as_rows(entered))
             if merged := self._merged(entered, left, arguments):
                 self._keep(MERGED_INPUT, entered.reshape(-1, merged * entered.shape[-1]))
@@ -133,6 +128,23 @@ class VisionStages:
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)
         kept = self._keep_of(state).flatten(0, state.dim() - 2)
         self._kept.setdefault(stage, []).append((kept, groups, state.shape[-1]))
+
+
+def _counted(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
+    """Which rows of ``state``, ``[..., hidden]``, are no padding: bool, ``[rows]``."""
+    rows = state.shape[:-1].numel()
+    counted = torch.ones(rows, dtype=torch.bool, device=state.device)
+    for name, told in arguments.items():
+        if not isinstance(told, Tensor) or told.numel() < 2:
+            continue
+        if "mask" in str(name) and rows % told.numel() == 0:  # one value a row, or a tile of rows
+            there = told.reshape(-1).repeat_interleave(rows // told.numel()).bool()
+        elif "position" in str(name) and told.shape[:-1] == state.shape[:-1]:  # [..., axes]
+            there = (told != -1).any(dim=-1).reshape(-1)
+        else:
+            continue
+        counted &= there.to(state.device)
+    return counted
 
 
 @dataclass(frozen=True)

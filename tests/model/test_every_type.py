@@ -120,6 +120,38 @@ def test_numbers_of_the_interface(model_type: str) -> None:
     assert found[schema.TEXT_EMBEDDING_TABLE, schema.ALL_ROWS] == pytest.approx(mean, rel=1e-5)
 
 
+#: What the decoder does with a row behind the projector, where it does something.
+CHANGED_BEHIND = {
+    "blip-2": "adds positions",
+    "florence2": "adds positions",
+    "git": "takes its class row, too",
+    "granite_docling": "multiplies",
+    "instructblip": "adds positions",
+    "instructblipvideo": "adds positions",
+    "kosmos-2": "multiplies and adds positions",
+    "kosmos-2.5": "multiplies and adds positions",
+    "molmo2": "adds it to a word's",
+    "muse_glimmer": "normalises",
+    "muse_spark": "normalises",
+    "udop": "adds it to a word's",
+}
+
+
+@with_images
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_what_the_projector_hands_over_enters_the_decoder(model_type: str, batch_size: int) -> None:
+    model = model_of(model_type)
+    table = probe_interface(
+        model, tiny_inputs(model, batch_size), special_token_ids=SPECIAL_IDS
+    ).set_index(["stage", "group"])
+    stages = ((stage, schema.VISUAL) for stage in (schema.PROJECTOR_OUTPUT, schema.DECODER_INPUT))
+    left, entered = (table.loc[stage] if stage in table.index else None for stage in stages)
+    if left is None or entered is None or left["tokens"] > entered["tokens"]:
+        return
+    same = left["norm_mean"] == pytest.approx(entered["norm_mean"], rel=1e-5)
+    assert same != (model_type in CHANGED_BEHIND), model_type
+
+
 @with_images
 def test_parts_on_the_meta_device(model_type: str) -> None:
     with torch.device("meta"):
@@ -141,12 +173,15 @@ def _stack(parts: Parts) -> ExpectedParts:
 
 
 def _rows(output: object) -> list[np.ndarray]:
-    """What a projector returns: a tensor, one an image, a tuple or a model output led by it."""
+    """What a projector returns: a tensor, one an image, a tuple led by it, or a model output."""
     if isinstance(output, torch.Tensor):
         return [output.detach().double().numpy()]
     if isinstance(output, list):
         return [row for item in output for row in _rows(item)]
-    return _rows(output[0] if isinstance(output, tuple) else output.last_hidden_state)
+    if isinstance(output, tuple):
+        return _rows(output[0])
+    projected = output.get("pooler_output")  # what transformers hands to the language model
+    return _rows(output.last_hidden_state if projected is None else projected)
 
 
 def _norms(array: np.ndarray) -> np.ndarray:

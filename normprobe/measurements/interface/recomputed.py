@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normprobe.hooks import PROJECTED_STATE
 from normprobe.measurements.interface.measure import observe, rows
 from normprobe.measurements.interface.rows_from_pixels import RowsFromPixels, rows_from_pixels
 from normprobe.model.captured_states import Call, captured_calls
@@ -111,7 +112,9 @@ def _states(model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts
     alone = None if model.has_decoder else model.parts.vision_encoder
     runs = model.model if alone is None else alone.module
     present = {name: part for name, part in watched.items() if part is not None}
-    found = captured_calls(runs, present, inputs, last=present.get(DECODER_INPUT))
+    found = captured_calls(
+        runs, present, inputs, present.get(DECODER_INPUT), {PROJECTOR_OUTPUT: PROJECTED_STATE}
+    )
     calls = {name: found.get(name, []) for name in watched}
     read = [call.left if reader is None else call.entered for call in calls[VISION_ENCODER]]
     # Without a vision encoder the projector receives pixels.

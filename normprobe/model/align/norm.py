@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError
-from normprobe.hooks import path_to_state
+from normprobe.hooks import PROJECTED_STATE, path_to_state
 from normprobe.model.alignment_settings import CONFIG_ENTRY
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE, FUSIONS
 from normprobe.model.find.parts import Part, Parts
@@ -219,7 +219,7 @@ def _normalise_output(
 ) -> Any:
     """The forward hook of the projector: its output with a normalised hidden state."""
     del projector, arguments
-    path = path_to_state(output)
+    path = path_to_state(output, PROJECTED_STATE)
     if path is None:
         raise NormprobeError(
             f"the projector {name} returns no hidden state: received {type(output).__name__}",

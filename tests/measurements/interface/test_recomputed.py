@@ -127,8 +127,8 @@ def test_another_module_for_the_vision_encoder() -> None:
 def test_a_hook_on_the_wrong_module(monkeypatch: pytest.MonkeyPatch) -> None:
     projector = model_of("llava").model.multi_modal_projector
 
-    def elsewhere(module: nn.Module, see: Callable[..., None]) -> Any:
-        return on_call(module.act if module is projector else module, see)
+    def elsewhere(module: nn.Module, *watched: Any) -> Any:
+        return on_call(module.act if module is projector else module, *watched)
 
     monkeypatch.setattr(vision_stages, "on_call", elsewhere)
     assert {PROJECTOR_INPUT, PROJECTOR_OUTPUT} <= doubted(found_in(measured()))

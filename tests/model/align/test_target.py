@@ -169,7 +169,6 @@ def test_the_training_mode_and_other_hooks_are_as_before():
 CHANGED_BEHIND = {
     "blip-2",
     "florence2",
-    "gemma4_unified",
     "instructblip",
     "instructblipvideo",
     "kosmos-2",
