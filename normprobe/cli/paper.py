@@ -27,26 +27,22 @@ if TYPE_CHECKING:
 @grouped
 def paper(
     context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[TABLE|FIGURE]", help="E.g. table2; else all."),
+    ] = None,
     run: Annotated[
         str | None, typer.Option("--run", help="Run these commands, e.g. table2.", metavar="NAME")
-    ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            help="The paper's own table, e.g. table2, of the runs that --from names.",
-            metavar="NAME",
-        ),
-        Needs("from_"),
-        Excludes("run"),
     ] = None,
     from_: Annotated[
         list[str] | None,
         typer.Option(
             "--from",
-            help="A run folder, or NAME=RUN where a run of NAME read a local copy; repeatable.",
+            help="Make it of runs that exist: a run folder, or NAME=RUN where a run of NAME "
+            "read a local copy; repeatable.",
             metavar="[NAME=]RUN",
         ),
-        Needs("table"),
+        Excludes("run"),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -60,7 +56,7 @@ def paper(
         str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
     ] = None,
     limit: Annotated[Limit, Needs("run")] = None,
-    trust_remote_code: Annotated[TrustRemoteCode, Needs("run", "table")] = False,
+    trust_remote_code: Annotated[TrustRemoteCode, Needs("run", "from_")] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the runs and tables.", metavar="DIR")
     ] = Path("runs/paper"),
@@ -70,27 +66,32 @@ def paper(
 ) -> None:
     """Which commands make each table and figure of the paper; --run runs them.
 
-    --run and --table end with the paper's own table, each cell measured and below it as published,
+    --run and --from end with the paper's own table, each cell measured and below it as published,
     and write it as CSV, Markdown and LaTeX.
 
     Left out: Table 4, which scores trained models, and the drawing in Figure 1 (a).
     """
+    if name is not None and run is not None:
+        raise typer.BadParameter(f"cannot go with {name}", param_hint="--run")
+    if name is None and from_:
+        raise typer.BadParameter("changes nothing without a table or figure", param_hint="--from")
     with console.reported(display):
         from normprobe.cli.paper_tables import show_paper_table
         from normprobe.paper.artefacts import Changes, artefacts, substitutes
         from normprobe.paper.layouts import layouts
 
         known = artefacts()
-        if table is not None:
-            _require(table, layouts(), "--table")
-            sources = [_source(text, known[table].names) for text in from_ or []]
-            show_paper_table(table, sources, output / table, trust_remote_code)
+        if wanted := name or run:
+            _require(wanted, known)
+        if name is not None and from_:
+            _require(name, layouts())
+            sources = [_source(text, known[name].names) for text in from_]
+            show_paper_table(name, sources, output / name, trust_remote_code)
             return
         if run is None:
-            for name, artefact in known.items():
-                console.data(_described(name, artefact, output))
+            for listed in known if name is None else [name]:
+                console.data(_described(listed, known[listed], output))
             return
-        _require(run, known, "--run")
         taken = substitutes(model or [], known[run], run)
         changes = Changes(taken, data, limit, trust_remote_code, overwrite)
         commands = list(known[run].commands(output / run))
@@ -101,10 +102,10 @@ def paper(
             show_paper_table(run, sources, output / run, trust_remote_code)
 
 
-def _require(name: str, known: Collection[str], option: str) -> None:
+def _require(name: str, known: Collection[str]) -> None:
     if name not in known:
         raise NormprobeError(
-            f"{option} {name}: expected one of {', '.join(known)}",
+            f"{name}: expected one of {', '.join(known)}",
             "`normprobe paper` tells what each is",
         )
 

@@ -52,7 +52,7 @@ OPTIONS = {
     """,
     "report": f"{FOLDER} --verbose -v --help -h",
     "paper": f"""
-        --run --table --from --model --data --limit -n --trust-remote-code {FOLDER}
+        --run --from --model --data --limit -n --trust-remote-code {FOLDER}
         --verbose -v --help -h
     """,
     "models": "--format --json --verbose -v --help -h",
@@ -109,9 +109,9 @@ def refused(*words: str) -> str:
         ("align x --stats -o out", "--stats: cannot go with --output"),
         ("paper --limit 3", "--limit: changes nothing without --run"),
         ("paper --data sample", "--data: changes nothing without --run"),
-        ("paper --table table2", "--table: changes nothing without --from"),
-        ("paper --from x", "--from: changes nothing without --table"),
-        ("paper --table table2 --from x --run table2", "--table: cannot go with --run"),
+        ("paper --from x", "--from: changes nothing without a table or figure"),
+        ("paper table2 --run table2", "--run: cannot go with table2"),
+        ("paper --from x --run table2", "--from: cannot go with --run"),
         ("paper --model a=b", "--model: changes nothing without --run"),
         ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
         ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),

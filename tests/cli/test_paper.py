@@ -195,7 +195,7 @@ def interface_run(folder: Path, model: str) -> Path:
 def test_a_table_of_runs_that_exist(run: Run, tmp_path: Path) -> None:
     hub = interface_run(tmp_path / "hub=id", LLAVA)
     copy = interface_run(tmp_path / "copy", "./kimi")
-    words = ("paper", "--table", "table2", "--from", hub, "--from", f"{KIMI}={copy}", "-o", "out")
+    words = ("paper", "table2", "--from", hub, "--from", f"{KIMI}={copy}", "-o", "out")
     result = run(*words)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "out/table2/table2.csv")
@@ -221,7 +221,7 @@ def test_the_first_run_of_a_model_counts(run: Run, tmp_path: Path) -> None:
     second = run_folder(tmp_path / "second", "interface", interface=scaled)
     for order in ((first, second), (second, first)):
         given = [f"--from={LLAVA}={folder}" for folder in order]
-        assert run("paper", "--table", "table2", *given, "-o", "out").exit_code == 0
+        assert run("paper", "table2", *given, "-o", "out").exit_code == 0
         mean = pd.read_csv(tmp_path / "out/table2/table2.csv")["after_projector_mean"][0]
         assert mean == (16.53 if order[0] == first else 33.06)
 
@@ -229,7 +229,7 @@ def test_the_first_run_of_a_model_counts(run: Run, tmp_path: Path) -> None:
 def test_table_5_of_one_norm_leaves_the_other_empty(
     run: Run, measured: Callable[..., Path], tmp_path: Path
 ) -> None:
-    result = run("paper", "--table", "table5", f"--from=ALIGNED={measured('align')}", "-o", "out")
+    result = run("paper", "table5", f"--from=ALIGNED={measured('align')}", "-o", "out")
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "out/table5/table5.csv")
     assert table["default_init"].isna().all()
@@ -241,10 +241,10 @@ def test_table_5_of_one_norm_leaves_the_other_empty(
 def test_a_run_that_measured_nothing_of_a_table_is_named(run: Run, tmp_path: Path) -> None:
     llava = interface_run(tmp_path / "llava", LLAVA)
     unknown = interface_run(tmp_path / "unknown", "org/unknown")
-    result = run("paper", "--table", "table2", "--from", llava, "--from", unknown)
+    result = run("paper", "table2", "--from", llava, "--from", unknown)
     assert result.exit_code == 0
     assert "unknown: measured no number of Table 2" in result.stderr
-    result = run("paper", "--table", "table2", "--from", unknown)
+    result = run("paper", "table2", "--from", unknown)
     assert result.exit_code == 1
     assert "error: no run has measured a number of Table 2" in result.stderr
     assert f"NAME=RUN says of which model: {LLAVA}" in result.stderr
@@ -254,7 +254,7 @@ def test_a_table_of_runs_loads_no_model_library(tmp_path: Path) -> None:
     folder = interface_run(tmp_path / "run", LLAVA)
     code = (
         "import sys; from normprobe.cli.app import app\n"
-        "try: app(['paper', '--table', 'table2', *sys.argv[1:]])\n"
+        "try: app(['paper', 'table2', *sys.argv[1:]])\n"
         "except SystemExit as end: assert end.code in (None, 0), end.code\n"
         "assert not {'torch', 'transformers'} & sys.modules.keys()"
     )
@@ -265,8 +265,17 @@ def test_a_table_of_runs_loads_no_model_library(tmp_path: Path) -> None:
 
 
 def test_a_table_that_cannot_be_made_is_an_error(run: Run) -> None:
-    assert_two_lines(run("paper", "--table", "figure3", "--from", "x"), "figure3", "table2")
-    assert_two_lines(run("paper", "--table", "table2", "--from", "nowhere"), "nowhere", "folder")
+    assert_two_lines(run("paper", "figure3", "--from", "x"), "figure3", "table2")
+    assert_two_lines(run("paper", "table2", "--from", "nowhere"), "nowhere", "folder")
+
+
+def test_the_commands_of_one_artefact(run: Run) -> None:
+    result = run("paper", "table7")
+    assert result.exit_code == 0, result.output
+    shown = result.stdout.splitlines()
+    assert shown[0].startswith("# table7: ")
+    assert not any(line.startswith("# ") for line in shown[1:])
+    assert_two_lines(run("paper", "table4"), "table4: expected one of table1", "normprobe paper")
 
 
 def test_what_cannot_be_run_is_an_error(run: Run) -> None:
