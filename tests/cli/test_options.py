@@ -40,7 +40,8 @@ OPTIONS = {
     """,
     "compare": f"--label {FOLDER} {SHOWN}",
     "survey": f"""
-        --layers --data --limit -n --seed --device --dtype --trust-remote-code --keep --timeout
+        --layers --batch-size -b --data --workers --limit -n --seed --skip-bad --system {WHERE}
+        --attn-implementation --trust-remote-code --keep --timeout
         {FOLDER} --resume --retry {SHOWN}
     """,
     "inspect": f"""
@@ -95,6 +96,9 @@ def refused(*words: str) -> str:
         ("layers --map-pictures 2", "--map-pictures: changes nothing without --map"),
         ("interface --align-target 2", "--align-target: changes nothing without --align"),
         ("survey specimen --retry", "--retry: changes nothing without --resume"),
+        ("survey --limit 3", "--limit: changes nothing without a model: name models, or"),
+        ("survey --format csv", "--format: changes nothing without a model"),
+        ("survey specimen -b 2", "--batch-size: changes nothing without --layers"),
         ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
         ("embeddings --json --quiet", "--json: cannot go with --quiet"),
         ("embeddings --format tex --json", "--json: cannot go with --format"),

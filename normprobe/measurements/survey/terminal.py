@@ -33,7 +33,7 @@ def show(run: RunStore, console: Console) -> None:
     """Print a line a model, why models lack numbers, and what all of them say."""
     survey = run.table("survey")
     shown = {header: name for header, name in _COLUMNS.items() if survey[name].notna().any()}
-    table = new_table(f"{len(survey)} models")
+    table = new_table(f"{len(survey)} model{'s' * (len(survey) != 1)}")
     for header in ("model", *shown, "status"):
         add_column(table, header, left=header in ("model", "status"))
     for _, row in survey.iterrows():
