@@ -51,7 +51,7 @@ OPTIONS = {
         --stats --data --limit -n --seed --system --revision {WHERE} {CODE}
         {FOLDER} {SHOWN} --target {NAMED}
     """,
-    "report": f"{FOLDER} --verbose -v --help -h",
+    "report": f"{FOLDER} --table --format --json --verbose -v --help -h",
     "paper": f"""
         --run --table --from --model --data --limit -n --trust-remote-code {FOLDER}
         --verbose -v --help -h
@@ -104,6 +104,8 @@ def refused(*words: str) -> str:
         ("embeddings --format tex --json", "--json: cannot go with --format"),
         ("layers --format md -q", "--format: cannot go with --quiet"),
         ("layers --format html", "'html' is not one of 'csv', 'json', 'md', 'tex'"),
+        ("report a --table x", "--table: changes nothing without --format or --json"),
+        ("report a --format md -o x", "--output: cannot go with --format"),
         ("compare a b --json -q", "--json: cannot go with --quiet"),
         ("layers --seed 7", "--seed: changes nothing without --limit or --data paper"),
         ("layers --seed 7 --data mmbench", "--seed: changes nothing without --limit"),

@@ -33,4 +33,9 @@ def test_the_row_of_a_model_is_what_its_runs_say(
     assert (asked | {"batch_size": 1}).items() <= run.record["options"].items()
     interface = run.table
     entering = interface[interface["stage"] == "decoder_input"].set_index("group")
+    printed = pd.read_csv(tmp_path / "out/table2.csv").set_index("model")
+    projected = interface[interface["stage"] == "projector_output"].set_index("group")
+    expected = projected.loc["visual", "norm_mean"]
+    assert printed["after_projector_mean"].to_dict() == {"specimen": pytest.approx(expected)}
+    assert "table1.csv, table2.csv, table6.csv" in " ".join(done.stdout.split())
     assert row["disparity_input"] == pytest.approx(entering.loc["visual", "ratio_to_prompt"])

@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
+from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.words import verdict
 from normprobe.report.significant import significant
 from normprobe.report.terminal import (
@@ -26,6 +27,7 @@ _OF_LAYERS = (
     "last: x prompt after the last layer; inertia gap: text - visual angle, radians a",
     "layer.",
 )
+_HOW = "`normprobe report FOLDER --format md` or `tex` prints them."
 _LONGEST = 24  # characters of a model's name
 
 
@@ -52,6 +54,9 @@ def show(run: RunStore, console: Console) -> None:
     for _, row in survey[survey["reason"].notna()].iterrows():
         print_sentence(f"{row['model']}: {row['reason']}", console)
     print_sentence(verdict(run), console)
+    if printed := printed_of(run):
+        files = ", ".join(f"{name}.csv" for name in printed)
+        print_sentence(f"The paper's tables of these models: {files}. {_HOW}", console)
 
 
 def _short(name: str) -> str:
