@@ -23,9 +23,11 @@ from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.beside import print_published, published_table
 from normprobe.report.broken_states import broken_states
 from normprobe.report.figures.draw import build, draw
+from normprobe.report.latex import latex
+from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import Markup, element, joined
-from normprobe.report.table_text import table_text
+from normprobe.report.readable_table import ReadableTable, readable_table
 from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
 from normprobe.runs.run_folder import RECORD, RunFolder
@@ -134,40 +136,36 @@ class Run:
             return published_table(self.store, _offered(self.store).published, model, base)
 
     def to_markdown(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
-        """A table as Markdown, numbers rounded to 4 significant digits.
-
-        Args:
-            table: of ``tables``; None: the main table.
-            columns: which of its columns, in this order; None: all.
-
-        Raises:
-            NormprobeError: the run does not hold the table, or it lacks a column.
-        """
-        return table_text(self._chosen(table, columns), "md")
+        """A table as Markdown. Arguments are of ``readable``."""
+        return markdown(self.readable(table, columns))
 
     def to_latex(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
-        """A table as LaTeX for the package booktabs, numbers rounded to 4 significant digits.
+        """A table as LaTeX for the package booktabs. Arguments are of ``readable``."""
+        return latex(self.readable(table, columns))
+
+    def readable(
+        self, table: str | None = None, columns: Sequence[str] | None = None
+    ) -> ReadableTable:
+        """A table as text: numbers with 4 significant digits, or a paper's table in its own form.
 
         Args:
             table: of ``tables``; None: the main table.
-            columns: which of its columns, in this order; None: all.
+            columns: which of its columns, in this order; None: all, and the form that it has.
 
         Raises:
             NormprobeError: the run does not hold the table, or it lacks a column.
         """
-        return table_text(self._chosen(table, columns), "tex")
-
-    def _chosen(self, name: str | None, columns: Sequence[str] | None) -> pd.DataFrame:
-        table = self.table if name is None else self.store.table(name)
+        name = table or _offered(self.store).main_table
+        rows = self.store.table(name)
         if columns is None:
-            return table
+            with _explained(self.store):
+                return _offered(self.store).readable(name, rows)
         for column in columns:
-            if column not in table:
+            if column not in rows:
                 raise NormprobeError(
-                    f"{name or _offered(self.store).main_table} has no column {column}",
-                    f"it has {', '.join(map(str, table))}",
+                    f"{name} has no column {column}", f"it has {', '.join(map(str, rows))}"
                 )
-        return table[list(columns)]
+        return readable_table(rows[list(columns)])
 
     def figures(self) -> dict[str, "Figure"]:
         """The figures by name, drawn from the tables alone.

@@ -66,6 +66,21 @@ class GoesWith:
         return f"cannot go with {_flag(clash)}" if clash else ""
 
 
+class NeededByAll:
+    """Of an argument: without it no option changes anything.
+
+    Args:
+        what: it is, and how to give it.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def missing(self) -> str:
+        """What is wrong with an option that is given without it."""
+        return f"changes nothing without {self.what}"
+
+
 def _flag(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
@@ -432,6 +447,10 @@ def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None
     }
     for option in options:
         if option.name not in given:
+            needed = [rule for rule in get_args(option.annotation) if isinstance(rule, NeededByAll)]
+            if needed and given:
+                first = _flag(next(iter(given)))
+                raise typer.BadParameter(needed[0].missing(), ctx=context, param_hint=first)
             continue
         others = {name: value for name, value in given.items() if name != option.name}
         for rule in get_args(option.annotation):

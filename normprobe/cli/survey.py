@@ -6,13 +6,15 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.options import (
+    BatchSize,
     Display,
     Loading,
+    NeededByAll,
     Needs,
     RunFolderOptions,
     Sampling,
+    Without,
     grouped,
-    only,
 )
 
 Keep = Literal["none", "config", "all"]
@@ -27,13 +29,15 @@ def survey(
             help="Models, or files that list them. None: print a list of hub models to start from.",
             show_default=False,
         ),
+        NeededByAll("a model: name models, or files that list them"),
     ] = None,
     layers: Annotated[
         bool, typer.Option("--layers", help="Measure the decoder layers too: whole models.")
     ] = False,
     *,
-    sampling: Annotated[Sampling, only(Sampling, "data", "limit", "seed")],
-    loading: Annotated[Loading, only(Loading, "device", "dtype", "trust_remote_code")],
+    batch_size: Annotated[BatchSize, Needs("layers")] = 1,
+    sampling: Annotated[Sampling, Without("batch_size")],
+    loading: Annotated[Loading, Without("revision", "range_reads", "inputs", "kind")],
     keep: Annotated[
         Keep,
         typer.Option(help="What stays of what each model fetched: nothing, all but weights, all."),
@@ -70,9 +74,9 @@ def survey(
             data=sampling.data,
             limit=sampling.limit,
             seed=sampling.seed,
-            dtype=loading.dtype,
-            device=loading.device,
-            trust_remote_code=loading.trust_remote_code,
+            skip_bad=sampling.skip_bad,
+            batching={"batch_size": batch_size, "workers": sampling.workers},
+            loading={**vars(loading), "system": sampling.system},
             keep=keep,
             timeout=timeout,
             output=folder.output or AUTO,

@@ -13,6 +13,8 @@ A folder holds everything about its question:
 ``recomputed`` for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one batch on
                another way
 ``page``       ``section(run)``: its part of the page (without it: the tables as they are)
+``printed``    where tables have a form of their own in print: ``readable(name, table)``; of other
+               tables None
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
 ``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
 watchers       folders that look further, each where an option of its name asks for it: of their
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from normprobe.data.sample import Sample
     from normprobe.inputs.builder import InputBuilder
     from normprobe.model.load.required_tensors import Needs
+    from normprobe.report.readable_table import ReadableTable
     from normprobe.runs.run_store import RunStore
 
 #: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
@@ -140,6 +143,15 @@ class Measurement:
         """Its part of the page, of ``Markup``."""
         blocks: list[Any] = self.module("page").section(run) if self.has("page") else []
         return blocks
+
+    def readable(self, name: str, table: "pd.DataFrame") -> "ReadableTable":
+        """A table of a run as it is to be read: rounded, or in a form of its own."""
+        from normprobe.report.readable_table import readable_table
+
+        own: ReadableTable | None = None
+        if self.has("printed"):
+            own = self.module("printed").readable(name, table)
+        return readable_table(table) if own is None else own
 
     def figure_modules(self, run: "RunStore") -> list[ModuleType]:
         """The modules that draw a run."""

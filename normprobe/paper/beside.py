@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -30,7 +31,8 @@ from normprobe.schema import (
 _NUMBERS = ("measured", "published", "difference")
 _PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "measured_rank"]
 _PUBLISHED_COLUMNS += ["published", "difference", "note"]
-_COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
+#: The column that holds a statistic of the paper.
+COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
 
 
 def published_table(
@@ -141,14 +143,27 @@ def _measured(
 
     NaN where the run could have measured it and did not; None where its command never does.
     """
-    if number.statistic not in _COLUMNS:
+    if number.statistic not in COLUMNS:
         return None if tokens is None else _of_token(number, tokens)
-    place = rows_of.get(quantity)
-    if place is None:
+    row = row_of(quantity, table, rows_of)
+    return None if row is None else (float(row[COLUMNS[number.statistic]]), None)
+
+
+def row_of(
+    quantity: str, table: pd.DataFrame, rows_of: Mapping[str, Mapping[str, object]]
+) -> "pd.Series[Any] | None":
+    """The row of a main table that measures a quantity of the paper; None where none does.
+
+    Args:
+        quantity: of ``quantities``.
+        table: the main table of a run.
+        rows_of: quantity -> the columns that tell its row.
+    """
+    if quantity not in rows_of:
         return None
-    for column, value in place.items():
+    for column, value in rows_of[quantity].items():
         table = table[table[column] == value]
-    return (float(table[_COLUMNS[number.statistic]].iloc[0]), None) if len(table) else None
+    return table.iloc[0] if len(table) else None
 
 
 def _of_token(number: Published, tokens: pd.DataFrame) -> tuple[float, int | None]:
@@ -193,5 +208,5 @@ def print_published(published: pd.DataFrame, console: Console) -> None:
 
 def _shown(number: Published, quantity: str) -> str:
     """A token with every character visible; other quantities, and descriptions, as they are."""
-    plain = number.statistic in _COLUMNS or is_description(number)
+    plain = number.statistic in COLUMNS or is_description(number)
     return quantity if plain else readable_token(quantity)

@@ -29,7 +29,8 @@ PUBLISHED, RANK = "_published", "_published_rank"
 
 _PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
 _TOKEN = "_token"
-_BELOW = "Below each number, in parentheses: as published (arXiv 2512.08374). -: not measured."
+#: What stands below a table with published numbers.
+BELOW = "Below each number, in parentheses: as published (arXiv 2512.08374). -: not measured."
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> Readab
         rows.append([_published(layout, template, cells) for template in templates])
     numeric = [_is_numeric(layout, column) for column in zip(*layout.cells, strict=True)]
     headers = [tuple(header) for header in layout.headers]
-    below = [_BELOW, *([layout.note] if layout.note else []), *notes]
+    below = [BELOW, *([layout.note] if layout.note else []), *notes]
     return ReadableTable(headers, rows, numeric, below, layout.title)
 
 

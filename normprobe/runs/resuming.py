@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 #: Options that change how a run is done or shown, not what it measures.
 _FREE = {
     "output", "overwrite", "resume", "verify", "batch_size", "device", "device_map",
-    "range_reads", "json", "quiet", "verbose",
+    "range_reads", "workers", "json", "quiet", "verbose",
 }  # fmt: skip
 
 _FACTS = (

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from normprobe.survey.one_model import How, measured_apart, outcome_in
 
 log = logging.getLogger(__name__)
 
+_AS_DEFAULT: Mapping[str, Any] = {}
+
 #: Where the runs of the models lie in the folder of a survey.
 MODELS = "models"
 
@@ -32,9 +34,9 @@ def survey(
     data: str = "sample",
     limit: int | None = None,
     seed: int = 42,
-    dtype: str = "auto",
-    device: str = "auto",
-    trust_remote_code: bool = False,
+    skip_bad: bool = False,
+    batching: Mapping[str, Any] = _AS_DEFAULT,
+    loading: Mapping[str, Any] = _AS_DEFAULT,
     keep: Keep = "none",
     timeout: float | None = None,
     output: str | Path = AUTO,
@@ -53,9 +55,9 @@ def survey(
         data: what ``--data`` takes.
         limit: draw this many samples.
         seed: of the draw.
-        dtype: as for ``Probe``, like the two that follow.
-        device: likewise.
-        trust_remote_code: run the code of every model that brings some.
+        skip_bad: leave bad rows out and list them.
+        batching: ``batch_size`` and ``workers`` of ``Probe.measure``.
+        loading: what ``Probe`` takes, such as ``dtype`` and ``trust_remote_code``; of every model.
         keep: what stays of what each model fetched: ``none``, ``config`` (all but weights) or
             ``all``.
         timeout: minutes that a model may take; None: no limit.
@@ -74,9 +76,9 @@ def survey(
     how = How(
         ("layers", "interface", "embeddings") if layers else ("interface", "embeddings"),
         data,
-        limit,
-        seed,
-        {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code},
+        {"limit": limit, "seed": seed, "skip_bad": skip_bad},
+        batching,
+        loading,
         range_reads=not layers,
         timeout=None if timeout is None else 60 * timeout,
     )
@@ -100,16 +102,10 @@ def survey(
 
 def _begun(how: How, output: Output, *, overwrite: bool, resume: bool) -> RunFolder:
     """The folder of the survey; one that begins anew holds no models of an older one."""
-    options = {
-        "measurements": list(how.measurements),
-        "data": how.data,
-        "limit": how.limit,
-        "seed": how.seed,
-        "dtype": how.loading["dtype"],
-        "trust_remote_code": how.loading["trust_remote_code"],
-    }
+    options = {"measurements": list(how.measurements), "data": how.data}
+    options |= {**how.draw, **how.batching, **how.loading}
     facts = {"model": "survey", "model_revision": None, "model_type": None}
-    samples = open_data(how.data, limit=how.limit, seed=how.seed)
+    samples = open_data(how.data, **how.draw)
     run = start_run(
         "survey",
         facts,

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,18 +41,18 @@ class How:
     Attributes:
         measurements: in this order; the first loads what the others read.
         data: what ``--data`` takes.
-        limit: draw this many samples; None: all.
-        seed: of the draw.
-        loading: ``dtype``, ``device`` and ``trust_remote_code`` of ``Probe``.
+        draw: which samples of it: ``limit``, ``seed`` and ``skip_bad`` of ``Probe.measure``.
+        batching: how many at once: ``batch_size`` and ``workers`` of ``Probe.measure``.
+        loading: what ``Probe`` takes beside the model, its revision and ``range_reads``.
         range_reads: fetch the needed bytes of a hub model, not whole files.
         timeout: seconds that a model may take; None: no limit.
     """
 
     measurements: tuple[str, ...]
     data: str
-    limit: int | None
-    seed: int
-    loading: dict[str, Any]
+    draw: Mapping[str, Any]
+    batching: Mapping[str, Any]
+    loading: Mapping[str, Any]
     range_reads: bool
     timeout: float | None
 
@@ -148,10 +148,12 @@ def _measure(model: ListedModel, how: How, folder: Path, sent: Connection) -> No
 
 
 def _run(probe: "Probe", name: str, how: How, folder: Path) -> None:
-    if measurement(name).over_samples:
-        probe.measure(name, how.data, limit=how.limit, seed=how.seed, output=folder)
-    else:
+    measured_by = measurement(name)
+    if not measured_by.over_samples:
         probe.embeddings(output=folder)
+        return
+    alone = {} if measured_by.batches else {"batch_size": 1}
+    probe.measure(name, how.data, **how.draw, **{**how.batching, **alone}, output=folder)
 
 
 def _failure(act: Callable[[], None]) -> str:

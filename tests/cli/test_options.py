@@ -40,7 +40,8 @@ OPTIONS = {
     """,
     "compare": f"--label {FOLDER} {SHOWN}",
     "survey": f"""
-        --layers --data --limit -n --seed --device --dtype --trust-remote-code --keep --timeout
+        --layers --batch-size -b --data --workers --limit -n --seed --skip-bad --system {WHERE}
+        --attn-implementation --trust-remote-code --keep --timeout
         {FOLDER} --resume --retry {SHOWN}
     """,
     "inspect": f"""
@@ -50,7 +51,7 @@ OPTIONS = {
         --stats --data --limit -n --seed --system --revision {WHERE} {CODE}
         {FOLDER} {SHOWN} --target {NAMED}
     """,
-    "report": f"{FOLDER} --verbose -v --help -h",
+    "report": f"{FOLDER} --table --format --json --verbose -v --help -h",
     "paper": f"""
         --run --from --model --data --limit -n --trust-remote-code {FOLDER}
         --verbose -v --help -h
@@ -95,11 +96,16 @@ def refused(*words: str) -> str:
         ("layers --map-pictures 2", "--map-pictures: changes nothing without --map"),
         ("interface --align-target 2", "--align-target: changes nothing without --align"),
         ("survey specimen --retry", "--retry: changes nothing without --resume"),
+        ("survey --limit 3", "--limit: changes nothing without a model: name models, or"),
+        ("survey --format csv", "--format: changes nothing without a model"),
+        ("survey specimen -b 2", "--batch-size: changes nothing without --layers"),
         ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
         ("embeddings --json --quiet", "--json: cannot go with --quiet"),
         ("embeddings --format tex --json", "--json: cannot go with --format"),
         ("layers --format md -q", "--format: cannot go with --quiet"),
         ("layers --format html", "'html' is not one of 'csv', 'json', 'md', 'tex'"),
+        ("report a --table x", "--table: changes nothing without --format or --json"),
+        ("report a --format md -o x", "--output: cannot go with --format"),
         ("compare a b --json -q", "--json: cannot go with --quiet"),
         ("layers --seed 7", "--seed: changes nothing without --limit or --data paper"),
         ("layers --seed 7 --data mmbench", "--seed: changes nothing without --limit"),

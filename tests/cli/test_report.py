@@ -1,13 +1,18 @@
 """``normprobe report``: one file, from run folders alone."""
 
+import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from cli.conftest import assert_two_lines
 from support import made_tables
 from support.made_runs import run_folder
+from support.read_latex import read_latex
 from typer.testing import Result
 
 
@@ -32,6 +37,44 @@ def test_the_command_writes_one_file_and_keeps_another(
     no_run = run("report", tmp_path / "none", "-o", f"{output}.new")
     assert no_run.exit_code == 1
     assert "is not a run folder" in no_run.stderr
+
+
+def test_the_tables_of_any_runs_are_printed_to_paste(
+    run: Callable[..., Result], layers: Path, tmp_path: Path
+) -> None:
+    record = {"model": "org/two", "data": "mmbench"}
+    tables = {"interface": made_tables.interface(), "published": pd.DataFrame({"a": [0.5]})}
+    other = run_folder(tmp_path / "two", "interface", record=record, **tables)
+    done = run("report", layers, other, "--format", "tex")
+    assert done.exit_code == 0, done.output
+    pieces = done.stdout.split("\n\n")
+    read = [read_latex(piece) for piece in pieces]
+    assert [table.comments[1] for table in read] == [
+        "% layers: one, layers",
+        "% interface: org/two, mmbench, interface",
+        "% interface: org/two, mmbench, published",
+    ]
+    made = (made_tables.layers(), *tables.values())
+    assert [len(table.rows) for table in read] == [1 + len(table) for table in made]
+    chosen = run("report", layers, other, "--format", "md", "--table", "published")
+    assert chosen.stdout.startswith("**interface: org/two, mmbench, published**\n\n| a |")
+    assert chosen.stdout.count("\n|") == 3
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_csv_and_json_hold_one_table(
+    form: str, run: Callable[..., Result], layers: Path, tmp_path: Path
+) -> None:
+    tables = {"interface": made_tables.interface(), "published": pd.DataFrame({"a": [0.5, 2.0]})}
+    other = run_folder(tmp_path / "two", "interface", **tables)
+    several = run("report", layers, other, "--format", form)
+    assert_two_lines(several, f"--format {form} prints one table, received 3", "layers, interface")
+    none = run("report", other, "--format", form, "--table", "nothing")
+    assert_two_lines(none, "no run holds a table nothing", "they hold interface, published")
+    one = run("report", other, "--format", form, "--table", "published").stdout
+    read = pd.read_csv(io.StringIO(one)) if form == "csv" else pd.DataFrame(json.loads(one))
+    pd.testing.assert_frame_equal(read, tables["published"])
+    assert run("report", layers, "--format", form).exit_code == 0
 
 
 def test_a_report_loads_no_torch(layers: Path, tmp_path: Path) -> None:

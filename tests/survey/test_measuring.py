@@ -17,7 +17,8 @@ from normprobe.survey import one_model
 from normprobe.survey.measuring import survey
 from normprobe.survey.model_list import ListedModel
 
-HOW = one_model.How(("interface",), "sample", 1, 42, {}, range_reads=True, timeout=None)
+ONE = {"limit": 1}
+HOW = one_model.How(("interface",), "sample", ONE, {}, {}, range_reads=True, timeout=None)
 
 
 def outcome(**facts: Any) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def test_finished_models_are_skipped_longer_lists_and_retries_are_taken(
     survey(models("org/a", "org/b"), limit=1, output=out)
     assert measured == ["org/a", "org/b"]
     before = (out / "survey.csv").read_bytes()
-    survey(models("org/a", "org/b"), limit=1, output=out, resume=True)
+    fewer = {"batch_size": 2, "workers": 0}  # how, not what
+    survey(models("org/a", "org/b"), limit=1, batching=fewer, output=out, resume=True)
     assert measured == ["org/a", "org/b"]
     assert (out / "survey.csv").read_bytes() == before
     run = survey(models("org/a", "org/b", "org/c"), limit=1, output=out, resume=True)
@@ -71,6 +73,14 @@ def test_another_survey_is_not_gone_on_with(tmp_path: Path) -> None:
     survey(models("org/a"), limit=1, output=tmp_path / "out")
     with pytest.raises(NormprobeError, match="another --limit: expected 1, received 2"):
         survey(models("org/a"), limit=2, output=tmp_path / "out", resume=True)
+    with pytest.raises(NormprobeError, match="another --dtype: expected None, received float16"):
+        survey(
+            models("org/a"),
+            limit=1,
+            loading={"dtype": "float16"},
+            output=tmp_path / "out",
+            resume=True,
+        )
     with pytest.raises(NormprobeError, match="another --measurements"):
         survey(models("org/a"), limit=1, layers=True, output=tmp_path / "out", resume=True)
     with pytest.raises(NormprobeError, match="no model to survey"):

@@ -13,16 +13,29 @@ def test_the_row_of_a_model_is_what_its_runs_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = invoke("survey", "specimen", "./nothing", "-n", "2", "--layers", "-o", "out")
+    how = ["-n", "2", "-b", "2", "--workers", "0", "--skip-bad", "--system", "none"]
+    how += ["--dtype", "float32", "--device-map", "auto", "--attn-implementation", "eager"]
+    done = invoke("survey", "specimen", "./nothing", "--layers", "-o", "out", *how)
     assert done.exit_code == 0, done.output
     survey = pd.read_csv(tmp_path / "out/survey.csv").set_index("model")
     assert survey["status"].to_dict() == {"specimen": "complete", "./nothing": "failed"}
     layers = load_run(tmp_path / "out/models/specimen/layers")
+    asked = {"batch_size": 2, "skip_bad": True, "system": "none", "dtype": "float32"}
+    asked |= {"device_map": "auto", "attn_implementation": "eager", "limit": 2}
+    assert asked.items() <= layers.record["options"].items()
+    assert layers.record["attn_implementation"] == "eager"
     visual = layers.table[layers.table["group"] == "visual"].set_index("layer")
     row = survey.loc["specimen"]
     assert row["disparity_last"] == pytest.approx(visual["norm_ratio_to_text"].iloc[-1])
     explained = layers.tables["explained"].set_index("scope")
     assert row["norms_share"] == pytest.approx(explained.loc["slower", "norm_share"])
-    interface = load_run(tmp_path / "out/models/specimen/interface").table
+    run = load_run(tmp_path / "out/models/specimen/interface")
+    assert (asked | {"batch_size": 1}).items() <= run.record["options"].items()
+    interface = run.table
     entering = interface[interface["stage"] == "decoder_input"].set_index("group")
+    printed = pd.read_csv(tmp_path / "out/table2.csv").set_index("model")
+    projected = interface[interface["stage"] == "projector_output"].set_index("group")
+    expected = projected.loc["visual", "norm_mean"]
+    assert printed["after_projector_mean"].to_dict() == {"specimen": pytest.approx(expected)}
+    assert "table1.csv, table2.csv, table6.csv" in " ".join(done.stdout.split())
     assert row["disparity_input"] == pytest.approx(entering.loc["visual", "ratio_to_prompt"])

@@ -21,9 +21,9 @@ def joined(tables: Sequence[pd.DataFrame], labels: Sequence[str]) -> pd.DataFram
     Returns:
         The rows of compare.csv: ``run``, then the columns of the tables.
     """
-    parts = [table.assign(run=label) for table, label in zip(tables, labels, strict=True)]
-    whole = pd.concat(parts, ignore_index=True)
-    return whole[["run", *whole.columns.drop("run")]]
+    runs = pd.Series(list(labels), name="run").repeat([len(table) for table in tables])
+    whole = pd.concat(tables, ignore_index=True)
+    return pd.concat([runs.reset_index(drop=True), whole], axis=1)
 
 
 def ranking(

@@ -4,5 +4,5 @@ from normprobe.measurements import Measurement
 
 MEASUREMENT = Measurement(
     name="survey",
-    shown=("survey", "cost", "correlation"),
+    shown=("survey", "cost", "correlation", "table1", "table2", "table3", "table6"),
 )

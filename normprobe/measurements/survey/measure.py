@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from normprobe.measurements import measurement
+from normprobe.measurements.survey.printed import MeasuredModel, printed_tables
+from normprobe.paper.beside import row_of
 from normprobe.report.correlation_words import CORRELATION, correlation_table
 from normprobe.report.ratio_words import Estimate, with_ends
 from normprobe.runs.run_folder import RunFolder, read_record
@@ -40,15 +42,18 @@ def survey_tables(
         ratio after the middle and the last layer, ``inertia_gap`` (text - visual angle, radians a
         layer), ``norms_share`` (how much of the slower turning norms explain); the text table's
         mean, deviation and largest / mean norm; status and reason. The same models give the same
-        bytes. ``cost``: what each took. ``correlation``: of disparity and inertia.
+        bytes. ``cost``: what each took. ``correlation``: of disparity and inertia. ``table1`` and
+        the like: those of ``printed_tables``.
     """
-    rows, costs = [], []
-    for outcome, folder in zip(outcomes, folders, strict=True):
-        rows.append(_row(outcome, dict(_runs(folder, measurements)), measurements))
-        costs.append(_cost(outcome))
+    runs = [dict(_runs(folder, measurements)) for folder in folders]
+    rows = [_row(*of_model, measurements) for of_model in zip(outcomes, runs, strict=True)]
     survey = pd.DataFrame(rows).astype(dict.fromkeys(_SIZES, "Int64"))
-    correlation = correlation_table(survey["disparity_input"], survey["inertia_gap"])
-    return {"survey": survey, "cost": pd.DataFrame(costs), CORRELATION: correlation}
+    return {
+        "survey": survey,
+        "cost": pd.DataFrame([_cost(outcome) for outcome in outcomes]),
+        CORRELATION: correlation_table(survey["disparity_input"], survey["inertia_gap"]),
+        **printed_tables([_printed(*of_model) for of_model in zip(outcomes, runs, strict=True)]),
+    }
 
 
 def _runs(folder: Path, measurements: Sequence[str]) -> Iterator[tuple[str, RunFolder]]:
@@ -92,6 +97,18 @@ def _numbers(runs: Mapping[str, RunFolder]) -> dict[str, float]:
         measured |= with_ends({"norms_share": share})
     tables = _measures("embeddings", runs["embeddings"]) if "embeddings" in runs else {}
     return measured | {ours: tables.get(name, float("nan")) for ours, name in _OF_TABLES.items()}
+
+
+def _printed(outcome: Mapping[str, Any], runs: Mapping[str, RunFolder]) -> MeasuredModel:
+    """What the paper's tables say of a model."""
+    rows: dict[str, pd.Series[Any]] = {}
+    for name, run in runs.items():
+        rows_of = measurement(name).published
+        table = run.table(measurement(name).main_table)
+        found = ((quantity, row_of(quantity, table, rows_of)) for quantity in rows_of)
+        rows |= {quantity: row for quantity, row in found if row is not None}
+    revision = f"@{outcome['revision']}" if outcome["revision"] else ""
+    return MeasuredModel(f"{outcome['model']}{revision}", outcome["model"], rows)
 
 
 def _measures(name: str, run: RunFolder) -> dict[str, float]:

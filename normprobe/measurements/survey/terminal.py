@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
+from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.words import verdict
 from normprobe.report.significant import significant
 from normprobe.report.terminal import (
@@ -26,6 +27,7 @@ _OF_LAYERS = (
     "last: x prompt after the last layer; inertia gap: text - visual angle, radians a",
     "layer.",
 )
+_HOW = "`normprobe report FOLDER --format md` or `tex` prints them."
 _LONGEST = 24  # characters of a model's name
 
 
@@ -33,7 +35,7 @@ def show(run: RunStore, console: Console) -> None:
     """Print a line a model, why models lack numbers, and what all of them say."""
     survey = run.table("survey")
     shown = {header: name for header, name in _COLUMNS.items() if survey[name].notna().any()}
-    table = new_table(f"{len(survey)} models")
+    table = new_table(f"{len(survey)} model{'s' * (len(survey) != 1)}")
     for header in ("model", *shown, "status"):
         add_column(table, header, left=header in ("model", "status"))
     for _, row in survey.iterrows():
@@ -52,6 +54,9 @@ def show(run: RunStore, console: Console) -> None:
     for _, row in survey[survey["reason"].notna()].iterrows():
         print_sentence(f"{row['model']}: {row['reason']}", console)
     print_sentence(verdict(run), console)
+    if printed := printed_of(run):
+        files = ", ".join(f"{name}.csv" for name in printed)
+        print_sentence(f"The paper's tables of these models: {files}. {_HOW}", console)
 
 
 def _short(name: str) -> str:

@@ -1,7 +1,10 @@
 """Joining and ranking runs, by tables made by hand."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
+import pytest
 
 from normprobe.measurements.compare.table import joined, ranking
 
@@ -24,6 +27,18 @@ def test_runs_are_joined_in_order_with_their_label_first() -> None:
     assert table.columns[0] == "run"
     assert table["run"].tolist() == ["b"] * len(LOUD) + ["a"] * len(EVEN)
     pd.testing.assert_frame_equal(table[table["run"] == "b"].drop(columns="run"), LOUD)
+
+
+@pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
+def test_a_table_that_grew_column_by_column_is_joined_at_once() -> None:
+    grown = pd.DataFrame(index=range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for place in range(120):
+            grown[f"c{place}"] = float(place)
+    table = joined([grown, grown.iloc[:1]], ["a", "b"])
+    assert table["run"].tolist() == ["a", "a", "b"]
+    assert table["c119"].tolist() == [119.0] * 3
 
 
 def test_the_first_measure_ranks_and_runs_without_it_come_last() -> None:
