@@ -60,6 +60,7 @@ def report(
 def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> str:
     """The tables of some runs, those of ``names`` alone where there are any."""
     from normprobe.errors import NormprobeError
+    from normprobe.foreign_text import visible
     from normprobe.report.latex import latex
     from normprobe.report.markdown import markdown
     from normprobe.report.page.document import run_title
@@ -79,5 +80,7 @@ def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> s
         (run, name), *_ = chosen
         return table_text(run.tables[name], form)
     spelled = markdown if form == "md" else latex
-    tables = ((f"{run_title(run.store)}, {name}", run.readable(name)) for run, name in chosen)
+    tables = (
+        (visible(f"{run_title(run.store)}, {name}"), run.readable(name)) for run, name in chosen
+    )
     return "\n".join(spelled(replace(table, title=table.title or title)) for title, table in tables)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
+from normprobe.foreign_text import escape
 from normprobe.report.readable_table import ReadableTable
 
 _SPECIAL = {
@@ -24,14 +25,24 @@ _SPECIAL = {
     "*": "{*}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
-_HYPHENS = re.compile("-(?=-)")  # two of them would be a dash
+_LIGATURES = re.compile(r"([-,'])(?=\1)")  # two of them would be a dash, or a quotation mark
+# Beyond these pdfLaTeX needs further packages, or has no glyph: ASCII, most of Latin-1 and Latin
+# Extended-A, dashes, quotation marks and an ellipsis, and the visible space.
+_WITHOUT_GLYPH = re.compile(
+    "[^\x00-\x7e"
+    "\u00a1-\u00aa\u00ac\u00ae-\u00ba\u00bc-\u00cf\u00d1-\u00dd\u00df-\u00ef"
+    "\u00f1-\u00fd\u00ff-\u0103\u0106-\u010f\u0112-\u0117\u011a-\u0125"
+    "\u0128-\u012d\u0130-\u0137\u0139-\u013e\u0141-\u0148\u014c-\u0165"
+    "\u0168-\u0171\u0174-\u017e"
+    "\u2013\u2014\u2018\u2019\u201c\u201d\u2026\u2423]"
+)
 _MINUS = re.compile(r"^-(?=[\d.]|inf)")
 
 
 def latex(table: ReadableTable) -> str:
     """A table as a ``tabular`` with the rules of booktabs, its title and notes as comments.
 
-    Names in scripts other than Latin need XeLaTeX or LuaLaTeX.
+    Characters that pdfLaTeX has no glyph of, such as those of other scripts, stand as code points.
 
     Args:
         table: no cell of it may hold a line break.
@@ -82,4 +93,7 @@ def _cells(row: Sequence[str], numeric: Sequence[bool]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    return _HYPHENS.sub("-{}", "".join(_SPECIAL.get(character, character) for character in text))
+    known = _WITHOUT_GLYPH.sub(lambda found: escape(found[0]), text)
+    return _LIGATURES.sub(
+        r"\1{}", "".join(_SPECIAL.get(character, character) for character in known)
+    )

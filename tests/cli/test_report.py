@@ -42,7 +42,7 @@ def test_the_command_writes_one_file_and_keeps_another(
 def test_the_tables_of_any_runs_are_printed_to_paste(
     run: Callable[..., Result], layers: Path, tmp_path: Path
 ) -> None:
-    record = {"model": "org/two", "data": "mmbench"}
+    record = {"model": "org/two\n\\input{x}", "data": "mmbench"}
     tables = {"interface": made_tables.interface(), "published": pd.DataFrame({"a": [0.5]})}
     other = run_folder(tmp_path / "two", "interface", record=record, **tables)
     done = run("report", layers, other, "--format", "tex")
@@ -51,13 +51,14 @@ def test_the_tables_of_any_runs_are_printed_to_paste(
     read = [read_latex(piece) for piece in pieces]
     assert [table.comments[1] for table in read] == [
         "% layers: one, layers",
-        "% interface: org/two, mmbench, interface",
-        "% interface: org/two, mmbench, published",
+        "% interface: org/two\\x0a\\input{x}, mmbench, interface",
+        "% interface: org/two\\x0a\\input{x}, mmbench, published",
     ]
     made = (made_tables.layers(), *tables.values())
     assert [len(table.rows) for table in read] == [1 + len(table) for table in made]
     chosen = run("report", layers, other, "--format", "md", "--table", "published")
-    assert chosen.stdout.startswith("**interface: org/two, mmbench, published**\n\n| a |")
+    assert chosen.stdout.startswith("**interface: org/two")
+    assert chosen.stdout.splitlines()[0].endswith(", mmbench, published**")
     assert chosen.stdout.count("\n|") == 3
 
 

@@ -1,16 +1,13 @@
 """The paper's own tables: rows, columns, order and digits are those of the shipped files."""
 
-import csv
-from pathlib import Path
-
 import pandas as pd
 import pytest
 from rich.cells import cell_len
+from support.made_cells import made_cells, shipped
 from support.made_runs import ATTACK
 from support.printed import printed
 from support.read_latex import read_latex
 
-import normprobe.paper
 from normprobe.paper.artefacts import artefacts
 from normprobe.paper.layouts import layouts, measured_csv, measured_table
 from normprobe.paper.numbers import published_numbers
@@ -56,28 +53,6 @@ PRINTED = {
         ["Std. Deviation", "0.1610", "0.1588", "0.1801", "0.1821"],
     ],
 }
-
-
-def shipped(name: str) -> list[dict[str, str]]:
-    """The published file, as it is."""
-    file = Path(normprobe.paper.__file__).parent / f"{layouts()[name].file}.csv"
-    with file.open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
-
-
-def made_cells(name: str) -> dict[tuple[int, str], float | str]:
-    """A number of its own for every cell, and tokens that are none of the paper's."""
-    layout = layouts()[name]
-    places = [
-        (row, column)
-        for row, line in enumerate(shipped(name))
-        for column in line
-        if column not in layout.keys
-    ]
-    return {
-        place: f" token{count}\n" if place[1].endswith("_token") else 1000.00004 + count
-        for count, place in enumerate(places)
-    }
 
 
 def test_every_table_that_commands_make_has_a_layout() -> None:

@@ -8,19 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import made_tables
-from support.made_runs import ATTACK
+from support.made_runs import HOSTILE
 from support.read_latex import read_latex
 
 from normprobe.report.table_text import table_text
-
-HOSTILE = [
-    ATTACK,
-    r"\input{/etc/passwd} % & $x^2$ #1 ~ _",
-    "[4ex] a | b || *c* `d`",
-    "--- em <|vision_start|> {} }{",
-    "red \x1b[31m\nnew line",
-    "= 1 + 1",
-]
 
 
 def table() -> pd.DataFrame:
@@ -69,6 +60,13 @@ def test_latex_reads_back_as_the_same_text() -> None:
     assert [row[1:] for row in read.rows[1:]] == ROUNDED
     assert [row[0] for row in read.rows[1:]] == [visible(text) for text in HOSTILE]
     assert "% Numbers have 4 significant digits; counts are exact." in read.comments
+
+
+def test_what_pdflatex_has_no_glyph_of_stands_as_a_code_point() -> None:
+    names = ["中a", "Łódź áveis", "ð \u200b", "''x--", "\u2423±"]
+    read = read_latex(table_text(pd.DataFrame({"name": names}), "tex"))
+    printed = [r"\u4e2da", "Łódź áveis", r"\xf0 \u200b", "''x--", "\u2423±"]
+    assert [row[0] for row in read.rows[1:]] == printed
 
 
 def test_markdown_reads_back_as_the_same_text() -> None:

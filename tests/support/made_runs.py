@@ -10,6 +10,16 @@ from normprobe.runs.run_folder import RunFolder
 #: What a model's name or a token may hold.
 ATTACK = "</script><script>document.title='gone'</script><img src=x onerror=alert(1)>\"'&"
 
+#: Names that are commands of LaTeX, Markdown, HTML, a terminal or a spreadsheet.
+HOSTILE = [
+    ATTACK,
+    r"\input{/etc/passwd} % & $x^2$ #1 ~ _",
+    "[4ex] a | b || *c* `d`",
+    "--- em <|vision_start|> {} }{",
+    "red \x1b[31m\nnew line",
+    "= 1 + 1",
+]
+
 
 def run_folder(
     path: Path, command: str, *, record: dict[str, Any] | None = None, **tables: pd.DataFrame

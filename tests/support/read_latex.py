@@ -64,7 +64,7 @@ def _read_row(row: str) -> list[str]:
             cells.append("")
         else:
             assert not lexeme.startswith("\\") or lexeme in _PRINTS, (lexeme, row)
-            assert (before, lexeme) != ("-", "-"), "they print as one dash"
+            assert lexeme not in ("-", "'", ",") or before != lexeme, "they print as one sign"
             cells[-1] += _PRINTS.get(lexeme, lexeme)
         before = lexeme
     assert depth == 0

@@ -45,11 +45,16 @@ def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None
             *(Text(significant(float(row[column]))) for column in columns.values()),
         )
     print_table(table, console)
-    print_notes(
-        console,
-        *notes,
-        "A rank (1-2) is open between these: 95 % intervals overlap. ranking.csv has them.",
-    )
+    print_notes(console, *notes, *_open_ranks(ranking))
+
+
+def _open_ranks(ranking: pd.DataFrame) -> list[str]:
+    """What an open rank means, where one is; weights have no intervals, but may be equal."""
+    if (ranking["rank_low"] == ranking["rank_high"]).fillna(True).all():
+        return []
+    if any(ranking[name].notna().any() for name in ranking if str(name).endswith("_ci_low")):
+        return ["1 (1-3): first by its number; 95 % intervals leave ranks 1 to 3 open."]
+    return ["1 (1-3): equal numbers share ranks 1 to 3."]
 
 
 def _rank(row: "pd.Series[Any]") -> str:
