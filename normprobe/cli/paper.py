@@ -67,7 +67,8 @@ def paper(
     """Which commands make each table and figure of the paper; --run runs them.
 
     --run and --from end with the paper's own table, each cell measured and below it as published,
-    and write it as CSV, Markdown and LaTeX.
+    as CSV, Markdown and LaTeX; or with its own figure, its panels and their order, as PNG, PDF and
+    CSV.
 
     Left out: Table 4, which scores trained models, and the drawing in Figure 1 (a).
     """
@@ -76,6 +77,7 @@ def paper(
     if name is None and from_:
         raise typer.BadParameter("changes nothing without a table or figure", param_hint="--from")
     with console.reported(display):
+        from normprobe.cli.paper_figures import show_paper_figure
         from normprobe.cli.paper_tables import show_paper_table
         from normprobe.paper.artefacts import Changes, artefacts, substitutes
         from normprobe.paper.layouts import layouts
@@ -84,9 +86,11 @@ def paper(
         if wanted := name or run:
             _require(wanted, known)
         if name is not None and from_:
-            _require(name, layouts())
-            sources = [_source(text, known[name].names) for text in from_]
-            show_paper_table(name, sources, output / name, trust_remote_code)
+            sources = [_source(text, known[name].models) for text in from_]
+            if name in layouts():
+                show_paper_table(name, sources, output / name, trust_remote_code)
+            else:
+                show_paper_figure(name, sources, output / name)
             return
         if run is None:
             for listed in known if name is None else [name]:
@@ -97,9 +101,13 @@ def paper(
         commands = list(known[run].commands(output / run))
         for command in commands:
             _run(context, command, changes)
+        made = [command for command in commands if command.model]
         if run in layouts():
-            sources = [_source_of(command, taken) for command in commands if command.model]
+            sources = [_source_of(command, taken) for command in made]
             show_paper_table(run, sources, output / run, trust_remote_code)
+        else:
+            runs = [(command.folder, command.model) for command in made]
+            show_paper_figure(run, runs, output / run)
 
 
 def _require(name: str, known: Collection[str]) -> None:
