@@ -158,7 +158,7 @@ class Run:
         name = table or _offered(self.store).main_table
         rows = self.store.table(name)
         if columns is None:
-            with _explained(self.store):
+            with explained(self.store):
                 return _offered(self.store).readable(name, rows)
         for column in columns:
             if column not in rows:

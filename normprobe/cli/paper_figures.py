@@ -27,7 +27,7 @@ from normprobe.schema import PUBLISHED
 Chosen = list[tuple[str, Run]]
 
 
-def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Path) -> None:
+def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Path) -> Path:
     """Draw one of the paper's figures as PNG and PDF, with its numbers as CSV.
 
     Panels that no run is for are left out, and named. Where several runs are of one model, the
@@ -38,6 +38,9 @@ def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Pa
         sources: run folders, and which model of the figure's commands each is a run of; empty: the
             model that the run itself names.
         folder: where the files go; those of an earlier figure are replaced.
+
+    Returns:
+        The PNG file.
 
     Raises:
         NormprobeError: no run is for a panel, a run is of another command or not complete, or it
@@ -52,11 +55,12 @@ def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Pa
     draw = _of_attention if layout.command == "attention" else _of_layers
     with look(), explained(*(run.store for _, run in chosen)):
         drawing, numbers = draw(layout, chosen, heading)
-        save(drawing, folder / name)
+        picture, _ = save(drawing, folder / name)
     write_by_rename(folder / f"{name}.csv", csv_bytes(numbers))
     for remark in remarks:
         console.message(remark)
     console.message(f"Figure: {folder / name}.png, .pdf and .csv")
+    return picture
 
 
 def _chosen(
