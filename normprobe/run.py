@@ -98,7 +98,7 @@ class Run:
         Raises:
             NormprobeError: a table is missing.
         """
-        with _explained(self.store):
+        with explained(self.store):
             return _offered(self.store).verdict(self.store)
 
     def show(self, console: "Console") -> None:
@@ -110,7 +110,7 @@ class Run:
         Raises:
             NormprobeError: a table is missing.
         """
-        with _explained(self.store):
+        with explained(self.store):
             _offered(self.store).show(self.store, console)
             self.show_published(console)
 
@@ -132,7 +132,7 @@ class Run:
         Raises:
             NormprobeError: a table is missing.
         """
-        with _explained(self.store):
+        with explained(self.store):
             return published_table(self.store, _offered(self.store).published, model, base)
 
     def to_markdown(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
@@ -158,7 +158,7 @@ class Run:
         name = table or _offered(self.store).main_table
         rows = self.store.table(name)
         if columns is None:
-            with _explained(self.store):
+            with explained(self.store):
                 return _offered(self.store).readable(name, rows)
         for column in columns:
             if column not in rows:
@@ -173,7 +173,7 @@ class Run:
         Raises:
             NormprobeError: a table is missing or empty.
         """
-        with _explained(self.store):
+        with explained(self.store):
             return build(_offered(self.store).figure_modules(self.store), self.store)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, figures: bool = True) -> "Run":
@@ -276,7 +276,7 @@ def compare(
 
     started = time.perf_counter()
     stores = open_runs([run.store if isinstance(run, Run) else Path(run) for run in runs])
-    with _explained(*stores):
+    with explained(*stores):
         found = compared_runs(stores, labels)
     record = provenance(sys.argv, {"label": labels}, command="compare", **found.facts)
     if output == AUTO:
@@ -296,7 +296,7 @@ def page_of(runs: Sequence[Run]) -> str:
     Raises:
         NormprobeError: a table of a run cannot be read.
     """
-    with _explained(*(run.store for run in runs)):
+    with explained(*(run.store for run in runs)):
         return page([_section(run.store) for run in runs])
 
 
@@ -365,11 +365,14 @@ def _section(store: RunStore) -> Section:
 
 
 @contextmanager
-def _explained(*stores: RunStore) -> Iterator[None]:
+def explained(*stores: RunStore) -> Iterator[None]:
     """Turn what a record or table of a run folder breaks into a ``NormprobeError``.
 
     The files may come from elsewhere: a column that is absent, rows that are there twice, text in
     place of a number. Of runs in memory nothing is explained: their tables were made here.
+
+    Raises:
+        NormprobeError: naming the folders.
     """
     try:
         yield

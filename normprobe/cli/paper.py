@@ -67,7 +67,8 @@ def paper(
     """Which commands make each table and figure of the paper; --run runs them.
 
     --run and --from end with the paper's own table, each cell measured and below it as published,
-    and write it as CSV, Markdown and LaTeX.
+    as CSV, Markdown and LaTeX; or with its own figure, its panels and their order, as PNG, PDF and
+    CSV.
 
     Left out: Table 4, which scores trained models, and the drawing in Figure 1 (a).
     """
@@ -76,17 +77,14 @@ def paper(
     if name is None and from_:
         raise typer.BadParameter("changes nothing without a table or figure", param_hint="--from")
     with console.reported(display):
-        from normprobe.cli.paper_tables import show_paper_table
         from normprobe.paper.artefacts import Changes, artefacts, substitutes
-        from normprobe.paper.layouts import layouts
 
         known = artefacts()
         if wanted := name or run:
             _require(wanted, known)
         if name is not None and from_:
-            _require(name, layouts())
-            sources = [_source(text, known[name].names) for text in from_]
-            show_paper_table(name, sources, output / name, trust_remote_code)
+            sources = [_source(text, known[name].models) for text in from_]
+            _show(name, sources, output / name, trust_remote_code)
             return
         if run is None:
             for listed in known if name is None else [name]:
@@ -97,9 +95,24 @@ def paper(
         commands = list(known[run].commands(output / run))
         for command in commands:
             _run(context, command, changes)
-        if run in layouts():
-            sources = [_source_of(command, taken) for command in commands if command.model]
-            show_paper_table(run, sources, output / run, trust_remote_code)
+        sources = [_source_of(command, taken) for command in commands if command.model]
+        _show(run, sources, output / run, trust_remote_code)
+
+
+def _show(
+    name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
+) -> None:
+    """Make a table or a figure of runs, or of trained norms, that are there."""
+    from normprobe.paper.layouts import layouts
+
+    if name in layouts():
+        from normprobe.cli.paper_tables import show_paper_table
+
+        show_paper_table(name, sources, folder, trust_remote_code)
+    else:
+        from normprobe.cli.paper_figures import show_paper_figure
+
+        show_paper_figure(name, sources, folder)
 
 
 def _require(name: str, known: Collection[str]) -> None:
@@ -118,9 +131,8 @@ def _source(text: str, names: Sequence[str]) -> tuple[Path, str]:
 
 def _source_of(command: "PaperCommand", substitutes: Mapping[str, str]) -> tuple[Path, str]:
     """The run of a command; a norm has none, and is read where it lies."""
-    if command.model in substitutes and "--stats" in command.words:
-        return Path(substitutes[command.model]), command.model
-    return command.folder, ""
+    trained = command.model in substitutes and "--stats" in command.words
+    return Path(substitutes[command.model]) if trained else command.folder, command.model
 
 
 def _run(context: typer.Context, command: "PaperCommand", changes: "Changes") -> None:

@@ -64,6 +64,11 @@ class Artefact:
             yield PaperCommand(("compare", *map(str, runs), "-o", str(both)), "", both)
 
     @property
+    def models(self) -> list[str]:
+        """What its commands are run for."""
+        return [model for step in self.steps for model in step["models"]]
+
+    @property
     def names(self) -> list[str]:
         """Every word of the commands that something else can take the place of."""
         words = (
@@ -112,10 +117,10 @@ def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str
     for text in given:
         word, _, value = text.partition("=")
         if not value or word not in artefact.names:
-            models = [model for step in artefact.steps for model in step["models"]]
             raise NormprobeError(
-                f"--model {text}: expected NAME=VALUE with a NAME of {name}: {', '.join(models)}",
-                f"--model {models[0]}=path/to/checkpoint",
+                f"--model {text}: expected NAME=VALUE with a NAME of {name}: "
+                f"{', '.join(artefact.models)}",
+                f"--model {artefact.models[0]}=path/to/checkpoint",
             )
         taken[word] = value
     missing = [word for word in artefact.own if word not in taken]

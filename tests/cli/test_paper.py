@@ -128,6 +128,9 @@ def test_it_runs_on_miniatures(
         if name not in ("table1", "table7"):  # whose deviations and tokens need not be there
             assert (measured | published.isna()).all().all()
         assert "Below each number, in parentheses: as published" in result.stdout
+    else:
+        drawn = pd.read_csv(tmp_path / f"out/{name}/{name}.csv")
+        assert drawn["run"].nunique() == drawn["panel"].nunique() == len(PUBLISHED[name])
     if "compare" in [line[1] for line in listed(run)[name]]:
         assert (tmp_path / "out" / name / "compare/run.json").is_file()
 
@@ -149,7 +152,11 @@ def test_what_the_paper_did_not_publish_is_asked_for(run: Run) -> None:
 OWN = {
     "table5": (("DEFAULT", "ADAPTER"), ("ALIGNED", "ADAPTER")),
     "figure4": (("BASELINE", "specimen"), ("ALIGNED", "ADAPTER")),
-    "figure5": (("EARLY", "specimen"), ("MIDDLE", "ADAPTER"), ("LATE", "specimen")),
+    "figure5": tuple(
+        (f"{model}-{place}", checkpoint)
+        for model, checkpoint in (("BASELINE", "specimen"), ("ALIGNED", "ADAPTER"))
+        for place in ("EARLY", "MIDDLE", "LATE")
+    ),
     "appendix-g": (
         ("BASELINE", "specimen"),
         ("ALIGNED", "ADAPTER"),
@@ -180,6 +187,11 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     for folder in folders:
         record = json.loads((tmp_path / "out" / name / folder / "run.json").read_text())
         assert record["status"] == "complete"
+    assert f"Figure: {Path('out') / name / name}.png, .pdf and .csv" in result.stderr
+    assert "no run" not in result.stderr
+    assert {file.name for file in (tmp_path / "out" / name).glob("*.*")} == {
+        f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")
+    }
 
 
 LLAVA, KIMI = "llava-hf/llava-1.5-7b-hf", "moonshotai/Kimi-VL-A3B-Instruct"
@@ -265,7 +277,7 @@ def test_a_table_of_runs_loads_no_model_library(tmp_path: Path) -> None:
 
 
 def test_a_table_that_cannot_be_made_is_an_error(run: Run) -> None:
-    assert_two_lines(run("paper", "figure3", "--from", "x"), "figure3", "table2")
+    assert_two_lines(run("paper", "table4", "--from", "x"), "table4", "table2")
     assert_two_lines(run("paper", "table2", "--from", "nowhere"), "nowhere", "folder")
 
 

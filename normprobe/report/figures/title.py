@@ -17,7 +17,7 @@ def title(run: RunStore, table: pd.DataFrame) -> str:
     """
     record = run.record
     names = [str(record[key]).rstrip("/") for key in ("model", "data") if record.get(key)]
-    parts = [_short(name) for name in names] or [run.name]
+    parts = [short_name(name) for name in names] or [run.name]
     if record.get("alignment"):
         parts.insert(1, "aligned")
     if "samples" in table and table["samples"].notna().any():
@@ -28,6 +28,6 @@ def title(run: RunStore, table: pd.DataFrame) -> str:
     return drawable(", ".join(parts))
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """A hub id as it is; of a longer path the last name."""
     return name if name.count("/") == 1 and name[0] not in "./~" else name.split("/")[-1]

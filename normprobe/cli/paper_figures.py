@@ -1,0 +1,145 @@
+"""The paper's own figures of runs that exist: files, and what a terminal says of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from normprobe.cli import console
+from normprobe.errors import NormprobeError
+from normprobe.measurements.attention.figures import heatmaps
+from normprobe.measurements.compare.labels import step_of
+from normprobe.measurements.layers.figures import paper_panels
+from normprobe.paper.attention_pairs import attention_pairs
+from normprobe.paper.curves import curves_of_run
+from normprobe.paper.figure_layouts import FigureLayout, figure_layouts
+from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.style import look, save
+from normprobe.report.figures.title import short_name, title
+from normprobe.run import Run, explained, load_run
+from normprobe.runs.atomic import write_by_rename
+from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.run_store import COMPLETE
+from normprobe.schema import PUBLISHED
+
+#: Which of the figure's names a run is of, and the run; in the order of the names.
+Chosen = list[tuple[str, Run]]
+
+
+def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Path) -> Path:
+    """Draw one of the paper's figures as PNG and PDF, with its numbers as CSV.
+
+    Panels that no run is for are left out, and named. Where several runs are of one model, the
+    first counts; of the checkpoints of Figure 5 and the pictures of Appendix G all do.
+
+    Args:
+        name: of ``figure_layouts``, and of the files.
+        sources: run folders, and which model of the figure's commands each is a run of; empty: the
+            model that the run itself names.
+        folder: where the files go; those of an earlier figure are replaced.
+
+    Returns:
+        The PNG file.
+
+    Raises:
+        NormprobeError: no run is for a panel, a run is of another command or not complete, or it
+            holds no numbers that the figure shows.
+    """
+    layout = figure_layouts()[name]
+    chosen, remarks = _chosen(layout, name, sources)
+    heading = layout.title
+    if absent := layout.without_run([model for model, _ in chosen]):
+        remarks.append(f"no run: {', '.join(absent)}")
+        heading += f"\n{remarks[-1]}"
+    draw = _of_attention if layout.command == "attention" else _of_layers
+    with look(), explained(*(run.store for _, run in chosen)):
+        drawing, numbers = draw(layout, chosen, heading)
+        picture, _ = save(drawing, folder / name)
+    write_by_rename(folder / f"{name}.csv", csv_bytes(numbers))
+    for remark in remarks:
+        console.message(remark)
+    console.message(f"Figure: {folder / name}.png, .pdf and .csv")
+    return picture
+
+
+def _chosen(
+    layout: FigureLayout, name: str, sources: Sequence[tuple[Path, str]]
+) -> tuple[Chosen, list[str]]:
+    """The runs that have a place in the figure, and why the others have none."""
+    chosen: Chosen = []
+    remarks = []
+    for source, given in sources:
+        run = load_run(source)
+        if run.command != layout.command:
+            raise NormprobeError(
+                f"{source} is a run of {run.command}; expected one of {layout.command}, of which "
+                f"{layout.source} is drawn",
+                f"`normprobe paper {name}` lists its commands",
+            )
+        if run.record["status"] != COMPLETE:
+            raise NormprobeError(
+                f"{source} is not complete: it was interrupted",
+                "finish it with --resume, or leave it out",
+            )
+        model = given or layout.name_of(run.record)
+        if model is None:
+            remarks.append(f"{source}: {layout.source} does not show {run.record.get('model')}")
+        elif _has_place(layout, model, run, chosen):
+            remarks.append(f"{source}: left out, an earlier run has its place")
+        else:
+            chosen.append((model, run))
+    if not chosen:
+        raise NormprobeError(
+            "; ".join(remarks), f"NAME=RUN says of which it is a run: {', '.join(layout.names)}"
+        )
+    chosen.sort(key=lambda pair: layout.names.index(pair[0]) if layout.names else 0)
+    return chosen, remarks
+
+
+def _has_place(layout: FigureLayout, model: str, run: Run, chosen: Chosen) -> bool:
+    """Whether an earlier run is where this one would be."""
+    if layout.several:
+        return any(run.path == other.path for _, other in chosen)
+    return bool(chosen) if not layout.names else model in dict(chosen)
+
+
+def _of_layers(layout: FigureLayout, chosen: Chosen, heading: str) -> tuple[Figure, pd.DataFrame]:
+    """The figure of decoder layers, and the numbers of its lines."""
+    tables, steps = [], []
+    for model, run in chosen:
+        published = run.published(model) if model else run.store.rows_of(PUBLISHED)
+        label = _told(layout, model, run)
+        tables.append(curves_of_run(layout, model, run.store, label, published))
+        steps.append(step_of(run.record, run.store.name))
+    curves = pd.concat(tables, ignore_index=True)
+    if not layout.several:
+        return paper_panels.figure(heading, curves), curves
+    if None in steps:
+        places = curves.groupby("panel")["run"].transform(lambda runs: pd.factorize(runs)[0] + 1)
+        curves.insert(4, "step", places)
+        return paper_panels.figure(heading, curves, "checkpoint, in the order given"), curves
+    of_run = dict(zip((str(run.path) for _, run in chosen), steps, strict=True))
+    curves.insert(4, "step", curves["run"].map(of_run))
+    return paper_panels.figure(heading, curves, "training step"), curves
+
+
+def _told(layout: FigureLayout, model: str, run: Run) -> str:
+    """What to call a run: its model, data and samples; of a pair, which of the two it is."""
+    role = layout.roles.get(model)
+    return (f"{role}: " if role else "") + title(run.store, run.table)
+
+
+def _of_attention(
+    layout: FigureLayout, chosen: Chosen, heading: str
+) -> tuple[Figure, pd.DataFrame]:
+    """The maps of both models below each other, and their numbers."""
+    pairs = attention_pairs([(layout.roles[model], run.store) for model, run in chosen])
+    for warning in pairs.warnings:
+        console.message(warning)
+    models = dict.fromkeys(
+        f"{layout.roles[model]}: {short_name(str(run.record.get('model')))}"
+        for model, run in chosen
+    )
+    heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
+    return heatmaps.figure(heading, pairs.maps, pairs.images), pairs.maps

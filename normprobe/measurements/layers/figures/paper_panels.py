@@ -1,0 +1,157 @@
+"""The paper's figures of decoder layers (Figures 1 b, 2, 3, 4 and 5): its panels, in its order.
+
+Colour, marker and line tell visual from text. Where panels compare two runs, colour and marker do,
+and the second run is dashed with hollow markers. Over a training, marker and line do, and colour is
+the step.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from normprobe.measurements.layers.figures.by_layer import draw_column
+from normprobe.measurements.layers.figures.training import add_step_bar, step_color, step_scale
+from normprobe.report.figures.glyphs import drawable, shortened
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    log_or_from_zero,
+    mark_layers,
+    new_figure,
+)
+from normprobe.schema import TEXT, VISUAL
+
+_COLUMNS = 2
+_WIDTH, _HEIGHT = DOUBLE_WIDTH / _COLUMNS, 2.2  # inches of a panel
+_LINE = 0.16  # inches of a line of the title or the legend
+_CHARACTERS = 50  # of a line of the title, a panel
+_LONGEST = 55  # characters of the name of a run
+_LABELS = {"norm": "L2 norm", "cosine": "cosine, layer input and output"}
+_STYLES: tuple[Any, ...] = ("-", "--")  # of the first and the second run of a panel
+_GREY = "0.3"
+
+
+def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
+    """Panels two by two, those of one metric on one scale; a panel alone is one column wide.
+
+    Args:
+        title: the figure's title.
+        curves: as of ``paper.curves.curves_of_run``, of all runs below each other; with ``steps``
+            a column ``step``, else at most two runs a panel.
+        steps: what the steps are, where panels show a training.
+    """
+    panels = list(dict.fromkeys(curves["panel"]))
+    columns = min(_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    scale = step_scale(curves["step"]) if steps else None
+    handles = _handles(curves, scale)
+    wrapped = "\n".join(textwrap.fill(line, _CHARACTERS * columns) for line in title.splitlines())
+    lines = 3 + wrapped.count("\n") + -(-len(handles) // 2)
+    drawing = new_figure(_WIDTH * columns, _HEIGHT * rows + _LINE * lines, wrapped)
+    grid = drawing.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    shown = list(grid.flat)[: len(panels)]
+    for axes, panel in zip(shown, panels, strict=True):
+        of_panel = curves[curves["panel"] == panel]
+        _draw(axes, of_panel, scale)
+        _name(axes, of_panel, _told(of_panel, scale))
+        _limit(axes, curves[curves["metric"] == of_panel["metric"].iloc[0]])
+    if scale is not None:
+        add_step_bar(drawing, scale, shown, steps)
+    drawing.legend(handles=handles, loc="outside lower center", ncols=2)
+    return drawing
+
+
+def _draw(axes: Axes, of_panel: pd.DataFrame, scale: ScalarMappable | None) -> None:
+    """The lines of a panel, its runs in their order, and the published number."""
+    several = of_panel["run"].nunique() > 1
+    for place, (_, of_run) in enumerate(of_panel.groupby("run", sort=False)):
+        for group in (TEXT, VISUAL):
+            rows = of_run[of_run["group"] == group]
+            look = GROUP_LOOKS[group]
+            if scale is not None:
+                look = look._replace(color=step_color(scale, rows["step"].iloc[0]))
+            elif several:
+                look = look._replace(linestyle=_STYLES[place])
+            draw_column(axes, rows, "mean", look, group)
+            line = axes.get_lines()[-1]
+            line.set_clip_on(False)  # lines that run along the top are not cut in half
+            if scale is None and place > 0:
+                line.set_markerfacecolor("white")
+            axes.plot(rows["layer"], rows["published"], **_published(look.color))
+
+
+def _told(of_panel: pd.DataFrame, scale: ScalarMappable | None) -> str:
+    """Which run or training a panel shows; of two runs the legend says it."""
+    first, more = str(of_panel["label"].iloc[0]), of_panel["run"].nunique() - 1
+    if more == 0:
+        return first
+    return "" if scale is None else f"{first}, and {more} more"
+
+
+def _name(axes: Axes, of_panel: pd.DataFrame, told: str) -> None:
+    """Which panel of the paper it is, of which run, and what its axes are."""
+    axes.set_title(str(of_panel["panel"].iloc[0]), loc="left", pad=13)
+    axes.annotate(
+        shortened(told, _LONGEST),
+        (0, 1),
+        (0, 4),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=6,
+    )
+    axes.set_ylabel(_LABELS[of_panel["metric"].iloc[0]])
+    mark_layers(axes, int(of_panel["layer"].max()))
+
+
+def _limit(axes: Axes, of_metric: pd.DataFrame) -> None:
+    """The scale of all panels of a metric: a cosine ends at 1, a norm begins at 0 or is log."""
+    values = of_metric[["mean", "mean_ci_low", "mean_ci_high", "published"]]
+    if of_metric["metric"].iloc[0] == "cosine":
+        lowest = float(values.min().min())
+        axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
+    else:
+        log_or_from_zero(axes, values)
+
+
+def _handles(curves: pd.DataFrame, scale: ScalarMappable | None) -> Sequence[Line2D | Patch]:
+    """What lines, markers and bands are."""
+    pair = scale is None and curves.groupby("panel")["run"].nunique().max() > 1
+    handles: list[Line2D | Patch] = []
+    for group in (VISUAL, TEXT):
+        look = GROUP_LOOKS[group]
+        if scale is not None:
+            look = look._replace(color=_GREY)
+        elif pair:
+            look = look._replace(linestyle="none")
+        handles.append(Line2D([], [], **look._asdict(), label=f"{group} tokens"))
+    if curves["mean_ci_low"].notna().any():
+        handles.append(Patch(color="0.7", label="95 % CI of the mean"))
+    if curves["published"].notna().any():
+        handles.append(Line2D([], [], **_published(_GREY), label="paper, Table 2: after projector"))
+    if pair:
+        for place, label in enumerate(dict.fromkeys(curves["label"])):
+            line = Line2D([], [], color=_GREY, linestyle=_STYLES[place], marker="o")
+            line.set(markerfacecolor="white" if place else _GREY, label=drawable(str(label)))
+            handles.append(line)
+    return handles
+
+
+def _published(color: str) -> dict[str, Any]:
+    return {
+        "color": color,
+        "marker": "*",
+        "markersize": 9,
+        "markerfacecolor": "white",
+        "linestyle": "none",
+        "zorder": 4,
+        "clip_on": False,
+    }
