@@ -98,7 +98,7 @@ def show(run: "Run", display: Display) -> None:
     elif not table(run.table, display):
         with stdout_console() as console:
             run.show(console)
-        message(f"Run folder: {run.path}")
+        message(f"run folder: {run.path}")
 
 
 @contextmanager
