@@ -13,12 +13,13 @@ class NormprobeError(Exception):
         remedy: one line: what to do about it, a command where there is one.
 
     Both quote names from elsewhere: control characters in them are shown, not kept, and what is too
-    long for a terminal is cut.
+    long for a terminal is cut. Neither begins with a capital, but for a name, nor ends with a
+    full stop.
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
-        self.problem = visible(problem)[:_LONGEST]
-        self.remedy = visible(remedy)[:_LONGEST]
+        self.problem = _cut(visible(problem), _LONGEST)
+        self.remedy = _cut(visible(remedy), _LONGEST)
         super().__init__(self.problem, self.remedy)
 
     def __str__(self) -> str:
@@ -31,9 +32,17 @@ def first_line(error: BaseException, most: int = 200) -> str:
     Args:
         error: any exception. Its lines are joined: the first one alone often only says that more
             follows.
-        most: how many characters are kept.
+        most: how many characters are kept, up to the end of a word.
 
     Returns:
         The message without a final full stop; the name of the class where there is no message.
     """
-    return " ".join(str(error).split())[:most].rstrip(".") or type(error).__name__
+    return _cut(" ".join(str(error).split()).rstrip("."), most) or type(error).__name__
+
+
+def _cut(text: str, most: int) -> str:
+    """The words that fit, and dots where there were more; a single word may be cut anywhere."""
+    if len(text) <= most:
+        return text
+    words, _, _ = text[: most - 3].rpartition(" ")
+    return f"{words} ..." if words else text[:most]

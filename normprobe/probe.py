@@ -212,6 +212,7 @@ class Probe:
         name: str,
         data: str | Mapping[str, Any] | None = None,
         *,
+        prompt: str | None = None,
         batch_size: BatchSize = 1,
         workers: int | None = None,
         limit: int | None = None,
@@ -233,6 +234,7 @@ class Probe:
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
                 folder; or one batch, as the model's processor returned it; None: the bundled data
                 that the measurement is for.
+            prompt: of every image, where the data are a folder of images; None: a neutral one.
             batch_size: samples a forward; ``auto``: as many as fit.
             workers: processes that decode pictures, 0: none but this one; None: half of the cores.
             limit: draw this many samples.
@@ -276,8 +278,8 @@ class Probe:
             if map_pictures is not None:
                 _require_pictures(measured_by, _INPUTS, has_images=False)
             return self._measure_inputs(measured_by, data, options | {"data": _INPUTS}, begin)
-        options |= {"data": data, "limit": limit, "seed": seed}
-        samples = open_data(data, limit=limit, seed=seed, skip_bad=skip_bad)
+        options |= {"data": data, "prompt": prompt, "limit": limit, "seed": seed}
+        samples = open_data(data, prompt=prompt, limit=limit, seed=seed, skip_bad=skip_bad)
         self._require_fitting(measured_by, samples, data)
         if map_pictures is not None:
             _require_pictures(measured_by, f"--data {data}", has_images=samples.has_images)

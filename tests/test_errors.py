@@ -7,7 +7,17 @@ def test_a_message_is_one_line_without_a_final_full_stop() -> None:
     assert first_line(ValueError("\n  Two\n\tlines. ")) == "Two lines"
 
 
-def test_a_long_message_is_cut() -> None:
+def test_a_long_message_is_cut_at_a_word() -> None:
+    message = "several words " * 30
+    cut = first_line(ValueError(message))
+    assert len(cut) <= 200
+    assert message.startswith(cut.removesuffix("..."))
+    assert cut.endswith(("several ...", "words ..."))
+    assert first_line(ValueError(message), most=20) == "several words ..."
+    assert first_line(ValueError("as long as that."), most=15) == "as long as that"
+
+
+def test_a_long_word_is_cut_anywhere() -> None:
     assert first_line(ValueError("x" * 300)) == "x" * 200
     assert first_line(ValueError("x" * 300), most=250) == "x" * 250
 

@@ -33,7 +33,7 @@ def align(
         GoesWith("model", "revision", "trust_remote_code", "format", "json", "verbose"),
     ] = False,
     *,
-    sampling: Annotated[Sampling, Without("batch_size", "workers", "skip_bad")],
+    sampling: Annotated[Sampling, Without("prompt", "batch_size", "workers", "skip_bad")],
     loading: Annotated[Loading, Without("attn_implementation", "range_reads")],
     parts: Annotated[NamedParts, Without("verify")],
     folder: Annotated[RunFolderOptions, Without("resume")],

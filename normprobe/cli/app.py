@@ -20,6 +20,7 @@ from normprobe.cli import (
     survey,
 )
 from normprobe.cli.over_samples import command_of
+from normprobe.colour import has_colour
 from normprobe.measurements import measurements
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -64,4 +65,8 @@ def top(
 def main() -> None:
     """Run the command line."""
     console.open_closed_streams()
+    if not has_colour():
+        from typer import rich_utils  # of help and usage errors
+
+        rich_utils.COLOR_SYSTEM = None
     app()

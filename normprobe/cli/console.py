@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from normprobe.cli.options import Display
+from normprobe.colour import has_colour
 from normprobe.errors import NormprobeError
 from normprobe.foreign_text import visible
 
@@ -76,12 +77,12 @@ def message(text: str) -> None:
 
 @contextmanager
 def stdout_console() -> "Iterator[Console]":
-    """Where tables are printed. 80 columns when stdout is no terminal."""
+    """Where tables are printed."""
     from normprobe.report.terminal import terminal_console
 
     file = _stdout()
     with _writing():
-        yield terminal_console(file, width=None if file.isatty() else 80)
+        yield terminal_console(file)
         file.flush()
 
 
@@ -97,7 +98,7 @@ def show(run: "Run", display: Display) -> None:
     elif not table(run.table, display):
         with stdout_console() as console:
             run.show(console)
-        message(f"Run folder: {run.path}")
+        message(f"run folder: {run.path}")
 
 
 @contextmanager
@@ -127,7 +128,8 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
             known = known_failure(error, resumes=resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
-            _to_stderr(typer.style(f"error: {known.problem}", fg="red"))
+            problem = f"error: {known.problem}"
+            _to_stderr(typer.style(problem, fg="red") if has_colour() else problem)
             _to_stderr(f"       {known.remedy}")
             raise typer.Exit(FAILED) from None
 

@@ -50,4 +50,4 @@ def demo(
         pair = [run for run in runs if run.command == "layers"]
         show(compare(pair, output=place / "compare", overwrite=overwrite))
         write_by_rename(place / "report.html", page_of(runs).encode())
-        console.message(f"All of it on one page: {place / 'report.html'}")
+        console.message(f"all of it on one page: {place / 'report.html'}")

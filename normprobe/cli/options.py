@@ -100,6 +100,11 @@ Data = Annotated[
         show_default=True,
     ),
 ]
+Prompt = Annotated[
+    str | None,
+    typer.Option(help="The question about each picture of a folder of pictures.", metavar="TEXT"),
+    Needs("data"),
+]
 Revision = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of a hub model.", metavar="REV")
 ]
@@ -270,6 +275,7 @@ class Sampling:
     """Which samples are measured, and how many at once."""
 
     data: Data = "sample"
+    prompt: Prompt = None
     batch_size: BatchSize = 1
     workers: Workers = None
     limit: Limit = None

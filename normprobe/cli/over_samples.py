@@ -32,7 +32,9 @@ def command_of(offered: Measurement) -> Callable[..., None]:
     Args:
         offered: whose name, help and abilities the command has.
     """
-    sampling_without = () if offered.batches else ("batch_size",)
+    sampling_without = [] if offered.batches else ["batch_size"]
+    if offered.reads_samples:  # they say more than a prompt that all have in common
+        sampling_without.append("prompt")
     loading_without = () if offered.range_reads else ("range_reads",)
     maps_without = () if offered.maps else ("map", "map_pictures")
 
@@ -58,6 +60,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
             run = probe.measure(
                 offered.name,
                 sampling.data,
+                prompt=sampling.prompt,
                 batch_size=sampling.batch_size,
                 workers=sampling.workers,
                 limit=sampling.limit,

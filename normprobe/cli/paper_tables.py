@@ -63,7 +63,7 @@ def show_paper_table(
         write_by_rename(folder / f"{name}.{suffix}", content)
     with console.stdout_console() as target:
         print_readable(readable, target)
-    console.message(f"Table: {folder / name}.csv, .md and .tex")
+    console.message(f"table: {folder / name}.csv, .md and .tex")
 
 
 def _of_norm(layout: Layout, source: Path, column: str, trust_remote_code: bool) -> Cells:

@@ -18,6 +18,6 @@ def bundled_data_dir() -> Path:
         if folder.is_dir():
             return folder
     raise NormprobeError(
-        f"The bundled questions are missing: neither {installed} nor {checkout} exists.",
-        "Reinstall normprobe, or pass a data file with --data PATH.",
+        f"the bundled questions are missing: neither {installed} nor {checkout} exists",
+        "reinstall normprobe, or pass a data file with --data PATH",
     )

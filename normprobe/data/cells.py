@@ -20,13 +20,13 @@ def require_columns(received: Sequence[str], expected: Sequence[str], where: obj
     missing = [name for name in expected if name not in received]
     if missing:
         raise NormprobeError(
-            f"{where}: missing columns {', '.join(missing)}; received {_names(received)}.",
-            f"Use the published format, with the columns {', '.join(expected)}.",
+            f"{where}: missing columns {', '.join(missing)}; received {_names(received)}",
+            f"use the published format, with the columns {', '.join(expected)}",
         )
     twice = [name for name in expected if list(received).count(name) > 1]
     if twice:
         raise NormprobeError(
-            f"{where}: columns {', '.join(twice)} are there twice.", "Keep one of each."
+            f"{where}: columns {', '.join(twice)} are there twice", "keep one of each"
         )
 
 
@@ -39,14 +39,14 @@ def text_cell(value: Any, where: Place | str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise BadRow(
             where,
-            f"expected text, received {quoted(value)}.",
-            "Fill the cell or remove its row.",
+            f"expected text, received {quoted(value)}",
+            "fill the cell or remove its row",
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON can spell half a character: "\\ud800"
         raise BadRow(
-            where, f"{quoted(value)} is no valid Unicode.", "Correct the cell or remove its row."
+            where, f"{quoted(value)} is no valid Unicode", "correct the cell or remove its row"
         ) from error
     return value
 

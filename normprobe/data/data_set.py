@@ -12,6 +12,7 @@ from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.draw import draw
 from normprobe.data.hub import load_hub_table
+from normprobe.data.image_folder import IMAGES
 from normprobe.data.local import read_file, read_folder
 from normprobe.data.paper_samples import PAPER, SHARES, choose_sources, draw_paper
 from normprobe.data.prompts import BUNDLED_PROMPTS, TEXT, read_text
@@ -94,7 +95,12 @@ class DataSet:
 
 
 def open_data(
-    spec: str, *, limit: int | None = None, seed: int = 42, skip_bad: bool = False
+    spec: str,
+    *,
+    prompt: str | None = None,
+    limit: int | None = None,
+    seed: int = 42,
+    skip_bad: bool = False,
 ) -> DataSet:
     """Open a data set.
 
@@ -102,6 +108,7 @@ def open_data(
         spec: ``sample``; ``pairs``; ``boxes``; ``text`` or ``text:FILE``; the name of a benchmark,
             ``NAME:SUBSET`` (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or
             folder in a published format. Names win over paths: write ``./pope`` for a folder pope.
+        prompt: of every image of a folder of images; ``None``: a neutral one.
         limit: number of questions to draw; ``None`` takes all.
         seed: of the draw.
         skip_bad: skip and list bad rows instead of raising on the first.
@@ -111,10 +118,15 @@ def open_data(
     """
     if limit is not None and limit < 1:
         raise NormprobeError(
-            f"--limit: expected at least 1 question, received {limit}.", "Pass --limit 1 or more."
+            f"--limit: expected at least 1 question, received {limit}", "pass --limit 1 or more"
         )
     bad = BadRows(skip=skip_bad)
-    name, sources = _read(spec, bad)
+    name, sources = _read(spec, prompt, bad)
+    if prompt is not None and any(source.benchmark != IMAGES for source in sources):
+        raise NormprobeError(
+            f"--prompt: {spec} has prompts of its own; expected a folder of images",
+            "leave --prompt out",
+        )
     if spec.partition(":")[0] == PAPER:
         questions = draw_paper(sources, seed, bad)
     else:
@@ -130,7 +142,7 @@ def open_data(
     return DataSet(name, drawn, provenance, bad)
 
 
-def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
+def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Source]]:
     """A short name and the sources of a ``--data`` argument."""
     name, colon, rest = spec.partition(":")
     if spec == SAMPLE:
@@ -149,13 +161,13 @@ def _read(spec: str, bad: BadRows) -> tuple[str, list[Source]]:
         return PAPER, [_read_hub(part, subset, bad) for part, (subset, _) in SHARES.items()]
     path = Path(spec)
     if path.is_dir():
-        return path.resolve().name, read_folder(path, bad)
+        return path.resolve().name, read_folder(path, bad, prompt)
     if path.is_file():
         return path.stem, [read_file(path, bad)]
     names = ", ".join((SAMPLE, PAIRS, BOXES, *BENCHMARKS, PAPER, TEXT))
     raise NormprobeError(
-        f"--data: expected {names}, or an existing file or folder; received {spec!r}.",
-        f"Check the spelling; --data {SAMPLE} needs no download.",
+        f"--data: expected {names}, or an existing file or folder; received {spec!r}",
+        f"check the spelling; --data {SAMPLE} needs no download",
     )
 
 
@@ -163,8 +175,8 @@ def _read_hub(name: str, subset: str, bad: BadRows) -> Source:
     benchmark = BENCHMARKS[name]
     if subset not in benchmark.subsets:
         raise NormprobeError(
-            f"--data {name}:{subset}: expected one of {', '.join(benchmark.subsets)}.",
-            f"Pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}.",
+            f"--data {name}:{subset}: expected one of {', '.join(benchmark.subsets)}",
+            f"pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}",
         )
     rows, where = load_hub_table(benchmark, subset)
     questions = read_benchmark(benchmark, rows, bad)
@@ -174,8 +186,8 @@ def _read_hub(name: str, subset: str, bad: BadRows) -> Source:
 def _folder(path: str) -> Path:
     if not Path(path).is_dir():
         raise NormprobeError(
-            f"--data {PAPER}:{path}: expected a folder.",
-            "Name the folder that holds the published files of MMBench, POPE and MMStar.",
+            f"--data {PAPER}:{path}: expected a folder",
+            "name the folder that holds the published files of MMBench, POPE and MMStar",
         )
     return Path(path)
 

@@ -107,8 +107,8 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
         if "Empty CSV" in str(error):
             raise _no_rows(path) from error
         raise NormprobeError(
-            f"{path}: not a tab-separated table ({first_line(error)}).",
-            "Save it as tab-separated UTF-8 text with a header line.",
+            f"{path}: not a tab-separated table ({first_line(error)})",
+            "save it as tab-separated UTF-8 text with a header line",
         ) from error
     for row in odd_rows:
         place = Place(str(path), row.number - 1)
@@ -117,14 +117,14 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
         bad.refuse(
             BadRow(
                 place,
-                f"expected {row.expected_columns} columns, received {row.actual_columns}.",
-                "Look for a stray tab or double quote in that row.",
+                f"expected {row.expected_columns} columns, received {row.actual_columns}",
+                "look for a stray tab or double quote in that row",
             )
         )
     if odd_rows and not table.num_rows:
         raise NormprobeError(
-            f"{path}: none of its {len(odd_rows)} rows has as many columns as the header.",
-            "Save it as tab-separated UTF-8 text with a header line.",
+            f"{path}: none of its {len(odd_rows)} rows has as many columns as the header",
+            "save it as tab-separated UTF-8 text with a header line",
         )
     if not table.num_rows:
         raise _no_rows(path)
@@ -158,13 +158,13 @@ def read_parquet(paths: Sequence[Path]) -> Rows:
                 table = _read_rows(file) if claimed <= _MAX_ROWS else None
         except (OSError, MemoryError, ValueError, pa.ArrowException) as error:
             raise NormprobeError(
-                f"{path}: expected a parquet file ({first_line(error)}).",
-                "Download the file again, and check that it is complete.",
+                f"{path}: expected a parquet file ({first_line(error)})",
+                "download the file again, and check that it is complete",
             ) from error
         if table is None:
             raise NormprobeError(
-                f"{path}: expected at most {_MAX_ROWS} rows, the file claims {claimed}.",
-                "Split the file.",
+                f"{path}: expected at most {_MAX_ROWS} rows, the file claims {claimed}",
+                "split the file",
             )
         tables.append(table)
         places += [Place(str(path), row + 1) for row in range(table.num_rows)]
@@ -172,8 +172,8 @@ def read_parquet(paths: Sequence[Path]) -> Rows:
         table = pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise NormprobeError(
-            f"{paths[0]}: its shards hold different columns ({first_line(error)}).",
-            "Download the files again.",
+            f"{paths[0]}: its shards hold different columns ({first_line(error)})",
+            "download the files again",
         ) from error
     if not table.num_rows:
         raise _no_rows(paths[0])
@@ -210,13 +210,13 @@ def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any
         try:
             row = json.loads(line, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
-            fault = f"not JSON ({error})."
+            fault = f"not JSON ({error})"
         else:
             if isinstance(row, dict):
                 rows.append((place, row))
                 continue
-            fault = f"expected a JSON object, received {type(row).__name__}."
-        bad.refuse(BadRow(place, fault, "Write one JSON object on each line."))
+            fault = f"expected a JSON object, received {type(row).__name__}"
+        bad.refuse(BadRow(place, fault, "write one JSON object on each line"))
     if not rows:
         raise _no_rows(path)
     return rows
@@ -288,8 +288,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _unclosed_quote(place: Place) -> NormprobeError:
     return NormprobeError(
-        f"{place}: a quote opened here is not closed before the next line.",
-        "Look for a stray double quote in that row.",
+        f"{place}: a quote opened here is not closed before the next line",
+        "look for a stray double quote in that row",
     )
 
 
@@ -301,14 +301,14 @@ def _read_text(path: Path) -> str:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise NormprobeError(
             f"{path}, line {line}: expected UTF-8 text, "
-            f"received another encoding (byte {error.start}).",
-            f"Convert it: iconv -f ENCODING -t UTF-8 {path} > NEW_FILE",
+            f"received another encoding (byte {error.start})",
+            f"convert it: iconv -f ENCODING -t UTF-8 {path} > NEW_FILE",
         ) from error
     except OSError as error:
         raise NormprobeError(
-            f"{path}: the file cannot be read ({error.strerror}).", "Check the path and its rights."
+            f"{path}: the file cannot be read ({error.strerror})", "check the path and its rights"
         ) from error
 
 
 def _no_rows(path: Path) -> NormprobeError:
-    return NormprobeError(f"{path}: the file holds no rows.", "Check that the file is complete.")
+    return NormprobeError(f"{path}: the file holds no rows", "check that the file is complete")

@@ -47,9 +47,9 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
         }
         return rows_of(dataset, source.repo), provenance
     raise NormprobeError(
-        f"Data set {benchmark.name} could not be loaded ({'; '.join(failures)}).",
-        "Offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "
-        "published format).",
+        f"data set {benchmark.name} could not be loaded ({'; '.join(failures)})",
+        "offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "
+        "published format)",
     )
 
 

@@ -1,4 +1,4 @@
-"""A folder of images, each with the same neutral prompt."""
+"""A folder of images, each with the same prompt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from normprobe.data.bad_rows import Place
 from normprobe.data.images import read_image
 from normprobe.data.question import Content, Question, Source
+from normprobe.data.sample import marks_fault
+from normprobe.errors import NormprobeError
 
 IMAGES = "images"
 PROMPT = "Describe the image."
-"""The prompt of every image; neutral, for it has to fit each of them."""
+"""The prompt of every image where none is given; neutral, for it has to fit each of them."""
 
 SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
@@ -19,8 +21,19 @@ SUFFIXES = {
 }
 
 
-def read_image_folder(folder: Path) -> Source | None:
-    """The images of a folder and the folders below it, sorted by name; None if there are none."""
+def read_image_folder(folder: Path, prompt: str | None = None) -> Source | None:
+    """The images of a folder and the folders below it, sorted by name; None if there are none.
+
+    Args:
+        folder: where to look.
+        prompt: of every image; None: ``PROMPT``.
+
+    Raises:
+        NormprobeError: the prompt marks the place of another number of images than one.
+    """
+    prompt = PROMPT if prompt is None else prompt
+    if fault := marks_fault(prompt, 1):
+        raise NormprobeError(f"--prompt: {fault}", "mark the image once, or leave the mark out")
     names = sorted(
         path.relative_to(folder)
         for path in folder.rglob("*")
@@ -31,10 +44,10 @@ def read_image_folder(folder: Path) -> Source | None:
         # A file name may hold bytes that are not valid UTF-8.
         key = str(name.as_posix()).encode(errors="backslashreplace").decode()
         place = Place(str(folder / key))
-        questions.append(Question(IMAGES, key, partial(_load, str(name), folder, place)))
+        questions.append(Question(IMAGES, key, partial(_load, prompt, str(name), folder, place)))
     where = {"path": str(folder.resolve())}
-    return Source(IMAGES, PROMPT, folder.name, where, questions) if questions else None
+    return Source(IMAGES, prompt, folder.name, where, questions) if questions else None
 
 
-def _load(name: str, folder: Path, place: Place) -> Content:
-    return Content(PROMPT, (read_image(name, folder, place),))
+def _load(prompt: str, name: str, folder: Path, place: Place) -> Content:
+    return Content(prompt, (read_image(name, folder, place),))

@@ -22,7 +22,7 @@ from normprobe.errors import first_line
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 """What is decoded. Pillow reads more, some of it (EPS) by running another program."""
 
-_REPLACE = "Replace the image with a complete PNG, JPEG or WebP file."
+_REPLACE = "replace the image with a complete PNG, JPEG or WebP file"
 
 
 def decode_image(data: bytes, where: Place | str) -> Image.Image:
@@ -49,12 +49,12 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
                 image = _to_rgb(ImageOps.exif_transpose(encoded))
     except Image.DecompressionBombError as error:
         raise BadRow(
-            where, f"{error}", f"Scale the image below {Image.MAX_IMAGE_PIXELS} pixels."
+            where, f"{error}", f"scale the image below {Image.MAX_IMAGE_PIXELS} pixels"
         ) from error
     except UnidentifiedImageError as error:
         raise BadRow(
             where,
-            f"expected an image, received {len(data)} bytes of no known image format.",
+            f"expected an image, received {len(data)} bytes of no known image format",
             _REPLACE,
         ) from error
     except MemoryError:
@@ -63,10 +63,10 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
         # Pillow's format plugins raise many types on damaged bytes: OSError, SyntaxError,
         # struct.error, zlib.error, ...
         raise BadRow(
-            where, f"the image cannot be decoded ({first_line(error)}).", _REPLACE
+            where, f"the image cannot be decoded ({first_line(error)})", _REPLACE
         ) from error
     if 0 in image.size:
-        raise BadRow(where, f"the image has no pixels {image.size}.", _REPLACE)
+        raise BadRow(where, f"the image has no pixels {image.size}", _REPLACE)
     return image
 
 
@@ -82,8 +82,8 @@ def decode_image_cell(cell: Any, where: Place | str) -> Image.Image:
     if not data or not isinstance(data, bytes):
         raise BadRow(
             where,
-            "expected the bytes of an image, received none.",
-            "Embed the image bytes in the table, or remove the row.",
+            "expected the bytes of an image, received none",
+            "embed the image bytes in the table, or remove the row",
         )
     return decode_image(data, where)
 
@@ -102,8 +102,8 @@ def decode_base64(text: str, where: Place | str) -> bytes:
     except ValueError as error:  # binascii.Error is one
         raise BadRow(
             where,
-            f"expected base64, received {text[:40]!a}... ({error}).",
-            "Store the bare base64 of the image file, without a 'data:' prefix.",
+            f"expected base64, received {text[:40]!a}... ({error})",
+            "store the bare base64 of the image file, without a 'data:' prefix",
         ) from error
 
 
@@ -126,8 +126,8 @@ def read_image(path: str, root: Path, where: Place) -> Image.Image:
         if not resolved.is_relative_to(root.resolve()):
             raise BadRow(
                 where,
-                f"the image path {path[:200]!a} leaves the folder {root}.",
-                f"Put the image itself (no link) into {root} and name it relative to that folder.",
+                f"the image path {path[:200]!a} leaves the folder {root}",
+                f"put the image itself (no link) into {root} and name it relative to that folder",
             )
         if resolved.exists() and not resolved.is_file():  # reading a pipe may never end
             raise OSError("it is no plain file")
@@ -135,8 +135,8 @@ def read_image(path: str, root: Path, where: Place) -> Image.Image:
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL character in the name
         raise BadRow(
             where,
-            f"the image file {path[:200]!a} cannot be read from {root} ({first_line(error)}).",
-            f"Put the image into {root}.",
+            f"the image file {path[:200]!a} cannot be read from {root} ({first_line(error)})",
+            f"put the image into {root}",
         ) from error
     # Where a cell names the file, an error names both; in a folder of images, where is the file.
     is_cell = where.column is not None

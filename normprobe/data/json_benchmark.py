@@ -13,6 +13,7 @@ from normprobe.data.benchmarks import BENCHMARKS, Benchmark, JsonFile
 from normprobe.data.cells import require_columns, text_cell
 from normprobe.data.images import read_image
 from normprobe.data.keys import content_keys
+from normprobe.data.prompts import WRITE_LINES
 from normprobe.data.question import Content, Question, Source
 from normprobe.data.wording import fill_template, lettered
 from normprobe.errors import NormprobeError
@@ -36,8 +37,8 @@ def read_json_benchmark(
     folder = path.parent / form.folder
     if not folder.is_dir():
         raise NormprobeError(
-            f"{path}: expected the pictures in {folder}, which is no folder.",
-            "Put the pictures, or a link to their folder, there.",
+            f"{path}: expected the pictures in {folder}, which is no folder",
+            "put the pictures, or a link to their folder, there",
         )
     complete = []
     for place, entry in entries:
@@ -65,8 +66,8 @@ def _form_of(entries: Sequence[tuple[Place, Any]], path: Path) -> tuple[Benchmar
             return benchmark, form
     known = ", ".join(benchmark.name for benchmark, _ in forms)
     raise NormprobeError(
-        f"{path}: one JSON list, but not the official file of {known}.",
-        "Write prompts of your own as JSON lines: one object with prompt and image on each line.",
+        f"{path}: one JSON list, but not the official file of {known}",
+        WRITE_LINES,
     )
 
 

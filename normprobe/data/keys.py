@@ -34,8 +34,8 @@ def whole_number_cell(value: Any, place: Place) -> str:
     except (BadRow, ValueError) as error:
         raise BadRow(
             place,
-            f"expected a whole number, received {str(value)[:40]!a}.",
-            "Give every row its number; shifted columns show here first.",
+            f"expected a whole number, received {str(value)[:40]!a}",
+            "give every row its number; shifted columns show here first",
         ) from error
 
 
@@ -65,8 +65,8 @@ def unique(
             bad.refuse(
                 BadRow(
                     place.at(column),
-                    f"{quoted(key)} stands already in {first[key][1]}.",
-                    "Give every row its own key; remove rows that were pasted twice.",
+                    f"{quoted(key)} stands already in {first[key][1]}",
+                    "give every row its own key; remove rows that were pasted twice",
                 )
             )
             continue

@@ -12,10 +12,10 @@ from normprobe.data.bad_rows import BadRows
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark
 from normprobe.data.cells import require_columns
 from normprobe.data.formats import Rows, json_entries, read_json, read_parquet, read_tsv
-from normprobe.data.image_folder import read_image_folder
+from normprobe.data.image_folder import SUFFIXES, read_image_folder
 from normprobe.data.json_benchmark import read_json_benchmark
 from normprobe.data.json_questions import read_json_questions
-from normprobe.data.prompts import read_text
+from normprobe.data.prompts import WRITE_LINES, read_text
 from normprobe.data.question import Source
 from normprobe.data.question_table import read_benchmark
 from normprobe.data.referring import INSTANCES, is_referring, read_referring
@@ -42,12 +42,13 @@ def read_file(path: Path, bad: BadRows) -> Source:
     return _read([path], bad)
 
 
-def read_folder(folder: Path, bad: BadRows) -> list[Source]:
+def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[Source]:
     """Read the data files of a folder, a saved data set, or a folder of images.
 
     Args:
         folder: where to look. Text files are left alone: they may be notes.
         bad: takes bad rows.
+        prompt: of every image of a folder of images; None: a neutral one.
 
     Raises:
         NormprobeError: nothing to read, or as ``read_file``.
@@ -62,11 +63,11 @@ def read_folder(folder: Path, bad: BadRows) -> list[Source]:
         files = [path for path in files if path.name != INSTANCES]
     if files:
         return [_read(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
-    images = read_image_folder(folder)
+    images = read_image_folder(folder, prompt)
     if images is None:
         raise NormprobeError(
-            f"{folder}: no data file found; expected {_FORMATS}, or images.",
-            "Point --data at the folder that holds the data files themselves.",
+            f"{folder}: no data file found; expected {_FORMATS}, or images",
+            "point --data at the folder that holds the data files themselves",
         )
     return [images]
 
@@ -92,9 +93,12 @@ def _read(paths: Sequence[Path], bad: BadRows) -> Source:
             return read_json_benchmark(path, entries, where, bad)
         return read_json_questions(path, where, bad)
     if suffix not in _TABLES:
-        raise NormprobeError(
-            f"{path}: expected {_FORMATS}.", "Convert the file, or rename it to its format."
-        )
+        if suffix in SUFFIXES:
+            raise NormprobeError(
+                f"{path}: expected a data file, received one picture",
+                f"pass its folder, and --prompt if you like; or {WRITE_LINES}",
+            )
+        raise NormprobeError(f"{path}: expected {_FORMATS}", WRITE_LINES)
     rows = read_tsv(path, bad) if suffix == ".tsv" else read_parquet(paths)
     return _read_rows(rows, path.name, where, bad)
 

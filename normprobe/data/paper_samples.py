@@ -36,8 +36,8 @@ def choose_sources(sources: Sequence[Source], folder: str) -> list[Source]:
         found = named if len(found) > 1 and named else found
         if len(found) != 1:
             raise NormprobeError(
-                f"{folder}: expected one file of {name} ({subset}), received {len(found)}.",
-                "Put the published files of MMBench, POPE and MMStar there, one of each.",
+                f"{folder}: expected one file of {name} ({subset}), received {len(found)}",
+                "put the published files of MMBench, POPE and MMStar there, one of each",
             )
         chosen.append(_only(found[0], subset))
     return chosen
@@ -72,8 +72,8 @@ def draw_paper(sources: Sequence[Source], seed: int, bad: BadRows) -> list[Quest
         if len(mine) < share:
             raise NormprobeError(
                 f"{source.benchmark}: expected {share} questions with a picture of their own, "
-                f"received {len(mine)}.",
-                "Use the complete published data set.",
+                f"received {len(mine)}",
+                "use the complete published data set",
             )
         drawn += mine
     return drawn

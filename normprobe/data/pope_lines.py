@@ -39,8 +39,8 @@ def read_pope_lines(
     folder = path.parent / "images"
     if not folder.is_dir():
         raise NormprobeError(
-            f"{path}: expected the pictures in {folder}, which is no folder.",
-            "Put the pictures, or a link to their folder, there.",
+            f"{path}: expected the pictures in {folder}, which is no folder",
+            "put the pictures, or a link to their folder, there",
         )
     return [Question(POPE, key, partial(_load, row, folder, place)) for key, place, row in lines]
 

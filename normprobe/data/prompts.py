@@ -18,6 +18,7 @@ from normprobe.data.sample import marks_fault
 
 TEXT, PROMPTS = "text", "prompts"
 TEMPLATE = "{prompt}"
+WRITE_LINES = 'write FILE.jsonl, a line each: {"image": "cat.jpg", "prompt": "What is it?"}'
 BUNDLED_PROMPTS = Path(__file__).with_name("prompts.txt")
 
 
@@ -64,7 +65,7 @@ def _load_line(row: dict[str, Any], folder: Path, place: Place) -> Content:
     prompt = text_cell(row["prompt"], place.at("prompt"))
     where, names = _image_names(row, place)
     if fault := marks_fault(prompt, len(names)):
-        raise BadRow(place.at("prompt"), fault, "Mark each image in the prompt, or none of them.")
+        raise BadRow(place.at("prompt"), fault, "mark each image in the prompt, or none of them")
     images = tuple(read_image(text_cell(name, where), folder, where) for name in names)
     return Content(prompt, images, read_referent(row, prompt, images, place))
 
@@ -79,7 +80,7 @@ def _image_names(row: dict[str, Any], place: Place) -> tuple[Place, list[Any]]:
         received = "image as well" if isinstance(several, list) else quoted(several)
         raise BadRow(
             where,
-            f"expected a list of image files and no other image, received {received}.",
-            "Write either one image or a list of images.",
+            f"expected a list of image files and no other image, received {received}",
+            "write either one image or a list of images",
         )
     return where, several

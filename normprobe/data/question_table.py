@@ -121,7 +121,7 @@ def _options(rows: Rows, row: int, columns: Sequence[str]) -> list[tuple[str, An
     if len(columns) == 1 and not isinstance(cell := rows.cell(row, columns[0]), str):
         place = rows.places[row].at(columns[0])
         if not isinstance(cell, list) or not cell:
-            raise BadRow(place, "expected a list of options.", "Fill the cell or remove its row.")
+            raise BadRow(place, "expected a list of options", "fill the cell or remove its row")
         return letters([text_cell(option, place) for option in cell])
     # choice_A or A: the last character is the letter, also where an option before it is absent.
     return [(name[-1], _text(rows, row, name)) for name in columns]
@@ -149,8 +149,8 @@ def _images(
         if cell not in row_of:
             raise BadRow(
                 where,
-                f"expected base64 or the index of another row, received {cell!a}.",
-                "Add the row that holds the image.",
+                f"expected base64 or the index of another row, received {cell!a}",
+                "add the row that holds the image",
             )
         cell = rows.cell(row_of[cell][0], "image")
     if isinstance(cell, str):

@@ -37,14 +37,14 @@ def read_referent(
     if word is None or box is None:
         raise BadRow(
             place.at(WORD if word is None else BOX),
-            f"expected {WORD} and {BOX}, received one of them.",
-            "Write both, or neither.",
+            f"expected {WORD} and {BOX}, received one of them",
+            "write both, or neither",
         )
     if len(images) != 1:
         raise BadRow(
             place.at(BOX),
-            f"expected one image to lie in, received {len(images)}.",
-            f"Leave {WORD} and {BOX} out, or write one image.",
+            f"expected one image to lie in, received {len(images)}",
+            f"leave {WORD} and {BOX} out, or write one image",
         )
     return referent_in(
         prompt, images[0], text_cell(word, place.at(WORD)), edges(box, place.at(BOX)), place
@@ -60,16 +60,16 @@ def referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Pla
     if not spans_of_word(word, prompt.split(IMAGE_MARK)[-1]):
         raise BadRow(
             place.at(WORD),
-            f"{quoted(word)} is not in the prompt after the image: {quoted(prompt)}.",
-            "Write a whole word or phrase of the prompt.",
+            f"{quoted(word)} is not in the prompt after the image: {quoted(prompt)}",
+            "write a whole word or phrase of the prompt",
         )
     if not is_region(box, image.size):
         width, height = image.size
         raise BadRow(
             place.at(BOX),
             f"{','.join(f'{edge:g}' for edge in box)} is no region of the image, which has "
-            f"{width} x {height} pixels.",
-            "Write left, top, right and bottom in pixels of the image.",
+            f"{width} x {height} pixels",
+            "write left, top, right and bottom in pixels of the image",
         )
     return Referent(word.strip(), box)
 
@@ -83,7 +83,7 @@ def edges(cell: Any, place: Place) -> Box:
     is_box = isinstance(cell, list) and len(cell) == 4
     if not is_box or not all(type(edge) in (int, float) for edge in cell):
         raise BadRow(
-            place, f"expected a list of four numbers, received {quoted(cell)}.", "Correct the box."
+            place, f"expected a list of four numbers, received {quoted(cell)}", "correct the box"
         )
     first, second, third, fourth = map(float, cell)
     return first, second, third, fourth

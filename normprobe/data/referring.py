@@ -35,7 +35,7 @@ INSTANCES = "instances.json"
 _FOLDERS = (".", "images", "train2014")  # where pictures are looked for, beside the file
 _ROUNDING = 1.0  # pixels by which a published box may reach beyond its picture
 _FROM_PICKLE = (
-    "Convert a pickle that you trust: json.dump(pickle.load(open('refs(unc).p', 'rb')), "
+    "convert a pickle that you trust: json.dump(pickle.load(open('refs(unc).p', 'rb')), "
     "open('refs(unc).json', 'w'))"
 )
 
@@ -76,8 +76,8 @@ def read_referring(path: Path, whole: Any, where: dict[str, Any], bad: BadRows) 
         expressions = list(_of_references(path, whole, _by_id(instances, "annotations")))
     if not expressions:
         raise NormprobeError(
-            f"{path}: boxes without expressions: no image has a caption.",
-            f"Pass the list of references beside it, as JSON. {_FROM_PICKLE}",
+            f"{path}: boxes without expressions: no image has a caption",
+            f"pass the list of references beside it, as JSON; {_FROM_PICKLE}",
         )
     images = _by_id(instances, "images")
     keyed = []
@@ -126,8 +126,8 @@ def _instances(path: Path) -> Mapping[str, Any]:
     whole = read_json(beside) if beside.is_file() else None
     if not isinstance(whole, dict) or not is_referring(whole):
         raise NormprobeError(
-            f"{path}: expected its boxes and pictures in {beside}.",
-            f"Put the {INSTANCES} of the same data set there.",
+            f"{path}: expected its boxes and pictures in {beside}",
+            f"put the {INSTANCES} of the same data set there",
         )
     return whole
 
@@ -150,8 +150,8 @@ def _load(
     if annotation is None:
         raise BadRow(
             place.at("ann_id"),
-            f"expected the id of one annotation of {INSTANCES}.",
-            "Leave out expressions of no box or of several.",
+            f"expected the id of one annotation of {INSTANCES}",
+            "leave out expressions of no box or of several",
         )
     where = place.at("file_name")
     name = text_cell(images.get(annotation.get("image_id"), {}).get("file_name"), where)
@@ -173,8 +173,8 @@ def _said(text: str, span: Any, place: Place) -> str:
     if not (isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span)):
         raise BadRow(
             place.at("tokens_positive"),
-            f"expected begin and end of the characters, received {quoted(span)}.",
-            "Correct the numbers.",
+            f"expected begin and end of the characters, received {quoted(span)}",
+            "correct the numbers",
         )
     return text[slice(*span)]
 

@@ -34,8 +34,8 @@ def read_saved_folder(folder: Path) -> list[tuple[str, Rows]]:
             split.data.validate(full=True)  # Arrow maps the file and trusts its offsets
     except Exception as error:  # a damaged JSON or arrow file fails in many ways
         raise NormprobeError(
-            f"{folder}: expected a saved data set ({first_line(error)}).",
-            "Save it again with Dataset.save_to_disk.",
+            f"{folder}: expected a saved data set ({first_line(error)})",
+            "save it again with Dataset.save_to_disk",
         ) from error
     return [(name, rows_of(split, str(folder / name))) for name, split in splits.items()]
 

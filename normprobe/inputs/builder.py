@@ -78,18 +78,17 @@ class InputBuilder:
             return with_image_numbers(self._build(samples), samples, self._build)
         except MemoryError as error:
             raise NormprobeError(
-                f"There is no memory for the inputs of {', '.join(map(_described, samples))}: "
-                f"{first_line(error)}.",
-                "Check the sizes in the processor's files, or use a smaller --batch-size.",
+                f"there is no memory for the inputs of {', '.join(map(_described, samples))}: "
+                f"{first_line(error)}",
+                "check the sizes in the processor's files, or use a smaller --batch-size",
             ) from error
         except (ImportError, OSError, *REFUSALS) as error:
             if len(samples) > 1:  # one by one: the message is to name the sample at fault
                 for sample in samples:
                     self.build([sample])
             raise RefusedSample(
-                f"The processor refuses {', '.join(map(_described, samples))}: "
-                f"{first_line(error)}.",
-                "Leave the sample out of the data, or use --batch-size 1 if only the batch fails.",
+                f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
+                "leave the sample out of the data, or use --batch-size 1 if only the batch fails",
             ) from error
 
     def _build(self, samples: Sequence[Sample]) -> BatchFeature:
@@ -107,8 +106,8 @@ class InputBuilder:
         for sample in samples:
             if placeholder and any(placeholder in text for text in sample.texts):
                 raise RefusedSample(
-                    f"{sample.id}: the prompt contains this model's image token {placeholder!r}.",
-                    "Remove it from the prompt; normprobe places the image itself.",
+                    f"{sample.id}: the prompt contains this model's image token {placeholder!r}",
+                    "remove it from the prompt; normprobe places the image itself",
                 )
 
 

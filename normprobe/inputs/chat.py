@@ -133,8 +133,8 @@ def refuse_system(processor: Any, system: str | None) -> None:
     """
     if system not in (None, NO_SYSTEM):
         raise NormprobeError(
-            f"--system: {type(processor).__name__} has no chat template, so no system prompt.",
-            "Leave --system out.",
+            f"--system: {type(processor).__name__} has no chat template, so no system prompt",
+            "leave --system out",
         )
 
 
@@ -211,8 +211,8 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
         if _shows(system, text):
             return messages
     raise NormprobeError(
-        f"--system: the chat template of {type(processor).__name__} shows no system prompt.",
-        "Leave --system out, or put the text into the prompts.",
+        f"--system: the chat template of {type(processor).__name__} shows no system prompt",
+        "leave --system out, or put the text into the prompts",
     )
 
 
@@ -269,6 +269,6 @@ def _render(processor: Any, messages: list[_Message]) -> str | None:
 
 def _unusable(processor: Any, how: str) -> NormprobeError:
     return NormprobeError(
-        f"The chat template of {type(processor).__name__} {how}.",
-        "Check the chat template (chat_template.jinja) of the checkpoint.",
+        f"the chat template of {type(processor).__name__} {how}",
+        "check the chat template (chat_template.jinja) of the checkpoint",
     )

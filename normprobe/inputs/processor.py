@@ -74,7 +74,7 @@ def load_processor(
             )
             raise code_failure(error, f"the processor of {path_or_id}", written_for) from error
         raise NormprobeError(
-            f"The processor of {path_or_id} cannot be loaded: {first_line(error)}.",
+            f"the processor of {path_or_id} cannot be loaded: {first_line(error)}",
             _remedy(error, path_or_id),
         ) from error
     refuse_huge_pictures(processor, path_or_id)
@@ -96,15 +96,15 @@ def _remedy(error: Exception, path_or_id: str) -> str:
     from normprobe.code_failures import VISION, install
 
     if isinstance(error, OSError) and HF_HUB_OFFLINE and not Path(path_or_id).is_dir():
-        return "Unset HF_HUB_OFFLINE to fetch its files, or pass a local folder."
+        return "unset HF_HUB_OFFLINE to fetch its files, or pass a local folder"
     message = str(error).lower()
     if any(library in message for library in VISION):
         return install(VISION)
     if "trust_remote_code" in message:
-        return "Read the code that comes with the checkpoint, then pass --trust-remote-code."
+        return "read the code that comes with the checkpoint, then pass --trust-remote-code"
     if isinstance(error, ImportError):
-        return "Install the library that it names."
+        return "install the library that it names"
     return (
-        "Check the name, and that the checkpoint has its processor files (processor_config.json "
-        "or preprocessor_config.json, tokenizer.json)."
+        "check the name, and that the checkpoint has its processor files (processor_config.json "
+        "or preprocessor_config.json, tokenizer.json)"
     )

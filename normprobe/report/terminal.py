@@ -1,27 +1,38 @@
-"""What every table on a terminal shares: its frame, its columns, its notes, 80 columns of room."""
+"""What every table on a terminal shares: its frame, its columns, its notes, its width."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from rich import box
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from normprobe.colour import has_colour
 from normprobe.foreign_text import visible
 
+#: Columns of a file, and of prose on wider terminals.
 WIDTH = 80
+_NARROWEST = 60
+_FOLDED = 12  # columns: the least that running text in a table is given
 
 
 def terminal_console(file: TextIO, width: int | None = None) -> Console:
     """A console that shows the control characters of what it prints, and obeys none.
 
+    With ``NO_COLOR`` it prints neither colours nor bold.
+
     Args:
         file: where it prints.
-        width: in columns; None: that of the terminal.
+        width: in columns; None: ``COLUMNS``, or the terminal's, or ``WIDTH`` where ``file`` is no
+            terminal; 60 at least.
     """
-    console = Console(file=file, width=width)
+    if width is None and not (file.isatty() or os.environ.get("COLUMNS")):
+        width = WIDTH
+    console = Console(file=file, width=width, color_system="auto" if has_colour() else None)
+    console.width = max(console.width, _NARROWEST)
     console.push_render_hook(_Shown())
     return console
 
@@ -44,10 +55,10 @@ class _Visible:
             yield Segment(visible(text, keep="\n"), style, control)
 
 
-def new_table(title: str) -> Table:
+def new_table(title: str | None) -> Table:
     """An empty table with a title on the left and one rule below the headers."""
     return Table(
-        title=Text(title, style="bold"),
+        title=None if title is None else Text(title, style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -56,13 +67,72 @@ def new_table(title: str) -> Table:
     )
 
 
-def print_table(table: Table, console: Console) -> None:
-    """Print it, with less room between the columns where it would not fit."""
+def print_table(table: Table, console: Console, *, keys: int = 1) -> None:
+    """Print it, with less room between the columns where it would not fit.
+
+    Where it still does not, the columns that are left stand in tables below, beside the same keys.
+
+    Args:
+        table: of ``new_table``.
+        console: where to print.
+        keys: how many columns name the rows.
+    """
     # Two spaces between columns; one where the numbers are all as wide as they get.
-    unbounded = console.options.update(max_width=10 * WIDTH)
-    if console.measure(table, options=unbounded).maximum > WIDTH:
+    if not _fits(table, table.columns, console):
         table.padding = 0
-    console.print(table)
+    key, rest = table.columns[:keys], table.columns[keys:]
+    for place, columns in enumerate(_split(table, key, rest, console)):
+        if place:
+            console.print()
+        part = _part(table, [*key, *columns])
+        part.title = None if place else table.title
+        console.print(part)
+
+
+def _split(
+    table: Table, key: Sequence[Column], rest: Sequence[Column], console: Console
+) -> Iterator[list[Column]]:
+    """As many columns as fit beside the key, again and again; those of one header together."""
+    block: list[Column] = []
+    for column in rest:
+        if block and not _fits(table, [*key, *block, column], console):
+            start = len(block)
+            if not _opens_header(column):
+                start = max((i for i, one in enumerate(block) if _opens_header(one)), default=0)
+            start = start or len(block)  # wider than the terminal by itself
+            yield block[:start]
+            block = block[start:]
+        block.append(column)
+    yield block
+
+
+def _opens_header(column: Column) -> bool:
+    """Whether what it stands under begins here: a shared header stands above its first column."""
+    return not str(column.header).startswith("\n")
+
+
+def _fits(table: Table, columns: Sequence[Column], console: Console) -> bool:
+    numbers = _part(table, [column for column in columns if column.no_wrap])
+    folded = sum(not column.no_wrap for column in columns)
+    unbounded = console.options.update(max_width=10 * WIDTH)
+    needed = console.measure(numbers, options=unbounded).maximum + folded * _FOLDED
+    return needed <= console.width
+
+
+def _part(table: Table, columns: Sequence[Column]) -> Table:
+    """Some columns of a table, without its title."""
+    part = new_table(None)
+    part.padding = table.padding
+    for column in columns:
+        part.add_column(
+            column.header,
+            justify=column.justify,
+            no_wrap=column.no_wrap,
+            overflow=column.overflow,
+        )
+    for row, *cells in zip(table.rows, *(column.cells for column in columns), strict=True):
+        part.add_row(*cells, style=row.style)
+    return part
 
 
 def add_column(table: Table, header: str | Text, *, left: bool = False) -> None:
@@ -72,10 +142,24 @@ def add_column(table: Table, header: str | Text, *, left: bool = False) -> None:
 
 
 def print_notes(console: Console, *lines: str) -> None:
-    """Print what the table's words mean, and an empty line; empty notes are left out."""
-    for line in lines:
-        if line:
-            console.print(Text(line, style="dim"))
+    """Print what the table's words mean, and an empty line; empty notes are left out.
+
+    The lines are made for 80 columns; on a narrower terminal they are one paragraph.
+    """
+    separator = "\n" if console.width >= WIDTH else " "
+    notes = separator.join(filter(None, lines))
+    if notes:
+        _print_prose(Text(notes, style="dim"), console)
+    console.print()
+
+
+def print_facts(facts: Mapping[str, object], console: Console) -> None:
+    """Print named facts below each other, and an empty line; empty facts are left out."""
+    known = {name: fact for name, fact in facts.items() if fact not in (None, "")}
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for name, fact in known.items():
+        table.add_row(Text(f"{name}:"), Text(str(fact)))
+    console.print(table)
     console.print()
 
 
@@ -87,4 +171,9 @@ def words(name: str) -> str:
 def print_sentence(sentence: str, console: Console) -> None:
     """Print what a table says, in words, and an empty line; nothing where it says nothing."""
     if sentence:
-        console.print(f"{sentence}\n", markup=False, highlight=False)
+        _print_prose(Text(f"{sentence}\n"), console)
+
+
+def _print_prose(text: Text, console: Console) -> None:
+    """Longer lines than 80 columns are hard to read."""
+    console.print(text, width=min(console.width, WIDTH))

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from normprobe.colour import has_colour
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,7 @@ def progress(steps: Iterable[T], *, total: int, what: str, shown: bool = True) -
     from rich.console import Console
     from rich.progress import track
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, color_system="auto" if has_colour() else None)
     yield from track(
         steps,
         description=what,

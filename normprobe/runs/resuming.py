@@ -62,9 +62,9 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
 
 def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
     """Refuse to go on with another run, and note other versions."""
-    for name, before, now in _differences(run.record, record):
+    for difference in _differences(run.record, record):
         raise NormprobeError(
-            f"{path} was measured with {name}: expected {before}, received {now}",
+            f"{path} was measured {difference}",
             "repeat the options it was started with, or choose another --output",
         )
     for package, version in record["versions"].items():
@@ -96,19 +96,27 @@ def unfinished_run(folder: Path, record: Mapping[str, Any]) -> Path:
     return max(found)[1]
 
 
-def _differences(
-    before: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    """Name, then the old and the new value in a few words."""
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What differs, then and now, in a few words."""
     then = before.get("options", {})
     for name in sorted(now["options"].keys() | then.keys()):
         old, new = then.get(name), now["options"].get(name)
         if name not in _FREE and old != new:
-            yield f"another --{name.replace('_', '-')}", str(old), str(new)
+            yield f"{_given(name, old)}; this command comes {_given(name, new)}"
     for name in _FACTS:
         old, new = before.get(name), now.get(name)
         if old != new:
-            yield f"another {name.replace('_', ' ')}", *_short(old, new)
+            expected, received = _short(old, new)
+            name = name.replace("_", " ")
+            yield f"with another {name}: expected {expected}, received {received}"
+
+
+def _given(name: str, value: Any) -> str:
+    """An option and its value as they are typed."""
+    flag = f"--{name.replace('_', '-')}"
+    if value is None or value is False:
+        return f"without {flag}"
+    return f"with {flag}" if value is True else f"with {flag} {value}"
 
 
 def _short(before: Any, now: Any) -> tuple[str, str]:
@@ -120,4 +128,5 @@ def _short(before: Any, now: Any) -> tuple[str, str]:
         lengths = f"{len(before)} entries", f"{len(now)} entries"
         pairs = ((old, new) for old, new in zip(before, now, strict=False) if old != new)
         return lengths if len(before) != len(now) else _short(*next(pairs))
-    return str(before), str(now)
+    before, now = ("none" if value is None else str(value) for value in (before, now))
+    return before, now

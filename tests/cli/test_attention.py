@@ -30,7 +30,7 @@ def test_files_and_words(run: Run, tmp_path: Path) -> None:
         "outside the box, one inside draws",
     ):
         assert word in " ".join(result.stdout.split())
-    assert "Run folder: out" in result.stderr
+    assert "run folder: out" in result.stderr
     files = {str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.*")}
     assert files == {
         *("attention.csv", "heads.csv", "heatmaps.csv", "image.png", "run.json"),

@@ -44,7 +44,7 @@ def test_a_run_writes_its_folder(command: str, run: Run, tmp_path: Path) -> None
     assert record["status"] == "complete"
     assert record["model"] == "specimen"
     assert record["parts"]["projector"] == "model.multi_modal_projector"
-    assert "Run folder: out" in result.stderr
+    assert "run folder: out" in result.stderr
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 

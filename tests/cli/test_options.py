@@ -17,14 +17,14 @@ ALIGN = "--align --align-target"
 #: As they are shown: a panel after the other.
 OPTIONS = {
     "interface": f"""
-        --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}
+        --data --prompt --workers --limit -n --seed --skip-bad --system --revision {WHERE}
         --attn-implementation --range-reads {CODE} --map --map-pictures {FOLDER}
         --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "layers": f"""
-        --data --batch-size -b --workers --limit -n --seed --skip-bad --system --revision {WHERE}
-        --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN} {NAMED}
-        --verify {ALIGN} --branches --massive
+        --data --prompt --batch-size -b --workers --limit -n --seed --skip-bad --system --revision
+        {WHERE} --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN}
+        {NAMED} --verify {ALIGN} --branches --massive
     """,
     "grounding": f"""
         --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}

@@ -188,21 +188,21 @@ def finished(once: Path, run: Run, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "told"),
     [
-        (["--dtype", "float32"], ["--dtype", "auto", "float32"]),
-        (["--system", "Be brief."], ["--system", "None", "Be brief."]),
-        (["-n", "3"], ["--limit", "2", "3"]),
-        (["--seed", "7"], ["--seed", "42", "7"]),
+        (["--dtype", "float32"], "with --dtype auto; this command comes with --dtype float32"),
+        (["--system", "Short."], "without --system; this command comes with --system Short."),
+        (["-n", "3"], "with --limit 2; this command comes with --limit 3"),
+        (["--seed", "7"], "with --seed 42; this command comes with --seed 7"),
     ],
 )
 def test_another_run_is_not_gone_on_with(
-    options: list[str], words: list[str], finished: Path, run: Run
+    options: list[str], told: str, finished: Path, run: Run
 ) -> None:
     before = {file: file.read_bytes() for file in finished.rglob("*.*")}
     again = ["interface", "./model", "-o", "out", "--resume"]
     options = options if "-n" in options else ["-n", "2", *options]
-    assert_two_lines(run(*again, *options), "expected", "received", *words)
+    assert_two_lines(run(*again, *options), f"out was measured {told}")
     assert {file: file.read_bytes() for file in finished.rglob("*.*")} == before
 
 

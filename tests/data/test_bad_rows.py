@@ -20,12 +20,12 @@ ROWS = [
     mmbench_row(8, image="1"),
 ]
 FAULTS = [
-    (2, None, None, "expected 8 columns, received 9."),
-    (3, "index", None, "expected a whole number, received ''."),
+    (2, None, None, "expected 8 columns, received 9"),
+    (3, "index", None, "expected a whole number, received ''"),
     (4, "image", "mmbench/4", "expected an image, received 60 bytes"),
-    (5, "question", "mmbench/5", "expected text, received ''."),
+    (5, "question", "mmbench/5", "expected text, received ''"),
     (6, "index", None, "'1' stands already in"),
-    (7, "image", "mmbench/7", "expected base64 or the index of another row, received '99'."),
+    (7, "image", "mmbench/7", "expected base64 or the index of another row, received '99'"),
 ]
 
 

@@ -66,7 +66,7 @@ def test_checkpoint_without_processor_is_refused(tmp_path):
     [
         (ImportError("\nXVideoProcessor requires the Torchvision library"), "normprobe[vision]"),
         (RuntimeError("operator torchvision::nms does not exist"), "normprobe[vision]"),
-        (ImportError("X requires the sentencepiece library"), "Install the library"),
+        (ImportError("X requires the sentencepiece library"), "install the library"),
         (ValueError("custom code ... `trust_remote_code=True`"), "--trust-remote-code"),
     ],
 )

@@ -46,8 +46,8 @@ def build(
     """
     if system not in (None, NO_SYSTEM):
         raise NormprobeError(
-            f"--system: {type(processor).__name__} writes the roles itself and has no system role.",
-            "Leave --system out.",
+            f"--system: {type(processor).__name__} writes the roles itself and has no system role",
+            "leave --system out",
         )
     processed = []
     for sample in samples:
@@ -67,8 +67,8 @@ def _processed(processor: Any, sample: Sample) -> dict[str, Tensor]:
     if len(sample.pieces) > 2 or not isinstance(text, str):
         raise RefusedSample(
             f"{sample.id}: {len(sample.images)} images in {len(sample.pieces)} pieces; this model "
-            "reads one image, and then the prompt.",
-            "Leave the sample out of the data.",
+            "reads one image, and then the prompt",
+            "leave the sample out of the data",
         )
     if sample.images:
         return dict(processor.process(images=list(sample.images), text=text))

@@ -36,6 +36,6 @@ def refuse_placeholder(samples: Sequence[Sample], mark: str) -> None:
     for sample in samples:
         if any(mark in text for text in sample.texts):
             raise NormprobeError(
-                f"{sample.id}: the prompt contains this model's image placeholder {mark!r}.",
-                "Remove it from the prompt; normprobe places the image itself.",
+                f"{sample.id}: the prompt contains this model's image placeholder {mark!r}",
+                "remove it from the prompt; normprobe places the image itself",
             )

@@ -2,10 +2,9 @@
 
 import pandas as pd
 from rich.console import Console
-from rich.text import Text
 
 from normprobe.report.significant import count, significant
-from normprobe.report.terminal import add_column, new_table, print_table
+from normprobe.report.terminal import add_column, new_table, print_facts, print_table
 from normprobe.runs.run_store import RunStore
 
 
@@ -30,9 +29,7 @@ def print_alignment(alignment: pd.DataFrame, console: Console) -> None:
         "gain": f"{gain} in each of {count(hidden)} dimensions; bias 0",
         "model's own scale": "none: it changes the rows otherwise" if scale is None else scale,
     }
-    for name, fact in facts.items():
-        console.print(Text(f"{name + ':':19}{fact}"))
-    console.print()
+    print_facts(facts, console)
 
 
 def print_norm_statistics(statistics: pd.DataFrame, console: Console) -> None:

@@ -44,7 +44,7 @@ def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None
             Text(str(row["run"])),
             *(Text(significant(float(row[column]))) for column in columns.values()),
         )
-    print_table(table, console)
+    print_table(table, console, keys=2)
     print_notes(console, *notes, *_open_ranks(ranking))
 
 

@@ -7,7 +7,14 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from normprobe.report.terminal import add_column, new_table, print_notes, print_table, words
+from normprobe.report.terminal import (
+    add_column,
+    new_table,
+    print_facts,
+    print_notes,
+    print_table,
+    words,
+)
 
 
 def print_parts(parts: pd.DataFrame, facts: Mapping[str, object], console: Console) -> None:
@@ -18,10 +25,7 @@ def print_parts(parts: pd.DataFrame, facts: Mapping[str, object], console: Conso
         facts: named facts about the model; empty ones are left out.
         console: where to print.
     """
-    for name, fact in facts.items():
-        if fact not in (None, ""):
-            console.print(Text(f"{name + ':':17}{fact}"))
-    console.print()
+    print_facts(facts, console)
     table = new_table("Parts")
     for header in ("part", "name in the model", "size", "parameters"):
         add_column(table, header, left=header in ("part", "name in the model"))
@@ -59,7 +63,7 @@ def print_weights(weights: pd.DataFrame, console: Console) -> None:
             Text(f"{len(str(row['files']).split())} of {whole}"),
         )
         previous = kind
-    print_table(table, console)
+    print_table(table, console, keys=2)
 
 
 def print_models(models: pd.DataFrame, families: Mapping[str, str], console: Console) -> None:

@@ -27,13 +27,16 @@ def pick_device(name: str) -> "torch.device":
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
+    remedy = "pass --device auto, cpu, cuda, cuda:1 or mps"
     try:
         device = torch.device(name)
+    except RuntimeError as error:  # it lists devices that nobody here has heard of
+        raise NormprobeError(f"there is no device {name!r}", remedy) from error
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise NormprobeError(
-            f"device {name!r} is not available: {first_line(error)}",
-            "pass --device auto, cpu, cuda, cuda:1 or mps",
+            f"device {name!r} is not available: {first_line(error)}", remedy
         ) from error
     return device
 

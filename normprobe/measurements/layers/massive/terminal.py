@@ -1,7 +1,6 @@
 """Massive activations on a terminal."""
 
 from collections.abc import Callable
-from textwrap import wrap
 
 import pandas as pd
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.text import Text
 from normprobe.measurements.layers.massive.without import SUFFIX
 from normprobe.measurements.layers.massive.words import MASSIVE
 from normprobe.report.significant import MISSING, count, significant
-from normprobe.report.terminal import WIDTH, add_column, new_table, print_notes, print_table
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.report.terminal_tables import GROUP_STYLES, selected_layers
 from normprobe.schema import TEXT, VISUAL
 
@@ -53,7 +52,7 @@ def print_massive(massive: pd.DataFrame, console: Console) -> None:
     print_table(table, console)
     print_notes(
         console,
-        *wrap(f"{_LEGEND} {MASSIVE}", WIDTH - 1),
+        f"{_LEGEND} {MASSIVE}",
         ""
         if len(shown) == len(numbers)
         else f"{len(shown)} of {len(numbers)} layers shown; massive.csv has all.",

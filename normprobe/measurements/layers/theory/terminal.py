@@ -1,7 +1,6 @@
 """The assumptions of the paper's theory on a terminal."""
 
 import math
-from textwrap import wrap
 
 import pandas as pd
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.text import Text
 from normprobe.measurements.layers.theory.assumptions import ASSUMED, EXEMPT, HOLDS
 from normprobe.measurements.layers.theory.words import LEGEND, between
 from normprobe.report.significant import MISSING, significant
-from normprobe.report.terminal import WIDTH, add_column, new_table, print_notes, print_table
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 
 _LAYERS = ("holds_in", "exempt_in")
 _MOST_WIDE = 10  # characters for layers such as "1-3, 6, 9-31"
@@ -41,7 +40,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
                 Text(_where(row)),
             )
     print_table(table, console)
-    print_notes(console, *wrap(LEGEND, WIDTH - 1))
+    print_notes(console, LEGEND)
 
 
 def _range(low: float, high: float) -> str:
