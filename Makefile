@@ -12,7 +12,7 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
 
-.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost check
+.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references check
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -43,6 +43,12 @@ models: $(READY)  ## refresh the table of supported model types
 
 loading-cost: $(READY)  ## bytes, memory and seconds of each command's load, as a table
 	$(BIN)/python .ci/loading_cost.py table
+
+figures: $(READY)  ## every figure of ten models on sheets to look at, in runs/figures
+	$(BIN)/python .ci/figures.py
+
+figure-references: $(READY)  ## after a look at them: what the tests compare figures with
+	PYTHONPATH=tests $(BIN)/python -m support.figure_references
 
 check: $(READY)  ## lint, format, types, import layers, spelling
 	$(BIN)/ruff check .

@@ -5,7 +5,9 @@
 ``normprobe compare runs/training/*`` puts its run folders side by side (Figure 5).
 """
 
+import io
 import random
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 from transformers import (
     TrainerCallback,
@@ -21,19 +24,28 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations.integration_utils import TensorBoardCallback, WandbCallback
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements.layers.compared import measures
 from normprobe.probe import Probe
+from normprobe.report.figures.draw import png
+from normprobe.run import Run
 from normprobe.schema import STRUCTURAL, TEXT, VISUAL
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import Trainer
 
+_FIGURE = "layers"
+_DPI = 100
+
 
 class NormProbeCallback(TrainerCallback):
     """Measure fixed inputs while the Trainer trains, log the disparity, keep run folders.
+
+    All loggers of the Trainer get the numbers; TensorBoard and Weights & Biases also the figure of
+    norm and cosine by layer.
 
     A measurement costs one forward of the inputs up to the last decoder layer, without gradients;
     the first, and every one of a model with structural tokens, runs the vision side twice more. The
@@ -114,6 +126,8 @@ class NormProbeCallback(TrainerCallback):
         values = {**disparity(run.table), "seconds": seconds}
         self._trainer.log({f"normprobe/{name}": value for name, value in values.items()})
         control.should_log = due
+        if state.is_world_process_zero:
+            self._log_figure(run, state.global_step)
         if self._output is not None and state.is_world_process_zero:
             step = state.global_step
             run.store.note(
@@ -123,6 +137,23 @@ class NormProbeCallback(TrainerCallback):
                 seconds=round(seconds, 3),
             )
             run.save(self._output / f"step-{step:06d}", overwrite=True, figures=False)
+
+    def _log_figure(self, run: Run, step: int) -> None:
+        """Give norm and cosine by layer to the loggers that take pictures; else draw nothing."""
+        loggers = self._trainer.callback_handler.callbacks
+        boards = [logger for logger in loggers if isinstance(logger, TensorBoardCallback)]
+        writers = [board.tb_writer for board in boards if board.tb_writer is not None]
+        wandb = sys.modules.get("wandb")  # the logger has imported it, where it is used
+        if not any(isinstance(logger, WandbCallback) for logger in loggers):
+            wandb = None
+        if not writers and wandb is None:
+            return
+        picture = Image.open(io.BytesIO(png(run.figure(_FIGURE), dpi=_DPI))).convert("RGB")
+        name = f"train/normprobe/{_FIGURE}"  # beside the numbers, which the Trainer puts there
+        for writer in writers:
+            writer.add_image(name, np.asarray(picture), step, dataformats="HWC")
+        if wandb is not None:
+            wandb.log({name: wandb.Image(picture), "train/global_step": step})
 
 
 def disparity(layers: "pd.DataFrame") -> dict[str, float]:

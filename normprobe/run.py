@@ -22,7 +22,7 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.beside import print_published, published_table
 from normprobe.report.broken_states import broken_states
-from normprobe.report.figures.draw import build, draw
+from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
@@ -38,9 +38,13 @@ from normprobe.schema import PUBLISHED
 #: What reading a table raises where it lacks a column, or holds something else in it.
 _UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
+_NOTEBOOK_DPI = 200  # sharp where a screen has two pixels in a point
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
+
+    from normprobe.report.figures.panels import Given
 
 
 class Run:
@@ -176,6 +180,31 @@ class Run:
         with explained(self.store):
             return build(_offered(self.store).figure_modules(self.store), self.store)
 
+    def figure(self, name: str, ax: "Given" = None) -> "Figure":
+        """One of the figures, in a figure of your own where you give its axes.
+
+        Args:
+            name: of ``figures``.
+            ax: as many axes as it has panels, row by row: ``run.figure("layers", ax=axes)`` after
+                ``_, axes = plt.subplots(1, 2)``; None: a new figure.
+
+        Returns:
+            The new figure, or that of ``ax``, which keeps its own title and gets the legend in its
+            first panel.
+
+        Raises:
+            NormprobeError: there is no such figure, one of its tables is missing or empty, or
+                ``ax`` are not as many as its panels.
+        """
+        modules = {name_of(m): m for m in _offered(self.store).figure_modules(self.store)}
+        if name not in modules:
+            raise NormprobeError(
+                f"a run of {self.command} has no figure {name}",
+                f"it has {', '.join(modules) or 'none'}",
+            )
+        with explained(self.store):
+            return figure_of(modules[name], self.store, ax)
+
     def save(self, folder: str | Path, *, overwrite: bool = False, figures: bool = True) -> "Run":
         """Write a run folder: the files that the command line writes.
 
@@ -214,13 +243,13 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: what it says, the main figure, the main table."""
-        from normprobe.report.figures.style import image_bytes, look
-
         blocks: list[Markup] = [element("p", self.verdict)]
-        for figure in list(self.figures().values())[:1]:
-            with look():
-                data = base64.b64encode(image_bytes(figure, "png", dpi=100)).decode()
-            blocks.append(element("img", src=f"data:image/png;base64,{data}"))
+        for module in _offered(self.store).figure_modules(self.store)[:1]:
+            drawn = self.figure(name_of(module))
+            wide = f"width:{drawn.get_figwidth()}in;max-width:100%"
+            data = base64.b64encode(png(drawn, dpi=_NOTEBOOK_DPI)).decode()
+            source = f"data:image/png;base64,{data}"
+            blocks.append(element("img", src=source, alt=drawn.get_suptitle(), style=wide))
         table = io.StringIO()
         self.table.to_html(table, max_rows=20, index=False)
         return str(joined(*blocks)) + table.getvalue()

@@ -142,4 +142,4 @@ def _of_attention(
         for model, run in chosen
     )
     heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
-    return heatmaps.figure(heading, pairs.maps, pairs.images), pairs.maps
+    return heatmaps.figure(heading, pairs.maps, pairs.images, {}), pairs.maps

@@ -26,6 +26,7 @@ from normprobe.hooks import observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements.attention.reader import HeadNumbers, Reader
+from normprobe.measurements.attention.words import focused_and_wide
 from normprobe.model.attention_weights import watching_attention
 from normprobe.model.depths import layers_of_all_depths
 from normprobe.model.find.overrides import CROSS_ATTENTION
@@ -42,7 +43,7 @@ from normprobe.statistics.attention_rows import score_gap, signal_to_noise
 #: The query of all text tokens after the image; the others are words of the prompt.
 ALL_TEXT = "all text"
 
-_SHOWN = 4  # heat maps a query, where no layers are chosen
+_SHOWN = 4  # depths of the heat maps of a query, where no layers are chosen
 
 _NAMES = ("layer", "query")
 _NUMBERS = (
@@ -126,21 +127,26 @@ def attention_of(
         builder: makes the model's inputs of the sample.
         sample: with an image, or several.
         words: as in ``measure_attention``, like ``box``.
-        layers: likewise; none: a few of all depths.
+        layers: likewise; none: a few of all depths, and those that the sentence names.
         box: likewise.
 
     Raises:
         NormprobeError: as ``measure_attention``.
     """
-    return measure_attention(
+    found = measure_attention(
         model,
         lambda pictures: builder.build([replace(sample, images=tuple(pictures))]),
         sample.images,
         decode=builder.tokenizer.decode,
         words=words,
-        layers=layers or layers_of_all_depths(len(model.decoder_layers), _SHOWN),
+        layers=layers,
         box=box,
     )
+    if layers or found.heatmaps is None:
+        return found
+    shown = layers_of_all_depths(len(model.decoder_layers), _SHOWN) + focused_and_wide(found.table)
+    kept = found.heatmaps[found.heatmaps["layer"].isin(shown)]
+    return found._replace(heatmaps=kept.reset_index(drop=True))
 
 
 def measure_attention(

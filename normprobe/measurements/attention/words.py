@@ -34,6 +34,17 @@ def attention_verdict(attention: pd.DataFrame) -> str:
     return f"{'. '.join(told)}. One prompt, no intervals." if told else ""
 
 
+def focused_and_wide(attention: pd.DataFrame) -> list[int]:
+    """The two layers that the sentence names: where all text looks most narrowly, and most widely.
+
+    Args:
+        attention: ``attention.csv``.
+    """
+    rows = attention[attention["query"] == attention["query"].iloc[0]].set_index("layer")
+    entropy = rows["entropy_mean"].dropna()
+    return sorted({int(entropy.idxmin()), int(entropy.idxmax())}) if len(entropy) else []
+
+
 def _share(rows: pd.DataFrame) -> str:
     share, even = rows["share_mean"].dropna(), rows["even_share_mean"]
     if share.empty:

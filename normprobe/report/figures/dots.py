@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GroupLook,
     asks_for_log,
-    new_figure,
     use_log,
 )
 
@@ -19,20 +19,21 @@ _LINE = 0.3  # inches a run
 _FRAME = 1.1  # inches for title, axis and legend
 
 
-def dot_panels(title: str, rows: pd.DataFrame, looks: Mapping[str, GroupLook]) -> Figure:
+def dot_panels(title: str, rows: pd.DataFrame, looks: Mapping[str, GroupLook], ax: Given) -> Figure:
     """Mean norms of every run on one shared axis.
 
     Args:
         title: the figure's title.
         rows: run, panel, group and norm_mean, norm_q05, norm_q95; panels in the order they occur.
         looks: how each group is drawn; others are left out.
+        ax: an axes a panel to draw in; None: a figure of its own.
     """
     runs = list(dict.fromkeys(rows["run"]))
-    panels = list(dict.fromkeys(rows["panel"]))
-    drawing = new_figure(DOUBLE_WIDTH, _FRAME + _LINE * max(len(runs), 2), title)
-    grid = drawing.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    names = list(dict.fromkeys(rows["panel"]))
+    height, shared = _FRAME + _LINE * max(len(runs), 2), {"sharex": True, "sharey": True}
+    drawing, grid = panels(title, DOUBLE_WIDTH, height, (1, len(names)), ax, **shared)
     groups = [group for group in looks if (rows["group"] == group).any()]
-    for axes, panel in zip(grid, panels, strict=True):
+    for axes, panel in zip(grid[0], names, strict=True):
         axes.set_title(drawable(str(panel)), loc="left")
         axes.set_xlabel("L2 norm")
         for place, group in enumerate(groups):
@@ -43,17 +44,18 @@ def dot_panels(title: str, rows: pd.DataFrame, looks: Mapping[str, GroupLook]) -
             axes.plot(here["norm_mean"], lines, look.marker, color=look.color, linestyle="none")
         axes.grid(axis="y", color="0.9", linewidth=0.5)
     drawn = rows[rows["group"].isin(groups)][["norm_mean", "norm_q05", "norm_q95"]]
-    if asks_for_log(drawn.to_numpy(float)):
-        use_log(grid[0], "x", drawn.to_numpy(float))
-    else:
-        grid[0].set_xlim(left=0)
-    grid[0].set_yticks(range(len(runs)), labels=[drawable(str(run)) for run in runs])
-    grid[0].set_ylim(len(runs) - 0.5, -0.5)
+    for axes in grid[0]:
+        if asks_for_log(drawn.to_numpy(float)):
+            use_log(axes, "x", drawn.to_numpy(float))
+        else:
+            axes.set_xlim(left=0)
+        axes.set_ylim(len(runs) - 0.5, -0.5)
+        axes.set_yticks(range(len(runs)), labels=[drawable(str(run)) for run in runs])
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, linestyle="none", label=group)
         for group, look in looks.items()
         if group in groups
     ]
-    handles.append(Line2D([], [], color="0.4", linewidth=1, label="5-95 %"))
-    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    handles.append(Line2D([], [], color="0.4", linewidth=1, label="5-95 % of tokens or rows"))
+    legend_below(drawing, grid, handles)
     return drawing

@@ -1,14 +1,16 @@
 """Draw the figures of a run from its tables alone.
 
-A figure is a module. It names the ``TABLES`` that it reads, and has ``figure(title, *tables)``,
-which returns a ``Figure``. With ``IMAGES = True`` it gets the images of the run behind them.
+A figure is a module. It names the ``TABLES`` that it reads, and has a function
+``figure(title, *tables, ax=None)`` that returns a ``Figure``. With ``IMAGES = True`` it gets the
+images of the run behind the tables, with ``OPTIONS = True`` then the options. ``ax`` is where it is
+drawn: one axes or as many as it has panels; without it, in a figure of its own.
 Matplotlib is imported when something is drawn.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
 from normprobe.runs.run_folder import RunFolder
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+
+    from normprobe.report.figures.panels import Given
 
 
 def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
@@ -33,32 +37,63 @@ def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
     Raises:
         NormprobeError: a table of the first figure is missing, or empty.
     """
+    chosen = [module for place, module in enumerate(modules) if place == 0 or _holds(run, module)]
+    return {name_of(module): figure_of(module, run) for module in chosen}
+
+
+def name_of(module: ModuleType) -> str:
+    """What a figure is called, its file too."""
+    return module.__name__.rpartition(".")[2]
+
+
+def figure_of(module: ModuleType, run: RunStore, ax: "Given" = None) -> "Figure":
+    """One figure of a run.
+
+    Args:
+        module: what draws it.
+        run: as in ``build``.
+        ax: where, one axes or as many as it has panels; None: in a figure of its own.
+
+    Raises:
+        NormprobeError: a table is missing or empty, or ``ax`` are not as many as the panels.
+    """
     from normprobe.report.figures.style import look
     from normprobe.report.figures.title import title
 
-    figures: dict[str, Figure] = {}
+    tables = [run.table(name) for name in module.TABLES]
+    if tables[0].empty:
+        where = run.path or f"the run of {run.command}"
+        raise NormprobeError(
+            f"{module.TABLES[0]}.csv in {where} holds no rows", "run the command again"
+        )
+    more: list[Any] = []
+    if getattr(module, "IMAGES", False):
+        more.append(_images(run, tables[0]))
+    if getattr(module, "OPTIONS", False):
+        more.append(run.record.get("options") or {})
     with look():
-        for module in modules:
-            if figures and not all(run.has_table(name) for name in module.TABLES):
-                continue
-            tables = [run.table(name) for name in module.TABLES]
-            if tables[0].empty:
-                if figures:
-                    continue
-                where = run.path or f"the run of {run.command}"
-                raise NormprobeError(
-                    f"{module.TABLES[0]}.csv in {where} holds no rows", "run the command again"
-                )
-            images = [_images(run, tables[0])] if getattr(module, "IMAGES", False) else []
-            name = module.__name__.rpartition(".")[2]
-            figures[name] = module.figure(title(run, tables[0]), *tables, *images)
-    return figures
+        drawn: Figure = module.figure(title(run, tables[0]), *tables, *more, ax=ax)
+    return drawn
+
+
+def _holds(run: RunStore, module: ModuleType) -> bool:
+    """Whether a run holds what a figure shows."""
+    tables = all(run.has_table(name) for name in module.TABLES)
+    return tables and not run.table(module.TABLES[0]).empty
 
 
 def _images(run: RunStore, table: "pd.DataFrame") -> "list[NDArray[np.uint8]]":
     """The images that the rows of a table are about; without a column ``image``, the only one."""
     count = int(table[IMAGE].max()) if IMAGE in table else 1
     return [run.image(image_name(number)) for number in range(1, count + 1)]
+
+
+def png(figure: "Figure", *, dpi: int) -> bytes:
+    """A figure of ``build`` as a PNG file."""
+    from normprobe.report.figures.style import image_bytes, look
+
+    with look():
+        return image_bytes(figure, "png", dpi=dpi)
 
 
 def draw(modules: Sequence[ModuleType], run: RunFolder) -> list[Path]:

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from normprobe.report.figures.glyphs import shortened
 from normprobe.report.figures.norm_map import column_of_places, name_of_place
 from normprobe.report.figures.over_picture import BARE, on_canvas
-from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, new_figure
+from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
 from normprobe.report.significant import significant
 from normprobe.schema import IMAGE, VISUAL
 
@@ -21,17 +21,20 @@ TABLES = ("map",)
 IMAGES = True
 
 _SHOWN, _COLUMNS = 12, 6
-_LONGEST = 16  # characters of a sample's name
 _AROUND = 2  # a crop shows the place and twice its size to each side
 
 
-def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+def figure(
+    title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]], ax: Given = None
+) -> Figure:
     """Crops around the places of the loudest tokens, in the first layer or stage of the maps.
 
     Args:
         title: the figure's title.
         map: ``map.csv``.
         images: ``[height, width, 3]`` each, in the order of the column ``image``.
+        ax: axes to draw in, a multiple of six where there are more than six tokens; None: a figure
+            of its own.
     """
     where = column_of_places(map)
     rows = map[map[where] == map[where].iloc[0]]
@@ -41,15 +44,17 @@ def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Fig
     lines = -(-max(len(loudest), 1) // _COLUMNS)
     place = name_of_place(where, map[where].iloc[0])
     heading = f"{title}\nloudest visual tokens, {place}: L2 norm, and how many times the median"
-    drawing = new_figure(DOUBLE_WIDTH, 0.5 + 1.6 * lines, heading)
-    grid = drawing.subplots(lines, _COLUMNS, squeeze=False)
+    columns = min(_COLUMNS, max(len(loudest), 1))
+    drawing, grid = panels(heading, DOUBLE_WIDTH, 0.75 + 1.45 * lines, (lines, columns), ax)
     for axes in grid.flat[len(loudest) :]:
         axes.set_axis_off()
     for axes, (_, row) in zip(grid.flat, loudest.iterrows(), strict=False):
         _crop(axes, row, images[int(row[IMAGE]) - 1])
         norm = float(row["norm"])
         times = f", {significant(norm / median, 2)} x" if median > 0 else ""
-        axes.set_title(f"{significant(norm)}{times}\n{shortened(str(row['sample_id']), _LONGEST)}")
+        axes.set_title(f"{significant(norm)}{times}\npicture {int(row[IMAGE])}")
+    frame = Patch(fill=False, edgecolor=GROUP_LOOKS[VISUAL].color, label="place of the token")
+    legend_below(drawing, grid, [frame, Patch(color=str(BARE), label="outside the picture")])
     return drawing
 
 

@@ -12,36 +12,37 @@ import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.over_picture import BARE, canvas_shape, on_canvas, over_picture
+from normprobe.report.figures.over_picture import canvas_shape, grey_patch, on_canvas, over_picture
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     asks_for_log,
     name_log_ticks,
-    new_figure,
 )
 from normprobe.schema import IMAGE
 
 TABLES = ("map",)
 IMAGES = True
 
-_LABELS = {"norm": "L2 norm of a token", "angle": "angle, radians per layer"}
-_LONGEST = 14  # characters of a sample's name
+_LABELS = {"norm": "L2 norm", "angle": "angle (rad)"}
 _MOST = 8  # pictures
 _NAME = 0.2  # inches for the name of a picture
 _TALLEST = 1.5  # height of a line of panels over their width
 
 
-def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+def figure(
+    title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]], ax: Given = None
+) -> Figure:
     """Maps of the norm, and below them of the angle, where there are any.
 
     Args:
         title: the figure's title.
         map: ``map.csv``; of many pictures the first are drawn.
         images: ``[height, width, 3]`` each, in the order of the column ``image``.
+        ax: axes to draw in, a row a quantity and picture, the picture itself before its layers or
+            stages; None: a figure of its own.
     """
     pictures = [int(number) for number in sorted(map[IMAGE].unique())][:_MOST]
     shown = list(dict.fromkeys(map[column_of_places(map)]))
@@ -49,36 +50,32 @@ def figure(title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Fig
     across = (DOUBLE_WIDTH - 1.1) / (len(shown) + 1)
     shapes = [images[number - 1].shape[:2] for number in pictures]
     heights = [_NAME + across * min(height / width, _TALLEST) for height, width in shapes]
-    drawing = new_figure(DOUBLE_WIDTH, 0.6 + len(quantities) * (0.1 + sum(heights)), title)
-    grid = drawing.subplots(
-        len(quantities) * len(pictures),
-        len(shown) + 1,
-        squeeze=False,
-        height_ratios=heights * len(quantities),
-    )
+    height = 0.6 + len(quantities) * (0.1 + sum(heights))
+    shape = len(quantities) * len(pictures), len(shown) + 1
+    ratios = heights * len(quantities)
+    drawing, grid = panels(title, DOUBLE_WIDTH, height, shape, ax, height_ratios=ratios)
     for axes in grid.flat:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
     drawn_of = map[map[IMAGE].isin(pictures)]
     for block, name in enumerate(quantities):
-        panels = grid[block * len(pictures) :][: len(pictures)]
-        scale = _draw(panels, drawn_of, name, {number: images[number - 1] for number in pictures})
-        bar = drawing.colorbar(scale, ax=panels, shrink=0.9, aspect=30)
+        rows = grid[block * len(pictures) :][: len(pictures)]
+        scale = _draw(rows, drawn_of, name, {number: images[number - 1] for number in pictures})
+        bar = drawing.colorbar(scale, ax=rows, shrink=0.9, aspect=30)
         bar.set_label(_LABELS[name])
         if isinstance(scale.norm, LogNorm):
             name_log_ticks(bar.ax.yaxis, drawn_of[name])
-    grey = Patch(color=str(BARE), label="grey: no visual token looks there")
-    drawing.legend(handles=[grey], loc="outside lower center")
+    legend_below(drawing, grid, [grey_patch()])
     return drawing
 
 
 def _draw(
-    panels: NDArray[Any], table: pd.DataFrame, name: str, images: Mapping[int, NDArray[Any]]
+    grid: NDArray[Any], table: pd.DataFrame, name: str, images: Mapping[int, NDArray[Any]]
 ) -> ScalarMappable:
     """A line a picture: the picture itself, then a panel a layer or stage.
 
     Args:
-        panels: ``[pictures, 1 + layers or stages]`` of axes.
+        grid: ``[pictures, 1 + layers or stages]`` of axes.
         table: ``map.csv``.
         name: of the number.
         images: by their number.
@@ -89,16 +86,16 @@ def _draw(
     where = column_of_places(table)
     shown = list(dict.fromkeys(table[where]))
     scale = _scale(table.loc[np.isfinite(table[name]), name].to_numpy(float))
-    for line, (number, picture) in zip(panels, images.items(), strict=True):
+    for line, (number, picture) in zip(grid, images.items(), strict=True):
         of_picture = table[table[IMAGE] == number]
         line[0].imshow(picture)
-        line[0].set_title(shortened(str(of_picture["sample_id"].iloc[0]), _LONGEST))
+        line[0].set_title(f"picture {number}")
         for place, axes in zip(shown, line[1:], strict=True):
             rows = of_picture[of_picture[where] == place]
             if rows[name].notna().any():
                 drawn = token_map(rows, name, *picture.shape[1::-1])
                 axes.imshow(over_picture(scale, drawn, picture))
-    for place, column in zip(shown, panels.T[1:], strict=True):
+    for place, column in zip(shown, grid.T[1:], strict=True):
         if any(axes.images for axes in column):
             column[0].set_title(name_of_place(where, place))
     return scale

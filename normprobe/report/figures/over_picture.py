@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.cm import ScalarMappable
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -12,6 +13,11 @@ _CANVAS = 448  # pixels of the longer side
 _SHADE = 0.5  # how much of a colour's brightness the picture takes
 #: Where nothing is laid over the picture: no token looks there.
 BARE = 0.8
+
+
+def grey_patch() -> Patch:
+    """What a legend says of it."""
+    return Patch(color=str(BARE), label="no visual token looks there")
 
 
 def canvas_shape(width: int, height: int) -> tuple[int, int]:

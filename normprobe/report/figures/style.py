@@ -37,6 +37,9 @@ _LOOK = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    # Ticks in full: a factor or an offset would stand above the axis, in the title.
+    "axes.formatter.useoffset": False,
+    "axes.formatter.limits": [-9, 9],
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "lines.linewidth": 1.4,
@@ -67,6 +70,22 @@ GROUP_LOOKS = {
 
 #: One for each compared run, or each query of attention: from Tol's muted palette, no group's.
 SERIES_COLORS = ("#882255", "#999933", "#44AA99", "#332288", "#AA4499", "#000000", "#DDCC77")
+_SERIES_MARKS = "os^DvPX"
+_SERIES_LINES = ("-", "--", "-.", ":", "--", "-.", ":")
+
+
+class OwnFigure(Figure):
+    """A figure that was made here, not by a caller: its title and legend are our own."""
+
+
+def series_look(place: int) -> GroupLook:
+    """How one of several runs or queries is drawn: of 49, no two have colour and marker alike."""
+    count = len(SERIES_COLORS)
+    return GroupLook(
+        SERIES_COLORS[place % count],
+        _SERIES_MARKS[(place + place // count) % count],
+        _SERIES_LINES[place % count],
+    )
 
 
 @contextmanager
@@ -78,7 +97,7 @@ def look() -> Iterator[None]:
 
 def new_figure(width: float, height: float, title: str) -> Figure:
     """A figure with a title and constrained layout; sizes in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = OwnFigure(figsize=(width, height), layout="constrained")
     figure.suptitle(title)
     return figure
 

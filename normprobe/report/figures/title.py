@@ -1,33 +1,65 @@
-"""The line above a figure: which model, which data, how many samples."""
+"""The line above a figure: which model, which data, how many of what."""
 
 import numpy as np
 import pandas as pd
 
-from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.glyphs import drawable, shortened
 from normprobe.runs.run_store import RunStore
+from normprobe.schema import IMAGE
+
+_LONGEST = 60  # characters of a prompt
+
+#: Bundled data: what they are and what a sample of them is. Their ids are those of benchmarks.
+_BUNDLED = {
+    "sample": ("the bundled sample", "question"),
+    "boxes": ("the bundled sample", "question"),
+    "pairs": ("the bundled pairs of photographs", "question"),
+    "text": ("the bundled text", "prompt"),
+}
 
 
 def title(run: RunStore, table: pd.DataFrame) -> str:
-    """E.g. ``llava-hf/llava-1.5-7b-hf, mmbench, 1000 samples``.
+    """E.g. ``llava-hf/llava-1.5-7b-hf, 1000 samples of mmbench``.
 
     Args:
-        run: ``model`` and ``data`` of its record are used when there, its own name otherwise.
-        table: the table that is drawn; the samples are counted here, so that the number is that
-            of the drawing.
+        run: of its record ``model``, ``alignment``, ``data``, the prompt and, of a table that holds
+            its norms, ``base`` are used when there, its own name otherwise.
+        table: the table that is drawn; samples, or pictures where it has their numbers, are counted
+            here, so that the number is that of the drawing.
     """
     record = run.record
-    names = [str(record[key]).rstrip("/") for key in ("model", "data") if record.get(key)]
-    parts = [short_name(name) for name in names] or [run.name]
+    parts = [short_name(str(record["model"]))] if record.get("model") else []
+    if record.get("base") and "base_norm" in table:
+        parts = [f"{parts[0] if parts else run.name} against {short_name(str(record['base']))}"]
     if record.get("alignment"):
-        parts.insert(1, "aligned")
-    if "samples" in table and table["samples"].notna().any():
-        runs = table.groupby("run")["samples"] if "run" in table else table["samples"]
-        least, most = (int(number) for number in (np.min(runs.max()), np.max(runs.max())))
-        counted = f"{most}" if least == most else f"{least} to {most}"
-        parts.append(f"{counted} sample{'' if most == 1 else 's'}")
-    return drawable(", ".join(parts))
+        parts.append("aligned")
+    if prompt := (record.get("options") or {}).get("prompt"):
+        parts.append(f'"{shortened(" ".join(str(prompt).split()), _LONGEST)}"')
+        return drawable(", ".join(parts))
+    data = str(record.get("data") or "")
+    whole, sample = _BUNDLED.get(data, (short_name(data), "sample"))
+    told = [_counted(table, sample, "photograph" if data in _BUNDLED else "picture"), whole]
+    if any(told):
+        parts.append(" of ".join(part for part in told if part))
+    return drawable(", ".join(parts if record.get("model") or data else [run.name, *parts]))
+
+
+def _counted(table: pd.DataFrame, sample: str, picture: str) -> str:
+    """How many samples or pictures a table holds; empty where it does not say."""
+    if IMAGE in table:
+        return _number(table[IMAGE].nunique(), picture)
+    if "samples" not in table or table["samples"].isna().all():
+        return ""
+    runs = table.groupby("run")["samples"] if "run" in table else table["samples"]
+    least, most = (int(number) for number in (np.min(runs.max()), np.max(runs.max())))
+    return _number(most, sample, "" if least == most else f"{least} to ")
+
+
+def _number(count: int, what: str, before: str = "") -> str:
+    return f"{before}{count} {what}{'' if count == 1 else 's'}"
 
 
 def short_name(name: str) -> str:
     """A hub id as it is; of a longer path the last name."""
+    name = name.rstrip("/")
     return name if name.count("/") == 1 and name[0] not in "./~" else name.split("/")[-1]

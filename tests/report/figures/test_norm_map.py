@@ -32,9 +32,9 @@ def test_a_tile_lies_over_the_thumbnail(order):
 
 
 def panels_of(drawing):
-    """The titles of the maps; those of the pictures are the names of their samples."""
+    """The titles of the maps; those of the pictures are their numbers."""
     titles = [axes.get_title() for axes in drawing.axes]
-    return [title for title in titles if title and not title.startswith("mmbench")]
+    return [title for title in titles if title and not title.startswith("picture")]
 
 
 def test_a_panel_a_layer_and_a_line_a_picture():
@@ -44,7 +44,7 @@ def test_a_panel_a_layer_and_a_line_a_picture():
     drawn = [axes for axes in drawing.axes if axes.images]
     assert len(drawn) == 2 * (1 + 3) + 2 * (1 + 2)
     bars = [axes.get_ylabel() for axes in drawing.axes if axes.get_ylabel()]
-    assert bars[-2:] == ["L2 norm of a token", "angle, radians per layer"]
+    assert bars[-2:] == ["L2 norm", "angle (rad)"]
 
 
 def test_stages_have_norms_alone():
@@ -58,7 +58,7 @@ def test_all_panels_share_a_scale_from_the_quietest_to_the_loudest(loudest, is_l
     table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
     table["norm"] = np.linspace(5.0, loudest, len(table))
     drawing = figure("model", table, PICTURES)
-    (bar,) = [axes for axes in drawing.axes if axes.get_ylabel() == "L2 norm of a token"]
+    (bar,) = [axes for axes in drawing.axes if axes.get_ylabel() == "L2 norm"]
     assert bar.get_ylim() == pytest.approx((5.0, loudest))
     assert (bar.get_yscale() == "log") == is_log
 

@@ -29,13 +29,13 @@ def drawn_title(folder, **record):
 
 def test_odd_names_reach_the_title_as_text(tmp_path):
     found = drawn_title(tmp_path, model="组织/$x_1$", data="/data/mmbench.tsv")
-    assert found == r"\u7ec4\u7ec7/$x_1$, mmbench.tsv, 56 samples"
+    assert found == r"\u7ec4\u7ec7/$x_1$, 56 samples of mmbench.tsv"
 
 
 def test_the_title_says_that_a_norm_aligned_the_model(tmp_path):
     aligned = {"after": "projector"}
     found = drawn_title(tmp_path, model="specimen", data="sample", alignment=aligned)
-    assert found == "specimen, aligned, sample, 56 samples"
+    assert found == "specimen, aligned, 56 questions of the bundled sample"
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,23 @@ def test_the_title_says_that_a_norm_aligned_the_model(tmp_path):
 def test_samples_are_counted_in_the_table_that_is_drawn(table, samples):
     run = RunStore({"command": "layers", "model": "org/model"})
     assert title(run, table) == f"org/model{samples}"
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"data": "sample"}, "3 photographs of the bundled sample"),
+        ({"data": "mmbench"}, "3 pictures of mmbench"),
+        ({"data": "mmbench/1", "options": {"prompt": "Where  is\nit?"}}, '"Where is it?"'),
+        ({"data": "sample", "base": "org/llm"}, "3 photographs of the bundled sample"),
+    ],
+)
+def test_the_title_says_what_is_shown(record, expected):
+    run = RunStore({"command": "layers", "model": "org/model", **record})
+    assert title(run, pd.DataFrame({"image": [1, 1, 2, 3]})) == f"org/model, {expected}"
+
+
+def test_the_base_is_named_where_its_norms_are_drawn():
+    run = RunStore({"command": "embeddings", "model": "org/model", "base": "org/llm"})
+    assert title(run, pd.DataFrame({"base_norm": [1.0]})) == "org/model against org/llm"
+    assert title(run, pd.DataFrame({"norm_mean": [1.0]})) == "org/model"

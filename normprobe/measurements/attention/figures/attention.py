@@ -6,35 +6,35 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.lines import draw_line
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
-    SERIES_COLORS,
     asks_for_log,
     mark_layers,
-    new_figure,
+    series_look,
     use_log,
 )
 
 TABLES = ("attention",)
 
 _HEIGHT = 2.7  # inches
-#: Of each query; the first is all text.
-_LOOKS = tuple(zip(SERIES_COLORS, "so^DvPX", ("-", "--", "-.", ":", "--", "-.", ":"), strict=True))
+_BAND = Patch(
+    color=series_look(0).color, alpha=0.15, linewidth=0, label="std over heads and tokens"
+)
 
-_BAND = Patch(color=_LOOKS[0][0], alpha=0.15, linewidth=0, label="std over heads and tokens")
 
-
-def figure(title: str, attention: pd.DataFrame) -> Figure:
+def figure(title: str, attention: pd.DataFrame, ax: Given = None) -> Figure:
     """Share of attention on visual tokens, entropy over them, and signal-to-noise if there is any.
 
     Args:
         title: the figure's title.
         attention: ``attention.csv``.
+        ax: two axes to draw in, three where there is a target; None: a figure of its own.
     """
     with_target = attention["signal_to_noise"].notna().any()
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    panels = list(drawing.subplots(1, 3 if with_target else 2))
-    share, entropy = panels[:2]
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 3 if with_target else 2), ax)
+    share, entropy = grid[0, :2]
     share.set_title("(a) attention on visual tokens", loc="left")
     entropy.set_title("(b) entropy over them (1: even)", loc="left")
     _draw(share, attention, "share_mean", band="share_std")
@@ -46,7 +46,7 @@ def figure(title: str, attention: pd.DataFrame) -> Figure:
     _draw(entropy, attention, "entropy_mean", band="entropy_std")
     entropy.set_ylim(0, 1)
     if with_target:
-        target = panels[2]
+        target = grid[0, 2]
         target.set_title("(c) target region / rest (1: even)", loc="left")
         _draw(target, attention, "signal_to_noise")
         values = attention["signal_to_noise"].dropna()
@@ -55,30 +55,20 @@ def figure(title: str, attention: pd.DataFrame) -> Figure:
         else:
             target.set_ylim(0, max(1.1, 1.08 * float(values.max())))
         target.axhline(1.0, color="0.4", linewidth=0.9, zorder=0)
-    for axes in panels:
+    for axes in grid[0]:
         mark_layers(axes, int(attention["layer"].max()))
         axes.set_xlim(left=0.6)
-    handles = [*share.get_legend_handles_labels()[0], _BAND]
-    drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
+    legend_below(drawing, grid, [*share.get_legend_handles_labels()[0], _BAND])
     return drawing
 
 
 def _draw(axes: Axes, attention: pd.DataFrame, column: str, band: str | None = None) -> None:
     """A line a query; the band is a standard deviation over heads and tokens to either side."""
     for place, (query, rows) in enumerate(attention.groupby("query", sort=False)):
-        color, marker, style = _LOOKS[place % len(_LOOKS)]
+        look = series_look(place)
         rows = rows[rows[column].notna()].sort_values("layer")
-        axes.plot(
-            rows["layer"],
-            rows[column],
-            label=drawable(str(query)),
-            color=color,
-            marker=marker,
-            linestyle=style,
-            markevery=max(1, len(rows) // 12),
-        )
+        draw_line(axes, rows, column, look, drawable(str(query)), clip_on=False)
         if band is not None and place == 0:
             low, high = rows[column] - rows[band], rows[column] + rows[band]
-            axes.fill_between(
-                rows["layer"], low.clip(0, 1), high.clip(0, 1), color=color, alpha=0.15, linewidth=0
-            )
+            ends = low.clip(0, 1), high.clip(0, 1)
+            axes.fill_between(rows["layer"], *ends, color=look.color, alpha=0.15, linewidth=0)

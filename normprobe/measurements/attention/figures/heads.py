@@ -5,11 +5,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.style import DOUBLE_WIDTH, new_figure
+from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH
 
 TABLES = ("heads",)
 
 _HEIGHT = 3.0  # inches
+_NAMED = 9  # layers, at most
 _PANELS = (
     ("share_mean", "(a) attention on visual tokens", "viridis", "share"),
     ("entropy_mean", "(b) entropy over them", "viridis", "1: even"),
@@ -17,25 +19,27 @@ _PANELS = (
 )
 
 
-def figure(title: str, heads: pd.DataFrame) -> Figure:
+def figure(title: str, heads: pd.DataFrame, ax: Given = None) -> Figure:
     """A row a layer, a column a head; grey where there is no number.
 
     Args:
         title: the figure's title.
         heads: ``heads.csv``; its first query is drawn.
+        ax: three axes to draw in; None: a figure of its own.
     """
     query = heads["query"].iloc[0]
     told = heads[heads["query"] == query]
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, f"{title}, {drawable(str(query))}")
-    panels = drawing.subplots(1, len(_PANELS), sharey=True)
-    for axes, (column, words, colors, meaning) in zip(panels, _PANELS, strict=True):
-        grid = told.pivot(index="layer", columns="head", values=column)
+    heading = f"{title}\nattention of {drawable(str(query))}, head by head"
+    drawing, grid = panels(heading, DOUBLE_WIDTH, _HEIGHT, (1, len(_PANELS)), ax, sharey=True)
+    layers = sorted(told["layer"].unique())
+    for axes, (column, words, colors, meaning) in zip(grid[0], _PANELS, strict=True):
+        cells = told.pivot(index="layer", columns="head", values=column)
         # Of share the colours reach to the largest: few heads look at the image alone.
-        most = 1.0 if column != "share_mean" else float(np.nanmax([*grid.to_numpy().flat, 1e-9]))
+        most = 1.0 if column != "share_mean" else float(np.nanmax([*cells.to_numpy().flat, 1e-9]))
         drawn = axes.pcolormesh(
-            np.arange(grid.shape[1] + 1) + 0.5,
-            np.append(grid.index.to_numpy() - 0.5, grid.index[-1] + 0.5),
-            np.ma.masked_invalid(grid.to_numpy(float)),
+            np.arange(cells.shape[1] + 1) + 0.5,
+            np.append(cells.index.to_numpy() - 0.5, cells.index[-1] + 0.5),
+            np.ma.masked_invalid(cells.to_numpy(float)),
             cmap=colors,
             vmin=0,
             vmax=most,
@@ -46,7 +50,7 @@ def figure(title: str, heads: pd.DataFrame) -> Figure:
         axes.xaxis.get_major_locator().set_params(integer=True)
         bar = drawing.colorbar(drawn, ax=axes, location="bottom", shrink=0.9, aspect=25)
         bar.set_label(meaning)
-    panels[0].set_ylabel("decoder layer")
-    panels[0].yaxis.get_major_locator().set_params(integer=True)
-    panels[0].invert_yaxis()
+        axes.set_yticks(layers[:: -(-len(layers) // _NAMED)])
+        axes.set_ylim(layers[-1] + 0.5, layers[0] - 0.5)
+    grid[0, 0].set_ylabel("decoder layer")
     return drawing

@@ -1,6 +1,6 @@
 """Where text attends, laid over each image: rows of panels a query and run, a panel a layer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,23 +8,37 @@ import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.over_picture import canvas_shape, on_canvas, over_picture
-from normprobe.report.figures.style import DOUBLE_WIDTH, new_figure
+from normprobe.report.figures.over_picture import canvas_shape, grey_patch, on_canvas, over_picture
+from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH
 from normprobe.schema import IMAGE
 
 TABLES = ("heatmaps",)
 IMAGES = True
+OPTIONS = True
 
 _COLUMNS = 4
+_WIDEST = 2.3  # inches of a panel
+_NARROWEST = 3.3  # inches of the figure
+_NAME = 0.25  # inches for the name of a panel
+_FRAME = 1.2  # inches for title, colour bar and legend
 _BLOCK = ["run", "query", IMAGE]  # what a row of panels shows
 _LONGEST = 20  # characters of a name above its panels
+_BOX: dict[str, Any] = {"fill": False, "edgecolor": "#D55E00", "linewidth": 1.4, "linestyle": "--"}
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share
 
 
-def figure(title: str, heatmaps: pd.DataFrame, images: Sequence[NDArray[Any]]) -> Figure:
+def figure(
+    title: str,
+    heatmaps: pd.DataFrame,
+    images: Sequence[NDArray[Any]],
+    options: Mapping[str, Any],
+    ax: Given = None,
+) -> Figure:
     """Attention per area of each image, 1 where it is what even attention to it would give.
 
     Args:
@@ -32,47 +46,79 @@ def figure(title: str, heatmaps: pd.DataFrame, images: Sequence[NDArray[Any]]) -
         heatmaps: ``heatmaps.csv``; a column ``image`` tells which of several a row is about, a
             column ``run`` which of several runs it is of.
         images: ``[height, width, 3]`` each.
+        options: of the run; its ``box``, in pixels of the image, is drawn.
+        ax: axes to draw in, as many as there are maps; None: a figure of its own.
     """
     for column, value in (("run", ""), (IMAGE, 1)):
         heatmaps = heatmaps if column in heatmaps else heatmaps.assign(**{column: value})
-    shown = sorted(heatmaps["layer"].unique())
-    columns = min(len(shown), _COLUMNS)
-    lines = -(-len(shown) // columns)  # of panels a block
+    shown = _shared_layers(heatmaps)
     blocks = list(heatmaps[_BLOCK].drop_duplicates().itertuples(index=False, name=None))
     # Runs of one query and image stand below each other.
     asked = list(dict.fromkeys(block[1:] for block in blocks))
     blocks.sort(key=lambda block: asked.index(block[1:]))
-    sizes = {block: images[block[-1] - 1].shape[:2] for block in blocks}
-    across = (DOUBLE_WIDTH - 0.9) / _COLUMNS
-    heights = [0.25 + across * height / width for height, width in sizes.values()]
-    drawing = new_figure(DOUBLE_WIDTH, 0.4 + lines * sum(heights), title)
-    grid = drawing.subplots(
-        len(blocks) * lines,
-        columns,
-        squeeze=False,
-        height_ratios=[height for height in heights for _ in range(lines)],
+    columns = _columns(len(shown), len(blocks))
+    places = [(block, layer) for block in blocks for layer in shown]
+    drawing, grid = _grid(title, [images[block[-1] - 1] for block, _ in places], columns, ax)
+    maps: dict[tuple[Any, Any], NDArray[np.float64]] = {}
+    for (run, query, number, layer), rows in heatmaps[heatmaps["layer"].isin(shown)].groupby(
+        [*_BLOCK, "layer"]
+    ):
+        height, width = images[int(str(number)) - 1].shape[:2]
+        maps[(run, query, number), layer] = attention_map(rows, width, height)
+    values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
+    scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "viridis")
+    for axes, place in zip(grid.flat, places, strict=False):
+        if place not in maps:
+            continue
+        (run, query, number), layer = place
+        height, width = images[number - 1].shape[:2]
+        laid = over_picture(scale, maps[place], images[number - 1])
+        axes.imshow(laid, interpolation="nearest", extent=(0, width, height, 0))
+        if options.get("box"):
+            left, top, right, bottom = options["box"]
+            axes.add_patch(Rectangle((left, top), right - left, bottom - top, **_BOX))
+        told = [shortened(str(name), _LONGEST) for name in (run, query) if name]
+        told += [f"picture {number}"] * (len(images) > 1)
+        axes.set_title(", ".join([*told, f"layer {layer}"]), fontsize=6 if run else None)
+    bar = drawing.colorbar(
+        scale, ax=list(grid.flat), location="bottom", shrink=0.5, extend="max", aspect=40
+    )
+    bar.set_label("attention per area (1: even)")
+    handles = [grey_patch()] if any(np.isnan(drawn).any() for drawn in maps.values()) else []
+    handles += [Patch(**_BOX, label="target box")] if options.get("box") else []
+    legend_below(drawing, grid, handles)
+    return drawing
+
+
+def _shared_layers(heatmaps: pd.DataFrame) -> list[int]:
+    """The layers that every run has maps of; where there are none, all."""
+    layers = [set(rows["layer"]) for _, rows in heatmaps.groupby("run")]
+    return sorted(set.intersection(*layers) or set.union(*layers))
+
+
+def _columns(layers: int, blocks: int) -> int:
+    """Columns of panels: the layers of a block in one row, or in rows as full as can be."""
+    if layers == 1:
+        return min(blocks, _COLUMNS)
+    return layers if layers <= _COLUMNS else -(-layers // -(-layers // _COLUMNS))
+
+
+def _grid(
+    title: str, pictures: Sequence[NDArray[Any]], columns: int, ax: Given
+) -> tuple[Figure, NDArray[Any]]:
+    """A panel a picture, in rows that have its proportions."""
+    rows = -(-len(pictures) // columns)
+    across = min(_WIDEST, DOUBLE_WIDTH / columns)
+    tall = [picture.shape[0] / picture.shape[1] for picture in pictures]
+    heights = [_NAME + across * max(tall[row * columns :][:columns]) for row in range(rows)]
+    height = _FRAME + sum(heights)
+    drawing, grid = panels(
+        title, max(_NARROWEST, across * columns), height, (rows, columns), ax, height_ratios=heights
     )
     for axes in grid.flat:
         axes.set_axis_off()
         axes.set(xticks=[], yticks=[])
-    maps: dict[tuple[Any, Any], NDArray[np.float64]] = {}
-    for (*names, layer), rows in heatmaps.groupby([*_BLOCK, "layer"]):
-        block = tuple(names)
-        height, width = sizes[block]
-        maps[block, layer] = attention_map(rows, width, height)
-    values = np.concatenate([drawn[np.isfinite(drawn)] for drawn in maps.values()])
-    scale = ScalarMappable(Normalize(0, max(1.0, float(np.percentile(values, _MOST)))), "viridis")
-    for (block, layer), drawn in maps.items():
-        run, query, number = block
-        place = shown.index(layer)
-        axes = grid[blocks.index(block) * lines + place // columns, place % columns]
-        axes.imshow(over_picture(scale, drawn, images[number - 1]), interpolation="nearest")
-        told = [shortened(str(name), _LONGEST) for name in (run, query) if name]
-        told += [f"image {number}"] * (len(images) > 1)
-        axes.set_title(", ".join([*told, f"layer {layer}"]), fontsize=6 if run else None)
-    bar = drawing.colorbar(scale, ax=grid, shrink=0.8, extend="max", aspect=30)
-    bar.set_label("attention per area (1: even)")
-    return drawing
+    return drawing, grid
 
 
 def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.float64]:

@@ -4,19 +4,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.report.figures.dots import dot_panels
+from normprobe.report.figures.panels import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import BASE, NONZERO_ROWS, SPECIAL, TEXT, VISUAL
 
 TABLES = ("compare",)
 
 
-def figure(title: str, compare: pd.DataFrame) -> Figure:
+def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """Non-zero rows of the text, visual and base tables, all runs on one axis.
 
     Args:
         title: the figure's title.
         compare: ``compare.csv`` of embeddings runs.
+        ax: one to draw in; None: a figure of its own.
     """
     looks = {TEXT: GROUP_LOOKS[TEXT], VISUAL: GROUP_LOOKS[VISUAL], BASE: GROUP_LOOKS[SPECIAL]}
     rows = compare[compare["rows"] == NONZERO_ROWS]
-    return dot_panels(title, rows.assign(group=rows["table"], panel="non-zero rows"), looks)
+    return dot_panels(title, rows.assign(group=rows["table"], panel="non-zero rows"), looks, ax)

@@ -1,17 +1,20 @@
 """Norms of embedding rows: their distribution, and the names of the loudest."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 
 from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
-    new_figure,
     use_log,
 )
 from normprobe.report.readable_token import readable_token
@@ -28,7 +31,11 @@ _NAME_COLUMN = 1.03  # x of the names, in widths of the panel
 
 
 def figure(
-    title: str, embeddings: pd.DataFrame, tokens: pd.DataFrame, histogram: pd.DataFrame
+    title: str,
+    embeddings: pd.DataFrame,
+    tokens: pd.DataFrame,
+    histogram: pd.DataFrame,
+    ax: Given = None,
 ) -> Figure:
     """A histogram for each table, with a log count axis and the loudest tokens named.
 
@@ -37,17 +44,18 @@ def figure(
         embeddings: ``embeddings.csv``, for the mean of the non-zero rows.
         tokens: ``tokens.csv``.
         histogram: ``histogram.csv``.
+        ax: an axes a table to draw in; None: a figure of its own.
     """
     names = list(dict.fromkeys(histogram["table"]))
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT * max(1, len(names)) + 0.5, title)
-    panels = drawing.subplots(max(1, len(names)), 1, squeeze=False)[:, 0]
-    for axes, name in zip(panels, names, strict=False):
+    count = max(1, len(names))
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT * count + 0.5, (count, 1), ax)
+    for axes, name in zip(grid.flat, names, strict=False):
         axes.set_xlabel(_X_LABEL)
         _draw_histogram(axes, histogram[histogram["table"] == name], str(name))
         _draw_mean(axes, embeddings, str(name))
         _name_loudest(axes, tokens[(tokens["table"] == name) & (tokens["end"] == "top")])
         axes.set_ylabel(f"rows of the {name} table")
-    _add_legend(drawing, list(panels))
+    _add_legend(drawing, grid)
     return drawing
 
 
@@ -141,12 +149,9 @@ def _name(row: "pd.Series[str]") -> str:
     return text
 
 
-def _add_legend(drawing: Figure, panels: list[Axes]) -> None:
+def _add_legend(drawing: Figure, grid: NDArray[Any]) -> None:
     entries: dict[str, Artist] = {}
-    for axes in panels:
+    for axes in grid.flat:
         handles, labels = axes.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
-    if entries:
-        drawing.legend(
-            list(entries.values()), list(entries), loc="outside lower center", ncols=len(entries)
-        )
+    legend_below(drawing, grid, list(entries.values()))

@@ -6,15 +6,15 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from rich.cells import cell_len, set_cell_size
 
 from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
-    new_figure,
+    name_log_ticks,
     use_log,
 )
 from normprobe.report.readable_token import readable_token
@@ -23,26 +23,29 @@ from normprobe.schema import TEXT, VISUAL
 
 TABLES = ("shift",)
 
-_HEIGHT = 3.0  # inches
+_HEIGHT = 3.2  # inches
 _BINS = 80
 _NAMED = 4  # tokens that are named in the plot
 _NAME_WIDTH = 18  # characters
+_NAME_LINE = 0.065  # of the height of the panel
 _COLOR = GROUP_LOOKS[TEXT].color
 _OUTLIER = GROUP_LOOKS[VISUAL].color
 
 
-def figure(title: str, shift: pd.DataFrame) -> Figure:
+def figure(title: str, shift: pd.DataFrame, ax: Given = None) -> Figure:
     """Norm in the model against norm in the base, and how far the rows moved.
 
     Args:
         title: the figure's title.
         shift: ``shift.csv``.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    norms, distances = drawing.subplots(1, 2, width_ratios=(1.15, 1))
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax, width_ratios=(1.15, 1))
+    norms, distances = grid[0]
     shared = shift[shift["norm"].notna() & shift["base_norm"].notna()]
     _draw_norms(drawing, norms, shared)
     _draw_distances(distances, shared)
+    legend_below(drawing, grid, norms.get_legend_handles_labels()[0])
     return drawing
 
 
@@ -63,31 +66,37 @@ def _draw_norms(drawing: Figure, axes: Axes, shared: pd.DataFrame) -> None:
     # One token is a single small pixel: the ones that matter are marked.
     far = shared.iloc[(shared["norm"] - shared["base_norm"]).abs().argsort()[::-1][:_NAMED]]
     axes.axline((0, 0), slope=1, color="0.4", linestyle="--", linewidth=0.8, label="unchanged")
-    axes.plot(far["base_norm"], far["norm"], "o", color=_OUTLIER, markersize=3, linestyle="none")
-    named: list[float] = []
-    for _, row in far.sort_values("norm", ascending=False).iterrows():
-        # Where a name would touch the one above it, it is left to the table.
-        height = float(row["norm"])
-        if named and named[-1] - height < 0.07 * high:
-            continue
-        named.append(height)
-        right = float(row["base_norm"]) > high / 2
-        axes.annotate(
-            _name(str(row["token"])),
-            (float(row["base_norm"]), height),
-            xytext=(-5, 0) if right else (0, 4),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            va="center" if right else "bottom",
-            color=_OUTLIER,
-        )
+    moved = "norm changed most"
+    axes.plot(far["base_norm"], far["norm"], "o", color=_OUTLIER, markersize=3, label=moved)
+    _name_tokens(axes, far)
     axes.set_xlim(0, high)
-    axes.set_ylim(0, high)
+    axes.set_ylim(0, high * 1.3)  # room for the names
     axes.set_xlabel("L2 norm in the base")
     axes.set_ylabel("L2 norm in the model")
-    axes.legend(loc="lower right")
-    plain = FuncFormatter(lambda value, _: significant(value, 1))
-    drawing.colorbar(mesh, ax=axes, label="tokens", pad=0.01, format=plain)
+    bar = drawing.colorbar(mesh, ax=axes, label="tokens", pad=0.01)
+    name_log_ticks(bar.ax.yaxis, [1, max(2, counts.max())])
+
+
+def _name_tokens(axes: Axes, far: pd.DataFrame) -> None:
+    """Names in a column at the upper left, each with a line to its dot, in the order of heights."""
+    named = far.sort_values("norm", ascending=False)
+    for place, (_, row) in enumerate(named.iterrows()):
+        axes.annotate(
+            _name(str(row["token"])),
+            (float(row["base_norm"]), float(row["norm"])),
+            xytext=(0.03, 0.98 - _NAME_LINE * place),
+            textcoords="axes fraction",
+            va="top",
+            color=_OUTLIER,
+            arrowprops={
+                "arrowstyle": "-",
+                "linewidth": 0.5,
+                "color": _OUTLIER,
+                "relpos": (1, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 2,
+            },
+        )
 
 
 def _draw_distances(axes: Axes, shared: pd.DataFrame) -> None:

@@ -4,15 +4,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.grounding.figures.gap_panels import gap_panels
+from normprobe.report.figures.panels import Given
 
 TABLES = ("compare",)
 
 
-def figure(title: str, compare: pd.DataFrame) -> Figure:
+def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """Cosine and score gap by layer, a colour a run.
 
     Args:
         title: the figure's title.
         compare: ``compare.csv`` of grounding runs.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    return gap_panels(title, compare, [str(run) for run in dict.fromkeys(compare["run"])])
+    runs = [str(run) for run in dict.fromkeys(compare["run"])]
+    return gap_panels(title, compare.assign(run=compare["run"].astype(str)), runs, ax)

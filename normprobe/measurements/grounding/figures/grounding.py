@@ -4,15 +4,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.grounding.figures.gap_panels import gap_panels
+from normprobe.report.figures.panels import Given
 
 TABLES = ("grounding",)
 
 
-def figure(title: str, grounding: pd.DataFrame) -> Figure:
+def figure(title: str, grounding: pd.DataFrame, ax: Given = None) -> Figure:
     """Cosine and score gap by layer, with 95 % intervals over images.
 
     Args:
         title: the figure's title.
         grounding: ``grounding.csv``.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    return gap_panels(title, grounding.assign(run=""), [""])
+    return gap_panels(title, grounding.assign(run=""), [""], ax)

@@ -4,6 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.report.figures.dots import dot_panels
+from normprobe.report.figures.panels import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, TEXT, VISION_ENCODER, VISUAL
 
@@ -12,12 +13,13 @@ TABLES = ("compare",)
 _STAGES = (VISION_ENCODER, PROJECTOR_OUTPUT, DECODER_INPUT)
 
 
-def figure(title: str, compare: pd.DataFrame) -> Figure:
+def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """Visual and text tokens at each stage, all runs on one axis.
 
     Args:
         title: the figure's title.
         compare: ``compare.csv`` of interface runs.
+        ax: an axes a stage to draw in; None: a figure of its own.
     """
     looks = {group: GROUP_LOOKS[group] for group in (VISUAL, TEXT)}
     parts = [compare[compare["stage"] == stage] for stage in _STAGES]
@@ -25,4 +27,4 @@ def figure(title: str, compare: pd.DataFrame) -> Figure:
     order = list(dict.fromkeys(compare["run"]))
     rows = rows.sort_values("run", key=lambda run: run.map(order.index), kind="stable")
     rows = rows.sort_values("stage", key=lambda stage: stage.map(_STAGES.index), kind="stable")
-    return dot_panels(title, rows, looks)
+    return dot_panels(title, rows, looks, ax)

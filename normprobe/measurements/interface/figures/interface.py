@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, new_figure, use_log
+from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, use_log
 from normprobe.report.significant import count, significant
 from normprobe.schema import (
     DECODER_INPUT,
@@ -23,23 +24,24 @@ from normprobe.schema import (
 
 TABLES = ("interface",)
 
-_LINE = 0.155  # inches that a bar or a stage's name takes
+_LINE = 0.155  # inches that a dot or a stage's name takes
 _FRAME = 0.9  # inches for title, axis and its label of two lines
 
 
-def figure(title: str, interface: pd.DataFrame) -> Figure:
-    """Bars of the mean norm on a log axis, whiskers from the 5 % to the 95 % quantile.
+def figure(title: str, interface: pd.DataFrame, ax: Given = None) -> Figure:
+    """Dots at the mean norm on a log axis, whiskers from the 5 % to the 95 % quantile.
 
     A standard deviation is no whisker here: on a log axis mean - std may have no place.
 
     Args:
         title: the figure's title.
-        interface: ``interface.csv``. Rows whose mean is zero or missing get no bar.
+        interface: ``interface.csv``. Rows whose mean is zero or missing get no dot.
+        ax: one to draw in; None: a figure of its own.
     """
     rows = interface[interface["norm_mean"] > 0]
     lines = _lines(rows)
-    drawing = new_figure(DOUBLE_WIDTH, _FRAME + _LINE * (len(lines) + 1), title)
-    axes = drawing.subplots()
+    drawing, grid = panels(title, DOUBLE_WIDTH, _FRAME + _LINE * (len(lines) + 1), ax=ax)
+    axes = grid[0, 0]
     use_log(axes, "x", _drawn_values(rows))
     names = {}
     for y, line in enumerate(lines):
@@ -49,13 +51,13 @@ def figure(title: str, interface: pd.DataFrame) -> Figure:
             stage.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
         else:
             names[y] = _words(line["group"])
-            _draw_bar(axes, y, line)
+            _draw_dot(axes, y, line)
     axes.set_yticks(list(names), labels=list(names.values()))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(lines) - 0.4, -0.7)
-    label = "L2 norm (mean; whiskers: 5-95 % of tokens or rows"
+    label = "L2 norm (dot: mean; whiskers: 5-95 % of tokens or rows"
     if "norm_mean_ci_low" in rows and rows["norm_mean_ci_low"].notna().any():
-        label += "; thick: 95 % CI of the mean"
+        label += "; thick: 95 % interval of the mean"
     label += ")"
     prompt = rows[(rows["stage"] == DECODER_INPUT) & (rows["group"] == TEXT)]["norm_mean"]
     if len(prompt):
@@ -82,20 +84,21 @@ def _lines(rows: pd.DataFrame) -> list["str | pd.Series[Any]"]:
     return lines
 
 
-def _draw_bar(axes: Axes, y: int, row: "pd.Series[Any]") -> None:
-    """One bar with its whisker; the mean, and a visual row's ratio to the prompts, beside it."""
+def _draw_dot(axes: Axes, y: int, row: "pd.Series[Any]") -> None:
+    """One dot with its whiskers; the mean, and a visual row's ratio to the prompts, beside it."""
     group, mean = str(row["group"]), float(row["norm_mean"])
-    # Rows of a table look as its tokens do; those that the paper averages are drawn full.
+    # Rows of a table look as its tokens do; those that the paper averages are filled.
     of_table = VISUAL if row["stage"] == VISUAL_EMBEDDING_TABLE else TEXT
-    color = GROUP_LOOKS[group if group in TOKEN_GROUPS else of_table].color
-    pale = group in ROW_SCOPES and group != NONZERO_ROWS
-    axes.barh(y, mean, height=0.62, color=color, alpha=0.45 if pale else 0.85, label=group)
+    color, marker, _ = GROUP_LOOKS[group if group in TOKEN_GROUPS else of_table]
+    hollow = group in ROW_SCOPES and group != NONZERO_ROWS
     low, high = float(row["norm_q05"]), float(row["norm_q95"])
     if low <= high:  # both known
-        axes.plot([low, high], [y, y], color="0.15", linewidth=0.9, marker="|", markersize=4)
+        axes.plot([low, high], [y, y], color=color, linewidth=0.9, marker="|", markersize=4)
     ends = [float(row.get(f"norm_mean_{end}", np.nan)) for end in ("ci_low", "ci_high")]
     if ends[0] < ends[1]:
-        axes.plot(ends, [y, y], color="0.15", linewidth=3.5, solid_capstyle="butt")
+        axes.plot(ends, [y, y], color=color, alpha=0.5, linewidth=5, solid_capstyle="butt")
+    face = "white" if hollow else color
+    axes.plot(mean, y, marker, color=color, markerfacecolor=face, markersize=5, label=group)
     ratio = float(row["ratio_to_prompt"])
     text = significant(mean)
     if group == VISUAL and ratio > 0:

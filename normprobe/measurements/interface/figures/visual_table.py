@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from normprobe.report.figures.panels import Given, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
-    new_figure,
     use_log,
 )
 from normprobe.schema import TEXT, VISUAL
@@ -26,15 +26,16 @@ _SOURCES = {
 }
 
 
-def figure(title: str, histogram: pd.DataFrame) -> Figure:
+def figure(title: str, histogram: pd.DataFrame, ax: Given = None) -> Figure:
     """Shares of rows and tokens by norm, and by how many rows a token is mixed from.
 
     Args:
         title: the figure's title.
         histogram: ``histogram.csv`` of an interface run.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    norms, mixed = drawing.subplots(1, 2, width_ratios=(1.6, 1))
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax, width_ratios=(1.6, 1))
+    norms, mixed = grid[0]
     norms.set_title("(a) rows of the tables, and tokens", loc="left")
     norms.set_xlabel("L2 norm")
     norms.set_ylabel("share")

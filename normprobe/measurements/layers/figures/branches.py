@@ -9,12 +9,12 @@ from matplotlib.patches import Patch
 
 from normprobe.measurements.layers.branches.words import BRANCH_WORDS
 from normprobe.measurements.layers.figures.by_layer import draw_column
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     log_or_from_zero,
     mark_layers,
-    new_figure,
 )
 from normprobe.schema import BRANCHES, TEXT, VISUAL
 
@@ -30,16 +30,16 @@ BRANCH_PANELS = {
 }
 
 
-def figure(title: str, branches: pd.DataFrame) -> Figure:
+def figure(title: str, branches: pd.DataFrame, ax: Given = None) -> Figure:
     """A panel a metric over the layers: colours are token groups, line styles branches.
 
     Args:
         title: the figure's title.
         branches: ``branches.csv``.
+        ax: three axes to draw in; None: a figure of its own.
     """
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    panels = drawing.subplots(1, len(BRANCH_PANELS))
-    for axes, letter, (metric, name) in zip(panels, "abc", BRANCH_PANELS.items(), strict=True):
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, len(BRANCH_PANELS)), ax)
+    for axes, letter, (metric, name) in zip(grid[0], "abc", BRANCH_PANELS.items(), strict=True):
         axes.set_title(f"({letter}) {name}", loc="left")
         for branch, group, rows in branch_lines(branches):
             look = GROUP_LOOKS[group]._replace(linestyle=BRANCH_LINES[branch])
@@ -60,8 +60,8 @@ def figure(title: str, branches: pd.DataFrame) -> Figure:
         for branch, line in BRANCH_LINES.items()
         if (branches["branch"] == branch).any()
     ]
-    handles.append(Patch(color="0.7", label="95 % CI of the mean"))
-    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    handles.append(Patch(color="0.7", label="95 % interval of the mean"))
+    legend_below(drawing, grid, handles)
     return drawing
 
 

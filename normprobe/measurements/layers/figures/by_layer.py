@@ -1,5 +1,7 @@
 """One metric against depth: a line for each token group, a band where quantiles are kept."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -8,13 +10,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from normprobe.report.figures.lines import draw_line
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     GroupLook,
     log_or_from_zero,
     mark_layers,
-    new_figure,
 )
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
 
@@ -26,25 +29,28 @@ _HEIGHT = 2.7  # inches
 
 
 def two_panels(
-    title: str, layers: pd.DataFrame, left: str, right: str
-) -> tuple[Figure, Axes, Axes]:
-    """Two metrics side by side over the same layers, with one legend below.
+    title: str, layers: pd.DataFrame, left: str, right: str, ax: Given
+) -> tuple[Figure, NDArray[Any]]:
+    """Two metrics side by side over the same layers.
 
     Args:
         title: the figure's title.
         layers: ``layers.csv``.
         left: metric of the left panel.
         right: metric of the right panel.
+        ax: two axes to draw in; None: a figure of its own.
+
+    Returns:
+        The figure and its axes, ``[1, 2]``.
     """
-    figure = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    panels = figure.subplots(1, 2)
-    for axes, metric in zip(panels, (left, right), strict=True):
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
+    for axes, metric in zip(grid[0], (left, right), strict=True):
         draw_metric(axes, layers, metric)
         mark_layers(axes, int(layers["layer"].max()))
-    return figure, panels[0], panels[1]
+    return drawing, grid
 
 
-def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
+def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str, **more: Any) -> None:
     """Draw means over tokens as lines, with their intervals, and the 5-95 % band of the tokens.
 
     Each band is drawn where the table has it.
@@ -53,19 +59,11 @@ def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
         axes: where to draw.
         layers: ``layers.csv``.
         metric: a metric of ``schema.TOKEN_METRICS``.
+        **more: for ``draw_line``.
     """
     for group, rows in _groups(layers, metric):
         look = GROUP_LOOKS[group]
-        axes.plot(
-            rows["layer"],
-            rows[f"{metric}_mean"],
-            label=group,
-            color=look.color,
-            linestyle=look.linestyle,
-            marker=look.marker,
-            markevery=max(1, len(rows) // 12),
-            zorder=3,
-        )
+        draw_line(axes, rows, f"{metric}_mean", look, group, **more)
         if has_band(layers, metric):
             low, high = (rows[f"{metric}_{end}"] for end in BAND)
             axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.15, linewidth=0)
@@ -86,17 +84,7 @@ def draw_column(axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, la
     """
     if column not in rows or rows[column].isna().all():
         return
-    axes.plot(
-        rows["layer"],
-        rows[column],
-        label=label,
-        color=look.color,
-        linestyle=look.linestyle,
-        marker=look.marker,
-        markersize=3,
-        markevery=max(1, len(rows) // 12),
-        zorder=3,
-    )
+    draw_line(axes, rows, column, look, label, markersize=3)
     ends = [f"{column}_ci_low", f"{column}_ci_high"]
     if set(ends) <= set(rows.columns):
         low, high = (rows[end] for end in ends)
@@ -132,17 +120,17 @@ def has_interval(layers: pd.DataFrame, metric: str) -> bool:
     return all(column in layers and layers[column].notna().any() for column in columns)
 
 
-def add_legend(figure: Figure, axes: Axes, layers: pd.DataFrame, *extra: Line2D) -> None:
-    """One legend below the panels: the groups, what line and bands are, then ``extra``."""
-    lines = {str(line.get_label()): line for line in axes.get_lines()}
+def add_legend(drawing: Figure, grid: NDArray[Any], layers: pd.DataFrame, *extra: Line2D) -> None:
+    """One legend below the panels: the groups of any panel, what bands are, then ``extra``."""
+    lines = {str(line.get_label()): line for axes in grid.flat for line in axes.get_lines()}
     handles: list[Line2D | Patch] = [lines[group] for group in reversed(GROUPS) if group in lines]
     if not handles:
         return
     handles.append(Patch(color="0.8", label="5-95 % of tokens"))
     if has_interval(layers, "norm") or has_interval(layers, "cosine"):
-        handles.append(Patch(color="0.55", label="95 % CI of the mean"))
+        handles.append(Patch(color="0.55", label="95 % interval of the mean"))
     handles += extra
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    legend_below(drawing, grid, handles)
 
 
 def _groups(layers: pd.DataFrame, metric: str) -> list[tuple[str, pd.DataFrame]]:

@@ -5,12 +5,12 @@ from matplotlib.figure import Figure
 
 from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.theory.panels import CROSSED
+from normprobe.report.figures.panels import Given, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     log_or_from_zero,
     mark_layers,
-    new_figure,
 )
 from normprobe.schema import ATTENTION_INPUT, TEXT, VISUAL
 
@@ -19,16 +19,17 @@ TABLES = ("theory", "layers")
 _HEIGHT = 3.2  # inches
 
 
-def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame) -> Figure:
+def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame, ax: Given = None) -> Figure:
     """Norms of the residual and of what attention reads; mean cosines within and across groups.
 
     Args:
         title: the figure's title.
         theory: ``theory.csv``, for the pairs.
         layers: ``layers.csv``.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    norms, cosines = drawing.subplots(1, 2)
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
+    norms, cosines = grid[0]
     norms.set_title("(a) L2 norm, and where attention reads", loc="left")
     cosines.set_title("(b) mean cosine over pairs of tokens", loc="left")
     for group in (TEXT, VISUAL):

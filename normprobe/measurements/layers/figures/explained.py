@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from normprobe.measurements.layers.explained.table import ONE_LAYER, PARTS
 from normprobe.measurements.layers.figures.by_layer import draw_column
+from normprobe.report.figures.panels import Given, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     log_or_from_zero,
     mark_layers,
-    new_figure,
 )
 from normprobe.schema import TEXT, VISUAL
 
@@ -45,17 +46,18 @@ ANGLES = {
 }
 
 
-def figure(title: str, explained: pd.DataFrame) -> Figure:
+def figure(title: str, explained: pd.DataFrame, ax: Given = None) -> Figure:
     """The parts of the ratio of angles by layer, and the angle that visual tokens would have.
 
     Args:
         title: the figure's title.
         explained: ``explained.csv``.
+        ax: two axes to draw in; None: a figure of its own.
     """
     rows = explained[explained["scope"] == ONE_LAYER]
     rows = rows.assign(layer=rows["layers"].astype(int))
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    parts, angles = drawing.subplots(1, 2)
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
+    parts, angles = grid[0]
     _draw_parts(parts, rows)
     _draw_angles(angles, rows)
     parts.set_title("(a) text angle / visual angle, by cause", loc="left")
@@ -89,12 +91,19 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
     axes.axhline(0.0, color="black", linewidth=0.6)
     mark_layers(axes, int(rows["layer"].max()))
     axes.set_xlim(0.3, rows["layer"].max() + 0.7)
-    lowest, highest = np.exp(axes.get_ylim())
-    decades = range(math.floor(np.log10(lowest)), math.ceil(np.log10(highest)) + 1)
-    named = (1, 2, 5) if highest / lowest < 1000 else (1,)
-    ratios = np.array([digit * 10.0**decade for decade in decades for digit in named])
-    ratios = ratios[(ratios >= lowest) & (ratios <= highest)]
+    ratios = _named_ratios(*np.exp(axes.get_ylim()))
     axes.set_yticks(np.log(ratios), [f"{ratio:g} x" for ratio in ratios])
+
+
+def _named_ratios(lowest: float, highest: float) -> NDArray[np.float64]:
+    """Round ratios between two, as few as tell the scale."""
+    decades = range(math.floor(np.log10(lowest)), math.ceil(np.log10(highest)) + 1)
+    for named in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), np.arange(10, 100) / 10):
+        ratios = np.array([digit * 10.0**decade for decade in decades for digit in named])
+        ratios = ratios[(ratios >= lowest) & (ratios <= highest)]
+        if len(ratios) >= 3:
+            break
+    return ratios
 
 
 def _draw_angles(axes: Axes, rows: pd.DataFrame) -> None:

@@ -9,18 +9,21 @@ from normprobe.measurements.layers.figures.by_layer import (
     two_panels,
     use_log_if_wide,
 )
+from normprobe.report.figures.panels import Given
 
 TABLES = ("layers",)
 
 
-def figure(title: str, layers: pd.DataFrame) -> Figure:
+def figure(title: str, layers: pd.DataFrame, ax: Given = None) -> Figure:
     """L2 norm of the hidden state, and cosine between layer input and output.
 
     Args:
         title: the figure's title.
         layers: ``layers.csv``.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    drawing, norm, cosine = two_panels(title, layers, "norm", "cosine")
+    drawing, grid = two_panels(title, layers, "norm", "cosine", ax)
+    norm, cosine = grid[0]
     use_log_if_wide(norm, layers, "norm")
     norm.set_title("(a) L2 norm of hidden state", loc="left")
     cosine.set_title("(b) cosine between layer input and output", loc="left")
@@ -30,5 +33,5 @@ def figure(title: str, layers: pd.DataFrame) -> Figure:
     cosine.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
     for line in cosine.get_lines():
         line.set_clip_on(False)
-    add_legend(drawing, norm, layers)
+    add_legend(drawing, grid, layers)
     return drawing

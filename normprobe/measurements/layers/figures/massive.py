@@ -12,12 +12,12 @@ from matplotlib.ticker import PercentFormatter
 
 from normprobe.measurements.layers.figures.by_layer import INTERVAL, draw_column
 from normprobe.measurements.layers.massive.panels import PANELS, Panel
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
     mark_layers,
-    new_figure,
     use_log,
 )
 
@@ -27,16 +27,17 @@ _COLUMNS = 3
 _HEIGHT = 1.9  # inches a row of panels
 
 
-def figure(title: str, massive: pd.DataFrame) -> Figure:
+def figure(title: str, massive: pd.DataFrame, ax: Given = None) -> Figure:
     """A panel a number over the decoder layers, with 95 % intervals.
 
     Args:
         title: the figure's title.
         massive: ``massive.csv``.
+        ax: six axes to draw in; None: a figure of its own.
     """
     rows = -(-len(PANELS) // _COLUMNS)
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT * rows + 0.6, title)
-    grid = drawing.subplots(rows, _COLUMNS, sharex=True)
+    height = _HEIGHT * rows + 0.6
+    drawing, grid = panels(title, DOUBLE_WIDTH, height, (rows, _COLUMNS), ax, sharex=True)
     for letter, panel, axes in zip(ascii_lowercase, PANELS, grid.flat, strict=False):
         axes.set_title(f"({letter}) {panel.title}", loc="left")
         mark_layers(axes, int(massive["layer"].max()))
@@ -51,7 +52,7 @@ def figure(title: str, massive: pd.DataFrame) -> Figure:
         if curve.name in present
     ]
     handles.append(Patch(color="0.7", label="95 % interval over images"))
-    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    legend_below(drawing, grid, handles)
     return drawing
 
 
@@ -72,8 +73,10 @@ def _draw_panel(axes: Axes, massive: pd.DataFrame, panel: Panel) -> None:
         use_log(axes, "y", values)
     else:
         # Room above a line at zero, and no line on the axis.
-        top = max(values.max() * 1.08, 1e-3)
+        top = values.max() * 1.08 or 1.0
         axes.set_ylim(-0.04 * top, top)
+        if not values.any():
+            axes.set_yticks([0.0])  # no other number was seen
     if not panel.ratio:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if any(curve.name not in GROUP_LOOKS for curve in panel.curves):

@@ -6,35 +6,34 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from normprobe.report.figures.glyphs import drawable
+from normprobe.report.figures.lines import draw_line
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    SERIES_COLORS,
     asks_for_log,
     mark_layers,
-    new_figure,
+    series_look,
     use_log,
 )
 from normprobe.schema import TEXT, VISUAL
 
 TABLES = ("compare",)
 
-_HEIGHT = 3.0  # inches, without the legend
-_LEGEND_COLUMNS = 3
+_HEIGHT = 3.2  # inches
 
 
-def figure(title: str, compare: pd.DataFrame) -> Figure:
+def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """L2 norm and cosine by layer; a colour a run, a line style a token group.
 
     Args:
         title: the figure's title.
         compare: ``compare.csv`` of layers runs.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    runs = list(dict.fromkeys(compare["run"]))
-    entries = len(runs) + 2
-    rows = -(-entries // _LEGEND_COLUMNS)
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT + 0.18 * rows, title)
-    norm, cosine = drawing.subplots(1, 2)
+    runs = [str(run) for run in dict.fromkeys(compare["run"])]
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
+    norm, cosine = grid[0]
     norm.set_title("(a) L2 norm of hidden state", loc="left")
     cosine.set_title("(b) cosine between layer input and output", loc="left")
     for axes, metric in ((norm, "norm"), (cosine, "cosine")):
@@ -46,33 +45,22 @@ def figure(title: str, compare: pd.DataFrame) -> Figure:
     else:
         norm.set_ylim(bottom=0)
     cosine.set_ylim(top=1.0)
-    for line in cosine.get_lines():
-        line.set_clip_on(False)
     handles = [
         Line2D([], [], **GROUP_LOOKS[group]._replace(color="0.3", marker="")._asdict(), label=group)
         for group in (VISUAL, TEXT)
     ]
     handles += [
-        Line2D([], [], color=_color(place), label=drawable(str(run)))
+        Line2D([], [], **series_look(place)._replace(linestyle="-")._asdict(), label=drawable(run))
         for place, run in enumerate(runs)
     ]
-    drawing.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+    legend_below(drawing, grid, handles)
     return drawing
 
 
 def _draw(axes: Axes, compare: pd.DataFrame, runs: list[str], metric: str) -> None:
     for place, run in enumerate(runs):
         for group in (TEXT, VISUAL):
-            rows = compare[(compare["run"] == run) & (compare["group"] == group)]
+            rows = compare[(compare["run"].astype(str) == run) & (compare["group"] == group)]
             rows = rows[rows[f"{metric}_mean"].notna()].sort_values("layer")
-            axes.plot(
-                rows["layer"],
-                rows[f"{metric}_mean"],
-                color=_color(place),
-                linestyle=GROUP_LOOKS[group].linestyle,
-                zorder=3,
-            )
-
-
-def _color(place: int) -> str:
-    return SERIES_COLORS[place % len(SERIES_COLORS)]
+            look = series_look(place)._replace(linestyle=GROUP_LOOKS[group].linestyle)
+            draw_line(axes, rows, f"{metric}_mean", look, "", clip_on=False)

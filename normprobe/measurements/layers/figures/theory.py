@@ -2,22 +2,24 @@
 
 import math
 from string import ascii_lowercase
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
 from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.theory.assumptions import CRITERIA
 from normprobe.measurements.layers.theory.panels import PANELS
+from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
     mark_layers,
-    new_figure,
     use_log,
 )
 from normprobe.schema import TEXT, VISUAL
@@ -30,22 +32,23 @@ _HOLDS = "#F7EFC6"  # behind everything
 _NUMBERS = {criterion.column: criterion.number for criterion in CRITERIA}
 
 
-def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame) -> Figure:
+def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Given = None) -> Figure:
     """A panel a number over the decoder layers; a yellow band is the range in which it holds.
 
     Args:
         title: the figure's title.
         theory: ``theory.csv``.
         assumptions: ``assumptions.csv``, for the ranges.
+        ax: twelve axes to draw in; None: a figure of its own.
     """
     rows = -(-len(PANELS) // _COLUMNS)
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT * rows + 0.6, title)
-    grid = drawing.subplots(rows, _COLUMNS, sharex=True)
+    height = _HEIGHT * rows + 0.6
+    drawing, grid = panels(title, DOUBLE_WIDTH, height, (rows, _COLUMNS), ax, sharex=True)
     ranges = assumptions.set_index("number")[["low", "high"]].astype(float)
-    mark_layers(grid[0, 0], int(theory["layer"].max()))  # of all: they share the axis
-    grid[0, 0].set_xlabel("")
     for letter, panel, axes in zip(ascii_lowercase, PANELS, grid.flat, strict=False):
         axes.set_title(f"({letter}) {panel.title}", loc="left")
+        mark_layers(axes, int(theory["layer"].max()))
+        axes.set_xlabel("")
         for line in panel.lines:
             draw_column(
                 axes, theory[theory[line.column].notna()], line.column, line.look, line.name
@@ -64,7 +67,7 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame) -> Figur
             axes.legend(loc="upper left", fontsize=6)
     for axes in grid[-1]:
         axes.set_xlabel("decoder layer")
-    _add_legend(drawing)
+    _add_legend(drawing, grid)
     return drawing
 
 
@@ -78,12 +81,12 @@ def _add_band(axes: Axes, low: float, high: float) -> None:
     axes.axhspan(max(low, bottom), min(high, top), color=_HOLDS, zorder=0, linewidth=0)
 
 
-def _add_legend(drawing: Figure) -> None:
+def _add_legend(drawing: Figure, grid: NDArray[Any]) -> None:
     handles: list[Line2D | Patch] = [
         Line2D([], [], **GROUP_LOOKS[group]._asdict(), label=group) for group in (VISUAL, TEXT)
     ]
     handles += [
         Patch(color="0.7", label="95 % interval over images"),
-        Patch(color=_HOLDS, label="range in which it holds"),
+        Patch(color=_HOLDS, label="range in which each line holds"),
     ]
-    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    legend_below(drawing, grid, handles)

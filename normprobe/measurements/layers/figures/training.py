@@ -1,6 +1,7 @@
 """Checkpoints of one training, coloured by step: does the gap close? (Figure 5)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, mark_layers, new_figure
+from normprobe.report.figures.lines import draw_line
+from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, mark_layers
 from normprobe.schema import TEXT, VISUAL
 
 TABLES = ("compare",)
@@ -19,32 +22,31 @@ TABLES = ("compare",)
 _HEIGHT = 2.7  # inches
 
 
-def figure(title: str, compare: pd.DataFrame) -> Figure:
+def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
     """Cosine between layer input and output of both modalities, a line a checkpoint.
 
     Args:
         title: the figure's title.
         compare: ``compare.csv`` of layers runs with a ``step``.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    drawing = new_figure(DOUBLE_WIDTH, _HEIGHT, title)
-    panels = drawing.subplots(1, 2, sharex=True, sharey=True)
+    shared: dict[str, Any] = {"sharex": True, "sharey": True}
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax, **shared)
     scale = step_scale(compare["step"])
-    for axes, group, letter in zip(panels, (VISUAL, TEXT), "ab", strict=True):
+    for axes, group, letter in zip(grid[0], (VISUAL, TEXT), "ab", strict=True):
         axes.set_title(f"({letter}) {group} tokens", loc="left")
         rows = compare[(compare["group"] == group) & compare["cosine_mean"].notna()]
         for step in sorted(rows["step"].unique()):
             checkpoint = rows[rows["step"] == step].sort_values("layer")
-            axes.plot(
-                checkpoint["layer"],
-                checkpoint["cosine_mean"],
-                color=step_color(scale, step),
-                linestyle=GROUP_LOOKS[group].linestyle,
-                clip_on=False,
-            )
+            look = GROUP_LOOKS[group]._replace(color=step_color(scale, step))
+            size = 4 if len(checkpoint) == 1 else 0  # many lines: marks would hide them
+            draw_line(axes, checkpoint, "cosine_mean", look, "", markersize=size, clip_on=False)
         mark_layers(axes, int(compare["layer"].max()))
-    panels[0].set_ylabel("cosine, layer input and output")
-    panels[0].set_ylim(top=1.0)
-    add_step_bar(drawing, scale, panels, "training step")
+    grid[0, 0].set_ylabel("cosine, layer input and output")
+    lowest = compare.loc[compare["group"].isin([VISUAL, TEXT]), "cosine_mean"].min()
+    for axes in grid[0]:
+        axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
+    add_step_bar(drawing, scale, list(grid[0]), "training step")
     return drawing
 
 

@@ -10,19 +10,22 @@ from normprobe.measurements.layers.figures.by_layer import (
     two_panels,
     use_log_if_wide,
 )
+from normprobe.report.figures.panels import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 
 TABLES = ("layers",)
 
 
-def figure(title: str, layers: pd.DataFrame) -> Figure:
+def figure(title: str, layers: pd.DataFrame, ax: Given = None) -> Figure:
     """Angle in radians per layer, and relative update; angles below resolution are hollow.
 
     Args:
         title: the figure's title.
         layers: ``layers.csv``.
+        ax: two axes to draw in; None: a figure of its own.
     """
-    drawing, angle, update = two_panels(title, layers, "angle", "relative_update")
+    drawing, grid = two_panels(title, layers, "angle", "relative_update", ax)
+    angle, update = grid[0]
     use_log_if_wide(angle, layers, "angle")
     use_log_if_wide(update, layers, "relative_update")
     angle.set_title("(a) angular velocity (radians per layer)", loc="left")
@@ -47,5 +50,5 @@ def figure(title: str, layers: pd.DataFrame) -> Figure:
             Line2D([], [], linestyle="none", marker="o", color="0.4", markerfacecolor="white")
         ]
         hollow[0].set_label("below resolution")
-    add_legend(drawing, angle, layers, *hollow)
+    add_legend(drawing, grid, layers, *hollow)
     return drawing

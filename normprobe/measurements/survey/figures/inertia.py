@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from normprobe.report.correlation_words import correlation_sentence
 from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.style import DOUBLE_WIDTH, SERIES_COLORS, new_figure, use_log
+from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, SERIES_COLORS, use_log
 
 TABLES = ("survey", "correlation")
 
@@ -18,18 +19,19 @@ _LINE = 0.12  # inches of a name in the list
 _SMALL = 6.5  # points
 
 
-def figure(title: str, survey: pd.DataFrame, correlation: pd.DataFrame) -> Figure:
+def figure(title: str, survey: pd.DataFrame, correlation: pd.DataFrame, ax: Given = None) -> Figure:
     """Inertia over disparity, with 95 % intervals over images.
 
     Args:
         title: the figure's title.
         survey: ``survey.csv``.
         correlation: ``correlation.csv``.
+        ax: one to draw in; None: a figure of its own.
     """
     rows = survey.dropna(subset=["disparity_input", "inertia_gap"])
     rows = rows.sort_values("disparity_input", ascending=False)
-    drawing = new_figure(DOUBLE_WIDTH, max(3.6, 1.0 + _LINE * len(rows)), title)
-    axes = drawing.subplots()
+    drawing, grid = panels(title, DOUBLE_WIDTH, max(3.6, 1.0 + _LINE * len(rows)), ax=ax)
+    axes = grid[0, 0]
     color = SERIES_COLORS[3]
     x, y = (rows[name].to_numpy(float) for name in ("disparity_input", "inertia_gap"))
     left, right = _ends(rows, "disparity_input")

@@ -5,7 +5,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, new_figure, use_log
+from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, use_log
 from normprobe.schema import VISUAL
 
 TABLES = ("survey",)
@@ -14,17 +15,18 @@ _LINE = 0.2  # inches a model
 _LONGEST = 48  # characters of a model's name
 
 
-def figure(title: str, survey: pd.DataFrame) -> Figure:
+def figure(title: str, survey: pd.DataFrame, ax: Given = None) -> Figure:
     """Models from top to bottom by falling ratio; those without a ratio stand below, empty.
 
     Args:
         title: the figure's title.
         survey: ``survey.csv``.
+        ax: one to draw in; None: a figure of its own.
     """
     rows = survey.sort_values("disparity_input", ascending=False, na_position="last")
     lines = np.arange(len(rows))
-    drawing = new_figure(DOUBLE_WIDTH, 1.0 + _LINE * max(len(rows), 3), title)
-    axes = drawing.subplots()
+    drawing, grid = panels(title, DOUBLE_WIDTH, 1.0 + _LINE * max(len(rows), 3), ax=ax)
+    axes = grid[0, 0]
     look = GROUP_LOOKS[VISUAL]
     low, high = (rows[f"disparity_input_ci_{end}"].to_numpy(float) for end in ("low", "high"))
     axes.hlines(lines, low, high, color=look.color, linewidth=1)

@@ -45,9 +45,53 @@ def test_padding_has_a_token_but_no_place():
 
 def test_a_panel_a_query_and_layer():
     image = np.zeros((40, 60, 3), dtype=np.uint8)
-    drawing = figure("model", made_tables.heatmaps(layers=(1, 2, 3, 4, 5)), [image])
+    drawing = figure("model", made_tables.heatmaps(layers=(1, 2, 3, 4, 5)), [image], {})
     titles = [axes.get_title() for axes in drawing.axes if axes.get_title()]
     shown = [
         f"{query}, layer {layer}" for query in ("all text", "red cup") for layer in range(1, 6)
     ]
     assert titles == shown
+
+
+def legend_of(drawing):
+    return {text.get_text() for legend in drawing.legends for text in legend.get_texts()}
+
+
+def test_the_target_box_is_drawn_in_every_panel_where_it_is():
+    image = np.zeros((40, 60, 3), dtype=np.uint8)
+    drawing = figure("model", made_tables.heatmaps(), [image], {"box": [6.0, 8.0, 30.0, 20.0]})
+    maps = [axes for axes in drawing.axes if axes.get_title()]
+    assert len(maps) == 6
+    for axes in maps:
+        (box,) = axes.patches
+        assert (*box.get_xy(), box.get_width(), box.get_height()) == (6.0, 8.0, 24.0, 12.0)
+        assert axes.get_xlim() == (0, 60)
+        assert axes.get_ylim() == (40, 0)
+    assert legend_of(drawing) == {"target box", "no visual token looks there"}
+
+
+def test_a_legend_names_only_what_is_there():
+    whole = made_tables.heatmaps().assign(left=0.0, right=1.0)
+    drawing = figure("model", whole, [np.zeros((40, 60, 3), dtype=np.uint8)], {"box": None})
+    assert legend_of(drawing) == set()
+
+
+@pytest.mark.parametrize(("layers", "columns"), [(1, 2), (2, 2), (3, 3), (4, 4), (5, 3), (6, 3)])
+def test_no_row_of_panels_is_half_empty(layers, columns):
+    image = np.zeros((40, 60, 3), dtype=np.uint8)
+    drawing = figure("m", made_tables.heatmaps(layers=range(1, layers + 1)), [image], {})
+    drawing.draw_without_rendering()
+    panels = [axes for axes in drawing.axes if axes.get_title()]
+    assert panels[0].get_subplotspec().get_gridspec().ncols == columns
+    right = max(axes.get_tightbbox().x1 for axes in panels)
+    assert right > 0.9 * drawing.bbox.width
+
+
+def test_of_several_runs_the_layers_that_all_have_are_shown():
+    tables = [
+        made_tables.heatmaps(layers=layers).assign(run=f"{layers}") for layers in ((1, 2), (2, 3))
+    ]
+    drawing = figure("m", pd.concat(tables), [np.zeros((40, 60, 3), dtype=np.uint8)], {})
+    titles = [axes.get_title() for axes in drawing.axes if axes.get_title()]
+    assert len(titles) == 4
+    assert all(title.endswith("layer 2") for title in titles)

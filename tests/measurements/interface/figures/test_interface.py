@@ -9,11 +9,19 @@ from normprobe.measurements.interface.figures.interface import figure
 TABLE = made_tables.interface()
 
 
-def test_bars_hold_the_means_on_a_log_axis():
+def dots(axes):
+    """The lines that are a single point."""
+    return [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
+
+
+def test_dots_lie_at_the_means_on_a_log_axis():
+    """A bar would have a length, which means nothing where the axis begins anywhere."""
     axes = figure("t", TABLE).axes[0]
     assert axes.get_xscale() == "log"
-    widths = [bar.get_width() for bar in axes.patches]
-    assert sorted(widths) == pytest.approx(sorted(TABLE["norm_mean"]), rel=1e-12)
+    assert not axes.patches
+    means = [float(dot.get_xdata()[0]) for dot in dots(axes)]
+    assert sorted(means) == pytest.approx(sorted(TABLE["norm_mean"]), rel=1e-12)
+    assert all(dot.get_marker() != "None" for dot in dots(axes))
 
 
 def test_whiskers_are_quantiles_and_positive():
@@ -39,12 +47,12 @@ def test_a_bare_encoder_has_no_ratio_and_no_line():
     assert "dotted" not in axes.get_xlabel()
 
 
-def test_rows_without_a_norm_get_no_bar():
+def test_rows_without_a_norm_get_no_dot():
     table = TABLE.copy()
     table.loc[table["group"] == "special", "norm_mean"] = np.nan
     table.loc[table["group"] == "visual", ["norm_q05", "norm_q95"]] = np.nan
     axes = figure("t", table).axes[0]
-    assert len(axes.patches) == len(table) - 2
+    assert len(dots(axes)) == len(table) - 2
     assert np.isfinite(axes.get_xlim()).all()
 
 
@@ -59,5 +67,5 @@ def test_intervals_of_the_means_are_thick():
     thick = {tuple(line.get_xdata()) for line in axes.get_lines() if line.get_linewidth() > 3}
     held = table.dropna(subset="norm_mean_ci_low")
     assert thick == set(zip(held["norm_mean_ci_low"], held["norm_mean_ci_high"], strict=True))
-    assert "95 % CI" in axes.get_xlabel()
-    assert "95 % CI" not in figure("t", TABLE).axes[0].get_xlabel()
+    assert "95 % interval" in axes.get_xlabel()
+    assert "95 % interval" not in figure("t", TABLE).axes[0].get_xlabel()

@@ -41,7 +41,7 @@ def test_lines_and_intervals_are_those_of_the_table() -> None:
         assert heights == pytest.approx([0.3 + (LAYERS - 1) / 10] * 4)
     (legend,) = drawing.legends
     words = [text.get_text() for text in legend.get_texts()]
-    assert words == ["visual", "text", "attention", "MLP", "95 % CI of the mean"]
+    assert words == ["visual", "text", "attention", "MLP", "95 % interval of the mean"]
 
 
 def test_a_language_model_has_no_visual_line() -> None:

@@ -117,7 +117,9 @@ def test_intervals_of_the_means_are_bands_of_their_own():
     assert ys.min() == rows["norm_mean_ci_low"].min()
     assert ys.max() == rows["norm_mean_ci_high"].max()
     assert len(cosine.collections) == 4  # of the tokens: the table has no other interval
-    assert "95 % CI of the mean" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "95 % interval of the mean" in [
+        text.get_text() for text in figure.legends[0].get_texts()
+    ]
 
 
 def test_intervals_of_a_single_image_are_not_drawn():
