@@ -1,6 +1,6 @@
 """``normprobe survey``."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -16,8 +16,7 @@ from normprobe.cli.options import (
     Without,
     grouped,
 )
-
-Keep = Literal["none", "config", "all"]
+from normprobe.survey.hub_cache import Keep
 
 
 @grouped

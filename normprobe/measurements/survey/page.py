@@ -25,9 +25,14 @@ def section(run: RunStore) -> list[Markup]:
         note("survey.csv holds the 95 % interval of each number."),
         *chain.from_iterable(map(_printed, printed_of(run).values())),
         heading("What each model took"),
-        table(run.table("cost")),
-        note("Bytes of weights fetched, bytes of memory at the peak of its process, and seconds."),
+        table(_in_megabytes(run.table("cost"))),
+        note("Weights fetched, memory at the peak of its process, and seconds."),
     ]
+
+
+def _in_megabytes(cost: pd.DataFrame) -> pd.DataFrame:
+    sizes = {"fetched_bytes": "fetched (MB)", "peak_memory": "peak memory (MB)"}
+    return cost.assign(**{name: cost[name] / 1e6 for name in sizes}).rename(columns=sizes)
 
 
 def _printed(printed: ReadableTable) -> list[Markup]:

@@ -34,7 +34,7 @@ def survey_of(gaps: list[float]) -> pd.DataFrame:
 def folder(path: Path, gaps: list[float]) -> Path:
     survey = survey_of(gaps)
     correlation = correlation_table(survey["disparity_input"], survey["inertia_gap"])
-    cost = survey[["model"]].assign(fetched_bytes=1, peak_memory=2, seconds=3.0)
+    cost = survey[["model"]].assign(fetched_bytes=1, peak_memory=545_500_000, seconds=3.0)
     tables = {"survey": survey, "cost": cost, "correlation": correlation}
     return run_folder(path, "survey", record={"model": "survey"}, **tables)
 
@@ -74,4 +74,6 @@ def test_the_page_shows_every_model_and_its_reason(tmp_path: Path) -> None:
     assert "org/gated is gated" in read.text
     assert "model-2-instruct-hf" in read.text
     assert "What each model took" in read.text
+    assert "peak memory (MB)" in read.text
+    assert "545.5" in read.text
     assert "_ci_low" not in read.text.replace("survey.csv holds", "")
