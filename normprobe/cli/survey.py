@@ -74,6 +74,7 @@ def survey(
             limit=sampling.limit,
             seed=sampling.seed,
             skip_bad=sampling.skip_bad,
+            prompt=sampling.prompt,
             batching={"batch_size": batch_size, "workers": sampling.workers},
             loading={**vars(loading), "system": sampling.system},
             keep=keep,

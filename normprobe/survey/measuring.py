@@ -35,6 +35,7 @@ def survey(
     limit: int | None = None,
     seed: int = 42,
     skip_bad: bool = False,
+    prompt: str | None = None,
     batching: Mapping[str, Any] = _AS_DEFAULT,
     loading: Mapping[str, Any] = _AS_DEFAULT,
     keep: Keep = "none",
@@ -56,6 +57,7 @@ def survey(
         limit: draw this many samples.
         seed: of the draw.
         skip_bad: leave bad rows out and list them.
+        prompt: of every image, where the data are a folder of images; None: a neutral one.
         batching: ``batch_size`` and ``workers`` of ``Probe.measure``.
         loading: what ``Probe`` takes, such as ``dtype`` and ``trust_remote_code``; of every model.
         keep: what stays of what each model fetched: ``none``, ``config`` (all but weights) or
@@ -76,7 +78,7 @@ def survey(
     how = How(
         ("layers", "interface", "embeddings") if layers else ("interface", "embeddings"),
         data,
-        {"limit": limit, "seed": seed, "skip_bad": skip_bad},
+        {"prompt": prompt, "limit": limit, "seed": seed, "skip_bad": skip_bad},
         batching,
         loading,
         range_reads=not layers,
@@ -102,7 +104,7 @@ def survey(
 
 def _begun(how: How, output: Output, *, overwrite: bool, resume: bool) -> RunFolder:
     """The folder of the survey; one that begins anew holds no models of an older one."""
-    options = {"measurements": list(how.measurements), "data": how.data}
+    options = {"layers": "layers" in how.measurements, "data": how.data}
     options |= {**how.draw, **how.batching, **how.loading}
     facts = {"model": "survey", "model_revision": None, "model_type": None}
     samples = open_data(how.data, **how.draw)

@@ -41,7 +41,7 @@ class How:
     Attributes:
         measurements: in this order; the first loads what the others read.
         data: what ``--data`` takes.
-        draw: which samples of it: ``limit``, ``seed`` and ``skip_bad`` of ``Probe.measure``.
+        draw: which samples of it: ``prompt``, ``limit``, ``seed`` and ``skip_bad`` of ``measure``.
         batching: how many at once: ``batch_size`` and ``workers`` of ``Probe.measure``.
         loading: what ``Probe`` takes beside the model, its revision and ``range_reads``.
         range_reads: fetch the needed bytes of a hub model, not whole files.

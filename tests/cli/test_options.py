@@ -40,9 +40,9 @@ OPTIONS = {
     """,
     "compare": f"--label {FOLDER} {SHOWN}",
     "survey": f"""
-        --layers --batch-size -b --data --workers --limit -n --seed --skip-bad --system {WHERE}
-        --attn-implementation --trust-remote-code --keep --timeout
-        {FOLDER} --resume --retry {SHOWN}
+        --layers --batch-size -b --data --prompt --workers --limit -n --seed --skip-bad --system
+        {WHERE} --attn-implementation --trust-remote-code --keep --timeout {FOLDER}
+        --resume --retry {SHOWN}
     """,
     "inspect": f"""
         --revision {CODE} --weights --format --json --verbose -v --help -h {NAMED}

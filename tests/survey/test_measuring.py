@@ -71,9 +71,11 @@ def test_finished_models_are_skipped_longer_lists_and_retries_are_taken(
 @pytest.mark.usefixtures("measured", "unrendered")
 def test_another_survey_is_not_gone_on_with(tmp_path: Path) -> None:
     survey(models("org/a"), limit=1, output=tmp_path / "out")
-    with pytest.raises(NormprobeError, match="another --limit: expected 1, received 2"):
+    with pytest.raises(
+        NormprobeError, match="measured with --limit 1; this command comes with --limit 2"
+    ):
         survey(models("org/a"), limit=2, output=tmp_path / "out", resume=True)
-    with pytest.raises(NormprobeError, match="another --dtype: expected None, received float16"):
+    with pytest.raises(NormprobeError, match="without --dtype; this command comes with --dtype"):
         survey(
             models("org/a"),
             limit=1,
@@ -81,7 +83,7 @@ def test_another_survey_is_not_gone_on_with(tmp_path: Path) -> None:
             output=tmp_path / "out",
             resume=True,
         )
-    with pytest.raises(NormprobeError, match="another --measurements"):
+    with pytest.raises(NormprobeError, match="without --layers; this command comes with --layers"):
         survey(models("org/a"), limit=1, layers=True, output=tmp_path / "out", resume=True)
     with pytest.raises(NormprobeError, match="no model to survey"):
         survey([], output=tmp_path / "none")
