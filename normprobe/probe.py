@@ -43,6 +43,7 @@ from normprobe.paper.numbers import tokens_of
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
+from normprobe.runs.interrupted import naming_the_run
 from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
 from normprobe.runs.norm_maps import norm_maps
@@ -287,7 +288,7 @@ class Probe:
         run = processes.shared(
             lambda: start_run(name, self._source.facts, options, data=samples, **begin)
         )
-        with ExitStack() as until_measured:
+        with naming_the_run(run), ExitStack() as until_measured:
             with run.discarded_on_failure():
                 model = self._ready(measured_by, samples, verify=verify, device=processes.device)
                 builder = self._source.builder
@@ -299,14 +300,15 @@ class Probe:
                 if watching:
                     first = first_inputs(builder, model, samples)
                     _warn_of(run, measured_by.remarks(model, first))
+                self._note(run, model)
             started = time.perf_counter()
-            self._note(run, model)
             rows = collect(run, model, samples, builder, measured_by, batch_size, workers)
-            tables = measured_by.tables(rows, model)
-            if map_pictures is not None:
-                norm_map = measured_by.module("norm_map").norm_map
-                tables |= norm_maps(run, model, samples, builder, norm_map, rows, map_pictures)
-        return finished(run, tables, started)
+            with run.discarded_on_failure():
+                tables = measured_by.tables(rows, model)
+                if map_pictures is not None:
+                    drawn = measured_by.module("norm_map").norm_map
+                    tables |= norm_maps(run, model, samples, builder, drawn, rows, map_pictures)
+                return finished(run, tables, started)
 
     def _measure_inputs(
         self,
@@ -337,7 +339,7 @@ class Probe:
             if measured_by.tables_from_rows and run.path is None:
                 return finished_later(run, lambda: measured_by.tables(rows, model), started)
             tables = measured_by.tables(rows, model)
-        return finished(run, tables, started)
+            return finished(run, tables, started)
 
     def embeddings(
         self,
@@ -384,7 +386,7 @@ class Probe:
             self._note(run, model)
             table = text_table(model, self._source.tokenizer)
             tables = measure_embeddings(model, table, top, older, tokens_of(self.name))
-        return finished(run, tables, started)
+            return finished(run, tables, started)
 
     def attention(
         self,
@@ -453,7 +455,7 @@ class Probe:
                     of_image = f" of image {number}" if found.images is not None else ""
                     without_box = "; no signal-to-noise of --box either" if box is not None else ""
                     warn(run, f"no heat maps{of_image}: {place}{without_box}")
-        return finished(run, tables, started)
+            return finished(run, tables, started)
 
     def align(
         self,

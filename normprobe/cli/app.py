@@ -69,4 +69,9 @@ def main() -> None:
         from typer import rich_utils  # of help and usage errors
 
         rich_utils.COLOR_SYSTEM = None
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == console.INTERRUPTED:
+            console.leave_at_once()
+        raise

@@ -7,6 +7,7 @@ runs, and stdout is data.
 
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -42,6 +43,14 @@ def open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+
+
+def leave_at_once() -> None:
+    """End the process after Ctrl-C: to take down what is loaded takes Python seconds."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(INTERRUPTED)
 
 
 def data(text: str) -> None:
@@ -118,9 +127,11 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     with _messages_of_the_package(level), _stdout_is_data():
         try:
             yield
-        except KeyboardInterrupt:
-            kept = ": what was measured is kept; --resume goes on"
-            message(f"interrupted{kept if resumes else ''}")
+        except KeyboardInterrupt as interrupt:
+            folder: Path | None = getattr(interrupt, "folder", None)
+            message("interrupted" + (f": what was measured is in {folder}" if folder else ""))
+            if folder is not None:
+                message(f"             to go on: {_resuming(folder)}")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             from normprobe.known_failures import known_failure
@@ -132,6 +143,13 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
             _to_stderr(typer.style(problem, fg="red") if has_colour() else problem)
             _to_stderr(f"       {known.remedy}")
             raise typer.Exit(FAILED) from None
+
+
+def _resuming(folder: Path) -> str:
+    """The command that goes on with the run in a folder: the one that was typed, and --resume."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    named = any(word.startswith(("-o", "--output")) for word in words)
+    return shlex.join(["normprobe", *words, *([] if named else ["-o", str(folder)]), "--resume"])
 
 
 def _to_stderr(text: str) -> None:

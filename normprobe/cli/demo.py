@@ -25,6 +25,7 @@ def demo(
     with console.reported(display):
         with lasting_imports():
             from normprobe.data.data_set import SAMPLE, open_data
+            from normprobe.measurements.layers.words import loudness, turning
             from normprobe.model.checkpoint import SPECIMEN
             from normprobe.probe import Probe
             from normprobe.run import Run, compare, page_of
@@ -35,19 +36,31 @@ def demo(
         overwrite = folder.overwrite
         runs: list[Run] = []
 
-        def show(run: Run) -> None:
-            console.show(run, display)
+        def done(run: Run) -> Run:
+            console.message(f"{run.command}: {run.path}")
             runs.append(run)
+            return run
 
         probe = Probe(SPECIMEN).load("layers")  # all that the others read, too
-        show(probe.interface(output=place / "interface", overwrite=overwrite))
-        show(probe.layers(batch_size=_BATCH, output=place / "layers", overwrite=overwrite))
-        show(probe.embeddings(top=_TOP, output=place / "embeddings", overwrite=overwrite))
+        done(probe.interface(output=place / "interface", overwrite=overwrite))
+        layers = done(probe.layers(batch_size=_BATCH, output=place / "layers", overwrite=overwrite))
+        done(probe.embeddings(top=_TOP, output=place / "embeddings", overwrite=overwrite))
         pictured = next(sample for sample in open_data(SAMPLE) if sample.image is not None)
-        show(probe.attention(pictured, output=place / "attention", overwrite=overwrite))
-        aligned = place / "layers-aligned"
-        show(probe.layers(batch_size=_BATCH, align="table", output=aligned, overwrite=overwrite))
-        pair = [run for run in runs if run.command == "layers"]
-        show(compare(pair, output=place / "compare", overwrite=overwrite))
-        write_by_rename(place / "report.html", page_of(runs).encode())
-        console.message(f"all of it on one page: {place / 'report.html'}")
+        done(probe.attention(pictured, output=place / "attention", overwrite=overwrite))
+        folder_of_aligned = place / "layers-aligned"
+        aligned = done(
+            probe.layers(
+                batch_size=_BATCH, align="table", output=folder_of_aligned, overwrite=overwrite
+            )
+        )
+        done(compare([layers, aligned], output=place / "compare", overwrite=overwrite))
+        page = place / "report.html"
+        write_by_rename(page, page_of(runs).encode())
+        if display.quiet:
+            console.data(str(place))
+            return
+        console.data(f"Visual tokens enter the decoder {loudness(layers.table)}.")
+        console.data(f"They turn {turning(layers.table)}.")
+        console.data(f"Made as loud as text, they turn {turning(aligned.table)}.")
+        console.data(f"All tables and figures on one page: {page}")
+        console.data("Your own model: normprobe layers org/model")

@@ -14,6 +14,7 @@ from normprobe.errors import NormprobeError
 from normprobe.measurements.survey.measure import survey_tables
 from normprobe.run import Run, finished
 from normprobe.runs.begin import AUTO, Output, start_run
+from normprobe.runs.interrupted import naming_the_run
 from normprobe.runs.run_folder import RunFolder, plain_name
 from normprobe.survey.hub_cache import FOLDER, HubCache, Keep
 from normprobe.survey.model_list import ListedModel
@@ -85,21 +86,24 @@ def survey(
         timeout=None if timeout is None else 60 * timeout,
     )
     run = _begun(how, output, overwrite=overwrite, resume=resume)
-    folders = _folders(models, run.path / MODELS)
-    cache = HubCache(run.path, _hub_cache(), keep)
-    os.environ.update(cache.variables)  # before a process starts: libraries read it when imported
-    outcomes = []
-    for place, (model, folder) in enumerate(zip(models, folders, strict=True), start=1):
-        outcome = outcome_in(folder)
-        if outcome is None or (retry and outcome["failures"]):
-            cache.open()
-            outcome = measured_apart(model, how, folder)
-            cache.close()
-            log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
-        outcomes.append(outcome)
-    cache.close()
-    tables = survey_tables(outcomes, folders, how.measurements)
-    return finished(run, tables, started)
+    with naming_the_run(run):
+        folders = _folders(models, run.path / MODELS)
+        cache = HubCache(run.path, _hub_cache(), keep)
+        os.environ.update(
+            cache.variables
+        )  # before a process starts: libraries read it when imported
+        outcomes = []
+        for place, (model, folder) in enumerate(zip(models, folders, strict=True), start=1):
+            outcome = outcome_in(folder)
+            if outcome is None or (retry and outcome["failures"]):
+                cache.open()
+                outcome = measured_apart(model, how, folder)
+                cache.close()
+                log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
+            outcomes.append(outcome)
+        cache.close()
+        tables = survey_tables(outcomes, folders, how.measurements)
+        return finished(run, tables, started)
 
 
 def _begun(how: How, output: Output, *, overwrite: bool, resume: bool) -> RunFolder:

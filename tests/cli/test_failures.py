@@ -224,7 +224,8 @@ def test_ctrl_c_keeps_the_complete_parts(start: Callable[..., Forked], tmp_path:
     ended = process.wait(timeout=30)
     assert ended.returncode == 130
     assert "Traceback" not in ended.stderr
-    assert "interrupted" in ended.stderr
+    assert "interrupted: what was measured is in out" in ended.stderr
+    assert "normprobe layers --data data.jsonl -b 1 -o out --resume" in ended.stderr
     assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "partial"
     for part in tmp_path.glob("out/samples/*"):
         assert part.suffix == ".parquet"

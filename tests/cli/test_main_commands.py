@@ -142,10 +142,19 @@ def test_inspect_reads_no_weights(run: Run, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
-def test_the_demo_says_what_the_tables_mean(run: Run, tmp_path: Path) -> None:
+def test_the_demo_ends_with_five_lines(run: Run, tmp_path: Path) -> None:
     result = run("demo", "-o", "demo")
     assert result.exit_code == 0, result.output
-    assert "louder than text tokens" in result.stdout
+    louder, slower, aligned, page, own = result.stdout.splitlines()
+    layers = pd.read_csv(tmp_path / "demo/layers/layers.csv").set_index(["layer", "group"])
+    ratio = layers.loc[(0, VISUAL), "norm_mean"] / layers.loc[(0, TEXT), "norm_mean"]
+    assert louder.startswith(f"Visual tokens enter the decoder {ratio:.0f} x [")
+    assert louder.endswith("louder than text tokens.")
+    assert slower.startswith("They turn ")
+    assert "more slowly" in slower
+    assert aligned.startswith("Made as loud as text, they turn ")
+    assert Path(page.rpartition(": ")[2]).is_file()
+    assert own.endswith("normprobe layers org/model")
     for command, files in FILES.items():
         for file in files:
             assert (tmp_path / "demo" / command / file).is_file()
