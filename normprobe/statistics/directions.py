@@ -122,7 +122,7 @@ def centered_cross_modal_cosine(
     """
     common = state.units.mean(dim=1, keepdim=True)
     units = _finite(widened(states), norms) / _positive(norms).unsqueeze(-1)
-    centered = units - common
+    centered = units.sub_(common)
     pointing = masks[:, _PLACES] & (torch.isfinite(norms) & (norms > 0)).unsqueeze(1)
     weights = _mean_weights(pointing, norms) / _positive(token_norms(centered)).unsqueeze(1)
     means = weights @ centered

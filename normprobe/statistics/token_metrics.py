@@ -54,7 +54,9 @@ class Moved(NamedTuple):
     turned: Tensor
 
 
-def token_metrics(x: Tensor, h: Tensor, x_norm: Tensor | None = None) -> Moved:
+def token_metrics(
+    x: Tensor, h: Tensor, x_norm: Tensor | None = None, h_norm: Tensor | None = None
+) -> Moved:
     """How far a layer moves and turns each token.
 
     With D = h - x, D_par = <D, x> / ||x|| and D_perp the part of D orthogonal to x:
@@ -73,18 +75,22 @@ def token_metrics(x: Tensor, h: Tensor, x_norm: Tensor | None = None) -> Moved:
         x: ``[batch, seq, hidden]``, what enters the layer.
         h: ``[batch, seq, hidden]``, what leaves it.
         x_norm: ``[batch, seq]``, ``token_norms(x)`` where it is known.
+        h_norm: likewise of h.
     """
     x, h = widened(x), widened(h)
-    x_norm, h_norm = token_norms(x) if x_norm is None else x_norm, token_norms(h)
+    x_norm = token_norms(x) if x_norm is None else x_norm
+    h_norm = token_norms(h) if h_norm is None else h_norm
     scale = _scale(torch.maximum(x_norm, h_norm))
     if scale is not None:
         x, h = x * scale.unsqueeze(-1), h * scale.unsqueeze(-1)
         x_norm, h_norm = x_norm * scale, h_norm * scale
     update = h - x
+    update_norm = _norms(update)
     parallel = torch.linalg.vecdot(update, x) / x_norm
     # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
-    perpendicular = torch.addcmul(update, (parallel / x_norm).unsqueeze(-1), x, value=-1)
-    update_norm, turn = _norms(update), _norms(perpendicular)
+    # In place: the first use of new memory costs more than the arithmetic.
+    perpendicular = update.addcmul_((parallel / x_norm).unsqueeze(-1), x, value=-1)
+    turn = _norms(perpendicular)
     metrics = torch.stack(
         [
             h_norm,

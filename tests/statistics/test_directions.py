@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from support.allocations import allocations
 
 from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.directions import (
@@ -149,3 +150,12 @@ def test_float64_states_are_measured_in_float64() -> None:
     found = numbers(x, h, group_masks(groups()))
     wanted = [expected(x[n], h[n], groups()[n]) for n in range(2)]
     np.testing.assert_allclose(found, wanted, atol=1e-13)
+
+
+def test_directions_are_centered_in_the_memory_of_one_state() -> None:
+    state = torch.randn(2, 7, 4096, generator=torch.Generator().manual_seed(0))
+    masks, norms = group_masks(groups()), token_norms(state)
+    pointing = directions(state, norms, masks)
+    with allocations() as made:
+        centered_cross_modal_cosine(state, norms, masks, pointing)
+    assert made.peak < 1.7 * state.nbytes  # two mean vectors a sample beside it

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.allocations import allocations
 
 from normprobe.schema import TOKEN_METRICS
 from normprobe.statistics.token_metrics import token_metrics, token_norms
@@ -118,3 +119,19 @@ def test_a_state_that_is_not_finite_has_no_number() -> None:
     metrics = token_metrics(x, h).metrics
     assert not torch.isfinite(metrics[0, 0, :2]).any()
     assert torch.isfinite(metrics[:, 0, 2:]).all()
+
+
+def test_norms_that_are_known_are_taken_as_they_are() -> None:
+    x, h = states()
+    found = token_metrics(x, h).metrics
+    told = token_metrics(x, h, token_norms(x), token_norms(h)).metrics
+    np.testing.assert_array_equal(told, found)
+    doubled = token_metrics(x, h, h_norm=2 * token_norms(h)).metrics
+    np.testing.assert_array_equal(doubled[0], 2 * found[0])
+
+
+def test_a_layer_is_measured_in_the_memory_of_two_states() -> None:
+    x, h = (torch.randn(1, 8, 4096, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    with allocations() as made:
+        token_metrics(x, h)
+    assert made.peak < 2.1 * x.nbytes

@@ -239,7 +239,7 @@ class _LayerReader:
             part.to(h.device) for part in (entered.norms, self._injection, norms)
         )
         self._left = left = self._state(output, h)
-        moved = token_metrics(x, h, before)
+        moved = token_metrics(x, h, before, left.norms)
         masks, directions_before = self.masks.to(h.device), entered.directions.to(h.device)
         watched = self._watched(number, x, h, masks)
         self.tokens[number] = torch.cat([moved.metrics, torch.stack([injection, norms]), *watched])

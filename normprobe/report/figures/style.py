@@ -29,6 +29,7 @@ _LOOK = {
     "font.family": FONT,
     "font.size": 8,
     "axes.titlesize": 8,
+    "axes.titley": 1.0,  # nothing stands in its way; to look costs a sixth of the drawing
     "figure.titlesize": 8,
     "legend.fontsize": 8,
     "legend.frameon": False,

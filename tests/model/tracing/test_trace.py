@@ -1,10 +1,8 @@
 """A trace of the tiny models: the parts it finds, the model after it, and its memory."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
+from support.allocations import allocations
 from support.expected_parts import PARTS
 from support.hooks import hooks_of
 from support.tiny_inputs import PIXELS, tiny_inputs
@@ -18,13 +16,11 @@ from support.tiny_models import (
     tiny_model,
 )
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from normprobe import find_parts
 from normprobe.model.tracing import trace_parts, verify
 from normprobe.model.tracing.perturbation import other_pixels, other_words
-from normprobe.model.tracing.recording import record, tensors
+from normprobe.model.tracing.recording import record
 from normprobe.model.tracing.sketches import sketch
 
 #: Every type with an image and a text. New ones are tested when they arrive.
@@ -216,34 +212,6 @@ class Deep(nn.Module):
 
 
 STATES = 64 * 512 * 4
-
-
-class Allocations(TorchDispatchMode):
-    """The bytes of all storages that operators made and that are still alive, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        given = {tensor.untyped_storage()._cdata for tensor in tensors((args, kwargs))}
-        for tensor in tensors(result):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given:  # a view of a weight is no allocation
-                self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.peak = max(self.peak, self.held())
-        return result
-
-    def held(self) -> int:
-        return sum(size for storage, size in self.alive.values() if not storage.expired())
-
-
-@contextmanager
-def allocations() -> Iterator[Allocations]:
-    with torch.no_grad(), Allocations() as mode:
-        yield mode
 
 
 def test_no_activation_outlives_its_module():

@@ -34,3 +34,14 @@ def test_a_figure_is_drawn_once_a_file_and_stays_as_large_as_it_was(
     style.save(figure, tmp_path / "drawn")
     assert len(drawn) == 2
     assert figure.dpi == dpi
+
+
+def test_a_title_stands_at_the_edge_of_its_panel() -> None:
+    """Matplotlib looks for a better place in every drawing, unless it is told."""
+    with style.look():
+        figure = style.new_figure(4, 3, "a title")
+        axes = figure.subplots()
+        axes.xaxis.tick_top()
+        title = axes.set_title("a panel")
+        style.image_bytes(figure, "png")
+    assert title.get_position()[1] == 1
