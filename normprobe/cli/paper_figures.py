@@ -15,8 +15,9 @@ from normprobe.paper.attention_pairs import attention_pairs
 from normprobe.paper.curves import curves_of_run
 from normprobe.paper.figure_layouts import FigureLayout, figure_layouts
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.style import look, save
-from normprobe.report.figures.title import short_name, title
+from normprobe.report.figures.heading import wrapped
+from normprobe.report.figures.style import DOUBLE_WIDTH, look, save
+from normprobe.report.figures.title import title
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.atomic import write_by_rename
 from normprobe.runs.csv_text import csv_bytes
@@ -138,8 +139,8 @@ def _of_attention(
     for warning in pairs.warnings:
         console.message(warning)
     models = dict.fromkeys(
-        f"{layout.roles[model]}: {short_name(str(run.record.get('model')))}"
-        for model, run in chosen
+        f"{layout.roles[model]}: {run.record.get('model')}" for model, run in chosen
     )
     heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
+    heading = wrapped(heading, DOUBLE_WIDTH)
     return heatmaps.figure(heading, pairs.maps, pairs.images, {}), pairs.maps

@@ -5,7 +5,6 @@ and the second run is dashed with hollow markers. Over a training, marker and li
 the step.
 """
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from normprobe.measurements.layers.figures.by_layer import draw_column
-from normprobe.measurements.layers.figures.training import add_step_bar, step_color, step_scale
+from normprobe.measurements.layers.figures.steps import add_step_bar, step_color, step_scale
 from normprobe.report.figures.glyphs import drawable, shortened
+from normprobe.report.figures.heading import wrapped
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -31,10 +31,11 @@ from normprobe.schema import TEXT, VISUAL
 _COLUMNS = 2
 _WIDTH, _HEIGHT = DOUBLE_WIDTH / _COLUMNS, 2.2  # inches of a panel
 _LINE = 0.16  # inches of a line of the title or the legend
-_CHARACTERS = 50  # of a line of the title, a panel
 _LONGEST = 55  # characters of the name of a run
 _LABELS = {"norm": "L2 norm", "cosine": "cosine, layer input and output"}
 _STYLES: tuple[Any, ...] = ("-", "--")  # of the first and the second run of a panel
+#: Likewise: small hollow markers before large full ones are seen where lines meet.
+_MARKERS: tuple[dict[str, Any], ...] = ({"markersize": 4.5}, {"markerfacecolor": "white"})
 _GREY = "0.3"
 
 
@@ -52,9 +53,9 @@ def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
     rows = -(-len(panels) // columns)
     scale = step_scale(curves["step"]) if steps else None
     handles = _handles(curves, scale)
-    wrapped = "\n".join(textwrap.fill(line, _CHARACTERS * columns) for line in title.splitlines())
-    lines = 3 + wrapped.count("\n") + -(-len(handles) // 2)
-    drawing = new_figure(_WIDTH * columns, _HEIGHT * rows + _LINE * lines, wrapped)
+    heading = wrapped(title, _WIDTH * columns)
+    lines = 3 + heading.count("\n") + -(-len(handles) // 2)
+    drawing = new_figure(_WIDTH * columns, _HEIGHT * rows + _LINE * lines, heading)
     grid = drawing.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
@@ -84,8 +85,8 @@ def _draw(axes: Axes, of_panel: pd.DataFrame, scale: ScalarMappable | None) -> N
             draw_column(axes, rows, "mean", look, group)
             line = axes.get_lines()[-1]
             line.set_clip_on(False)  # lines that run along the top are not cut in half
-            if scale is None and place > 0:
-                line.set_markerfacecolor("white")
+            if scale is None and several:
+                line.set(**_MARKERS[place])
             axes.plot(rows["layer"], rows["published"], **_published(look.color))
 
 
@@ -140,8 +141,8 @@ def _handles(curves: pd.DataFrame, scale: ScalarMappable | None) -> Sequence[Lin
     if pair:
         for place, label in enumerate(dict.fromkeys(curves["label"])):
             line = Line2D([], [], color=_GREY, linestyle=_STYLES[place], marker="o")
-            line.set(markerfacecolor="white" if place else _GREY, label=drawable(str(label)))
             handles.append(line)
+            line.set(label=drawable(str(label)), **_MARKERS[place])
     return handles
 
 
