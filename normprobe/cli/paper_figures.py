@@ -100,9 +100,12 @@ def _chosen(
 
 def _has_place(layout: FigureLayout, model: str, run: Run, chosen: Chosen) -> bool:
     """Whether an earlier run is where this one would be."""
+    same = any(run.path == other.path for _, other in chosen)
     if layout.several:
-        return any(run.path == other.path for _, other in chosen)
-    return bool(chosen) if not layout.names else model in dict(chosen)
+        return same
+    if not layout.names:
+        return bool(chosen)
+    return model in dict(chosen) or (same and bool(layout.roles))
 
 
 def _of_layers(layout: FigureLayout, chosen: Chosen, heading: str) -> tuple[Figure, pd.DataFrame]:
