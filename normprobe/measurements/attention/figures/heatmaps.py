@@ -25,6 +25,7 @@ _COLUMNS = 4
 _WIDEST = 2.3  # inches of a panel
 _NARROWEST = 3.3  # inches of the figure
 _NAME = 0.25  # inches for the name of a panel
+_LINE = 0.13  # inches for each further line of a name or of the title
 _FRAME = 1.2  # inches for title, colour bar and legend
 _BLOCK = ["run", "query", IMAGE]  # what a row of panels shows
 _LONGEST = 20  # characters of a name above its panels
@@ -59,7 +60,8 @@ def figure(
     compared = bool(heatmaps["run"].any())
     columns = _columns(len(shown), len(blocks), compared=compared)
     places = [(block, layer) for block in blocks for layer in shown]
-    drawing, grid = _grid(title, [images[block[-1] - 1] for block, _ in places], columns, ax)
+    pictures = [images[block[-1] - 1] for block, _ in places]
+    drawing, grid = _grid(title, pictures, columns, ax, above=_NAME + _LINE * compared)
     maps: dict[tuple[Any, Any], NDArray[np.float64]] = {}
     for (run, query, number, layer), rows in heatmaps[heatmaps["layer"].isin(shown)].groupby(
         [*_BLOCK, "layer"]
@@ -109,14 +111,14 @@ def _columns(layers: int, blocks: int, *, compared: bool) -> int:
 
 
 def _grid(
-    title: str, pictures: Sequence[NDArray[Any]], columns: int, ax: Given
+    title: str, pictures: Sequence[NDArray[Any]], columns: int, ax: Given, *, above: float
 ) -> tuple[Figure, NDArray[Any]]:
     """A panel a picture, in rows that have its proportions."""
     rows = -(-len(pictures) // columns)
     across = min(_WIDEST, DOUBLE_WIDTH / columns)
     tall = [picture.shape[0] / picture.shape[1] for picture in pictures]
-    heights = [_NAME + across * max(tall[row * columns :][:columns]) for row in range(rows)]
-    height = _FRAME + sum(heights)
+    heights = [above + across * max(tall[row * columns :][:columns]) for row in range(rows)]
+    height = _FRAME + _LINE * title.count("\n") + sum(heights)
     drawing, grid = panels(
         title, max(_NARROWEST, across * columns), height, (rows, columns), ax, height_ratios=heights
     )

@@ -110,6 +110,9 @@ def test_the_names_of_compared_runs_do_not_run_into_each_other():
     assert titles[0].get_text() == "baseline, the cup on the sauc…\npicture 1, layer 1"
     rows = np.array([title.get_window_extent().extents for title in titles]).reshape(4, 4, 4)
     assert (rows[:, :-1, 2] < rows[:, 1:, 0]).all()
+    panels = [axes.get_window_extent().y0 for axes in drawing.axes if axes.get_title()]
+    bottoms = np.array(panels).reshape(4, 4)
+    assert (rows[1:, :, 3] < bottoms[:-1]).all()
 
 
 def test_compared_runs_stand_below_each_other():
