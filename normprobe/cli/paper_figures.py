@@ -15,8 +15,9 @@ from normprobe.paper.attention_pairs import attention_pairs
 from normprobe.paper.curves import curves_of_run
 from normprobe.paper.figure_layouts import FigureLayout, figure_layouts
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.style import look, save
-from normprobe.report.figures.title import short_name, title
+from normprobe.report.figures.heading import wrapped
+from normprobe.report.figures.style import DOUBLE_WIDTH, look, save
+from normprobe.report.figures.title import title
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.atomic import write_by_rename
 from normprobe.runs.csv_text import csv_bytes
@@ -99,9 +100,12 @@ def _chosen(
 
 def _has_place(layout: FigureLayout, model: str, run: Run, chosen: Chosen) -> bool:
     """Whether an earlier run is where this one would be."""
+    same = any(run.path == other.path for _, other in chosen)
     if layout.several:
-        return any(run.path == other.path for _, other in chosen)
-    return bool(chosen) if not layout.names else model in dict(chosen)
+        return same
+    if not layout.names:
+        return bool(chosen)
+    return model in dict(chosen) or (same and bool(layout.roles))
 
 
 def _of_layers(layout: FigureLayout, chosen: Chosen, heading: str) -> tuple[Figure, pd.DataFrame]:
@@ -138,8 +142,8 @@ def _of_attention(
     for warning in pairs.warnings:
         console.message(warning)
     models = dict.fromkeys(
-        f"{layout.roles[model]}: {short_name(str(run.record.get('model')))}"
-        for model, run in chosen
+        f"{layout.roles[model]}: {run.record.get('model')}" for model, run in chosen
     )
     heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
+    heading = wrapped(heading, DOUBLE_WIDTH)
     return heatmaps.figure(heading, pairs.maps, pairs.images, {}), pairs.maps

@@ -49,7 +49,7 @@ def attention_pairs(runs: Sequence[tuple[str, RunStore]]) -> AttentionPairs:
         first = next(iter(of_question.values()))
         before = len(images)
         images += [first.image(image_name(n)) for n in range(1, len(pictures) + 1)]
-        number = f"image {before + 1}: " if len(asked) > 1 else ""
+        number = f"picture {before + 1}: " if len(asked) > 1 else ""
         caption = f"{number}{first.record.get('data')}, \N{LEFT DOUBLE QUOTATION MARK}{prompt}"
         captions.append(f"{caption}\N{RIGHT DOUBLE QUOTATION MARK}")
         for name, run in of_question.items():

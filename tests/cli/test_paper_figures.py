@@ -70,6 +70,8 @@ def test_before_and_after_are_told_by_the_runs_themselves(run: Run, tmp_path: Pa
         (str(baseline), "baseline: a/model, 56 samples"),
         (str(aligned), "norm applied: a/model, aligned, 56 samples"),
     ]
+    twice = [f"--from={name}={aligned}" for name in ("BASELINE", "ALIGNED")]
+    assert "after: left out, an earlier run" in run("paper", "figure4", *twice, "-o", "out").stderr
     alone = run("paper", "figure4", "--from", aligned, "-o", "out")
     assert alone.exit_code == 0
     assert "no run: baseline" in alone.stderr

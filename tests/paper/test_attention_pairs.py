@@ -34,7 +34,7 @@ def test_runs_of_one_question_share_its_picture() -> None:
         (2, "baseline"): [20],
         (2, "norm applied"): [30],
     }
-    assert pairs.captions == ["image 1: cat.png, “Where?”", "image 2: dog.png, “Where?”"]
+    assert pairs.captions == ["picture 1: cat.png, “Where?”", "picture 2: dog.png, “Where?”"]
     assert pairs.warnings == []
 
 

@@ -28,16 +28,16 @@ def title(run: RunStore, table: pd.DataFrame) -> str:
             here, so that the number is that of the drawing.
     """
     record = run.record
-    parts = [short_name(str(record["model"]))] if record.get("model") else []
+    parts = [_short(str(record["model"]))] if record.get("model") else []
     if record.get("base") and "base_norm" in table:
-        parts = [f"{parts[0] if parts else run.name} against {short_name(str(record['base']))}"]
+        parts = [f"{parts[0] if parts else run.name} against {_short(str(record['base']))}"]
     if record.get("alignment"):
         parts.append("aligned")
     if prompt := (record.get("options") or {}).get("prompt"):
         parts.append(f'"{shortened(" ".join(str(prompt).split()), _LONGEST)}"')
         return drawable(", ".join(parts))
     data = str(record.get("data") or "")
-    whole, sample = _BUNDLED.get(data, (short_name(data), "sample"))
+    whole, sample = _BUNDLED.get(data, (_short(data), "sample"))
     told = [_counted(table, sample, "photograph" if data in _BUNDLED else "picture"), whole]
     if any(told):
         parts.append(" of ".join(part for part in told if part))
@@ -59,7 +59,7 @@ def _number(count: int, what: str, before: str = "") -> str:
     return f"{before}{count} {what}{'' if count == 1 else 's'}"
 
 
-def short_name(name: str) -> str:
+def _short(name: str) -> str:
     """A hub id as it is; of a longer path the last name."""
     name = name.rstrip("/")
     return name if name.count("/") == 1 and name[0] not in "./~" else name.split("/")[-1]

@@ -39,7 +39,7 @@ def test_maps_of_one_picture_stand_below_each_other() -> None:
     drawn = found.figures()["heatmaps"]
     titles = [axes.get_title() for axes in drawn.axes if axes.get_title()]
     pairs = [(name, query) for query in ("all text", "red cup") for name in "ab"]
-    assert titles == [f"{name}, {query}, layer {n}" for name, query in pairs for n in (2, 7)]
+    assert titles == [f"{name}, {query}\nlayer {n}" for name, query in pairs for n in (2, 7)]
 
 
 @pytest.mark.parametrize(("picture", "maps"), [("other", True), ("p", False)])

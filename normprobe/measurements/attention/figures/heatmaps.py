@@ -25,6 +25,7 @@ _COLUMNS = 4
 _WIDEST = 2.3  # inches of a panel
 _NARROWEST = 3.3  # inches of the figure
 _NAME = 0.25  # inches for the name of a panel
+_LINE = 0.13  # inches for each further line of a name or of the title
 _FRAME = 1.2  # inches for title, colour bar and legend
 _BLOCK = ["run", "query", IMAGE]  # what a row of panels shows
 _LONGEST = 20  # characters of a name above its panels
@@ -56,9 +57,11 @@ def figure(
     # Runs of one query and image stand below each other.
     asked = list(dict.fromkeys(block[1:] for block in blocks))
     blocks.sort(key=lambda block: asked.index(block[1:]))
-    columns = _columns(len(shown), len(blocks))
+    compared = bool(heatmaps["run"].any())
+    columns = _columns(len(shown), len(blocks), compared=compared)
     places = [(block, layer) for block in blocks for layer in shown]
-    drawing, grid = _grid(title, [images[block[-1] - 1] for block, _ in places], columns, ax)
+    pictures = [images[block[-1] - 1] for block, _ in places]
+    drawing, grid = _grid(title, pictures, columns, ax, above=_NAME + _LINE * compared)
     maps: dict[tuple[Any, Any], NDArray[np.float64]] = {}
     for (run, query, number, layer), rows in heatmaps[heatmaps["layer"].isin(shown)].groupby(
         [*_BLOCK, "layer"]
@@ -77,9 +80,10 @@ def figure(
         if options.get("box"):
             left, top, right, bottom = options["box"]
             axes.add_patch(Rectangle((left, top), right - left, bottom - top, **_BOX))
-        told = [shortened(str(name), _LONGEST) for name in (run, query) if name]
-        told += [f"picture {number}"] * (len(images) > 1)
-        axes.set_title(", ".join([*told, f"layer {layer}"]), fontsize=6 if run else None)
+        named = ", ".join(shortened(str(name), _LONGEST) for name in (run, query) if name)
+        told = f"picture {number}, layer {layer}" if len(images) > 1 else f"layer {layer}"
+        between = "\n" if compared else ", "  # names of runs have a line of their own
+        axes.set_title(f"{named}{between}{told}", fontsize=6 if compared else None)
     bar = drawing.colorbar(
         scale, ax=list(grid.flat), location="bottom", shrink=0.5, extend="max", aspect=40
     )
@@ -96,22 +100,25 @@ def _shared_layers(heatmaps: pd.DataFrame) -> list[int]:
     return sorted(set.intersection(*layers) or set.union(*layers))
 
 
-def _columns(layers: int, blocks: int) -> int:
-    """Columns of panels: the layers of a block in one row, or in rows as full as can be."""
-    if layers == 1:
+def _columns(layers: int, blocks: int, *, compared: bool) -> int:
+    """Columns of panels: the layers of a block in one row, or in rows as full as can be.
+
+    Blocks of one layer stand in one row, those of compared runs below each other.
+    """
+    if layers == 1 and not compared:
         return min(blocks, _COLUMNS)
     return layers if layers <= _COLUMNS else -(-layers // -(-layers // _COLUMNS))
 
 
 def _grid(
-    title: str, pictures: Sequence[NDArray[Any]], columns: int, ax: Given
+    title: str, pictures: Sequence[NDArray[Any]], columns: int, ax: Given, *, above: float
 ) -> tuple[Figure, NDArray[Any]]:
     """A panel a picture, in rows that have its proportions."""
     rows = -(-len(pictures) // columns)
     across = min(_WIDEST, DOUBLE_WIDTH / columns)
     tall = [picture.shape[0] / picture.shape[1] for picture in pictures]
-    heights = [_NAME + across * max(tall[row * columns :][:columns]) for row in range(rows)]
-    height = _FRAME + sum(heights)
+    heights = [above + across * max(tall[row * columns :][:columns]) for row in range(rows)]
+    height = _FRAME + _LINE * title.count("\n") + sum(heights)
     drawing, grid = panels(
         title, max(_NARROWEST, across * columns), height, (rows, columns), ax, height_ratios=heights
     )

@@ -5,7 +5,6 @@ and the second run is dashed with hollow markers. Over a training, marker and li
 the step.
 """
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from normprobe.measurements.layers.figures.by_layer import draw_column
-from normprobe.measurements.layers.figures.training import add_step_bar, step_color, step_scale
+from normprobe.measurements.layers.figures.steps import add_step_bar, step_color, step_scale
 from normprobe.report.figures.glyphs import drawable, shortened
+from normprobe.report.figures.heading import wrapped
+from normprobe.report.figures.panels import legend_below
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -30,11 +31,12 @@ from normprobe.schema import TEXT, VISUAL
 
 _COLUMNS = 2
 _WIDTH, _HEIGHT = DOUBLE_WIDTH / _COLUMNS, 2.2  # inches of a panel
-_LINE = 0.16  # inches of a line of the title or the legend
-_CHARACTERS = 50  # of a line of the title, a panel
+_LINE = 0.16  # inches of a line of the title
 _LONGEST = 55  # characters of the name of a run
 _LABELS = {"norm": "L2 norm", "cosine": "cosine, layer input and output"}
 _STYLES: tuple[Any, ...] = ("-", "--")  # of the first and the second run of a panel
+#: Likewise: small hollow markers before large full ones are seen where lines meet.
+_MARKERS: tuple[dict[str, Any], ...] = ({"markersize": 4.5}, {"markerfacecolor": "white"})
 _GREY = "0.3"
 
 
@@ -51,10 +53,9 @@ def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     scale = step_scale(curves["step"]) if steps else None
-    handles = _handles(curves, scale)
-    wrapped = "\n".join(textwrap.fill(line, _CHARACTERS * columns) for line in title.splitlines())
-    lines = 3 + wrapped.count("\n") + -(-len(handles) // 2)
-    drawing = new_figure(_WIDTH * columns, _HEIGHT * rows + _LINE * lines, wrapped)
+    heading = wrapped(title, _WIDTH * columns)
+    height = _HEIGHT * rows + _LINE * (4 + heading.count("\n"))
+    drawing = new_figure(_WIDTH * columns, height, heading)
     grid = drawing.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
@@ -66,7 +67,7 @@ def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
         _limit(axes, curves[curves["metric"] == of_panel["metric"].iloc[0]])
     if scale is not None:
         add_step_bar(drawing, scale, shown, steps)
-    drawing.legend(handles=handles, loc="outside lower center", ncols=2)
+    legend_below(drawing, grid, _handles(curves, scale))
     return drawing
 
 
@@ -84,17 +85,17 @@ def _draw(axes: Axes, of_panel: pd.DataFrame, scale: ScalarMappable | None) -> N
             draw_column(axes, rows, "mean", look, group)
             line = axes.get_lines()[-1]
             line.set_clip_on(False)  # lines that run along the top are not cut in half
-            if scale is None and place > 0:
-                line.set_markerfacecolor("white")
+            if scale is None and several:
+                line.set(**_MARKERS[place])
             axes.plot(rows["layer"], rows["published"], **_published(look.color))
 
 
 def _told(of_panel: pd.DataFrame, scale: ScalarMappable | None) -> str:
     """Which run or training a panel shows; of two runs the legend says it."""
-    first, more = str(of_panel["label"].iloc[0]), of_panel["run"].nunique() - 1
-    if more == 0:
+    first, count = str(of_panel["label"].iloc[0]), of_panel["run"].nunique()
+    if count == 1:
         return first
-    return "" if scale is None else f"{first}, and {more} more"
+    return "" if scale is None else f"{count} runs, the first: {first}"
 
 
 def _name(axes: Axes, of_panel: pd.DataFrame, told: str) -> None:
@@ -134,14 +135,14 @@ def _handles(curves: pd.DataFrame, scale: ScalarMappable | None) -> Sequence[Lin
             look = look._replace(linestyle="none")
         handles.append(Line2D([], [], **look._asdict(), label=f"{group} tokens"))
     if curves["mean_ci_low"].notna().any():
-        handles.append(Patch(color="0.7", label="95 % CI of the mean"))
+        handles.append(Patch(color="0.7", label="95 % interval of the mean"))
     if curves["published"].notna().any():
-        handles.append(Line2D([], [], **_published(_GREY), label="paper, Table 2: after projector"))
+        handles.append(Line2D([], [], **_published(_GREY), label="paper, Table 2"))
     if pair:
         for place, label in enumerate(dict.fromkeys(curves["label"])):
             line = Line2D([], [], color=_GREY, linestyle=_STYLES[place], marker="o")
-            line.set(markerfacecolor="white" if place else _GREY, label=drawable(str(label)))
             handles.append(line)
+            line.set(label=drawable(str(label)), **_MARKERS[place])
     return handles
 
 

@@ -6,6 +6,7 @@ import pytest
 from support import made_tables
 
 from normprobe.measurements.attention.figures.heatmaps import attention_map, figure
+from normprobe.report.figures.style import look
 
 
 def places(*rows):
@@ -95,3 +96,29 @@ def test_of_several_runs_the_layers_that_all_have_are_shown():
     titles = [axes.get_title() for axes in drawing.axes if axes.get_title()]
     assert len(titles) == 4
     assert all(title.endswith("layer 2") for title in titles)
+
+
+def test_the_names_of_compared_runs_do_not_run_into_each_other():
+    """Runs and queries with long names, over two pictures and as many layers as fit in a row."""
+    maps = made_tables.heatmaps(layers=(1, 2, 3, 4), queries=("the cup on the saucer",))
+    runs = [maps.assign(run=name, image=n) for name in ("baseline", "norm applied") for n in (1, 2)]
+    images = [np.zeros((40, 60, 3), dtype=np.uint8)] * 2
+    with look():
+        drawing = figure("model", pd.concat(runs, ignore_index=True), images, {})
+        drawing.draw_without_rendering()
+    titles = [axes.title for axes in drawing.axes if axes.get_title()]
+    assert titles[0].get_text() == "baseline, the cup on the sauc…\npicture 1, layer 1"
+    rows = np.array([title.get_window_extent().extents for title in titles]).reshape(4, 4, 4)
+    assert (rows[:, :-1, 2] < rows[:, 1:, 0]).all()
+    panels = [axes.get_window_extent().y0 for axes in drawing.axes if axes.get_title()]
+    bottoms = np.array(panels).reshape(4, 4)
+    assert (rows[1:, :, 3] < bottoms[:-1]).all()
+
+
+def test_compared_runs_stand_below_each_other():
+    tables = [made_tables.heatmaps(layers=(3,)).assign(run=name) for name in ("before", "after")]
+    drawing = figure("m", pd.concat(tables), [np.zeros((40, 60, 3), dtype=np.uint8)], {})
+    drawing.draw_without_rendering()
+    shown = [axes for axes in drawing.axes if axes.get_title()]
+    assert [axes.get_title().split(",")[0] for axes in shown] == ["before", "after"] * 2
+    assert len({round(axes.get_position().x0, 3) for axes in shown}) == 1

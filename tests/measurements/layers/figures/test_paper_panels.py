@@ -124,7 +124,7 @@ def test_over_a_training_colour_is_the_step_and_the_line_the_group():
         assert len({line.get_color() for line in lines}) == 3
         styles = {(line.get_label(), line.get_linestyle(), line.get_marker()) for line in lines}
         assert styles == {("visual", "-", "o"), ("text", "--", "s")}
-        assert axes.texts[0].get_text().endswith("56 samples, and 2 more")
+        assert axes.texts[0].get_text().startswith("3 runs, the first: model ")
     bar = drawing.axes[-1]
     assert bar.get_ylabel() == "training step"
     assert bar.get_ylim() == (0, 500)
@@ -139,7 +139,7 @@ def test_the_published_norm_is_a_star_at_the_decoder_input():
     ]
     assert known == [(0, 39.96)]
     assert axes.get_ylim()[1] > 39.96
-    assert "paper, Table 2: after projector" in legend(drawing)
+    assert "paper, Table 2" in legend(drawing)
     assert not any("paper" in text for text in legend(figure("t", curves("figure1b", ""))))
 
 
