@@ -26,7 +26,7 @@ from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
-from normprobe.report.page.markup import Markup, element, joined
+from normprobe.report.page.markup import render
 from normprobe.report.readable_table import ReadableTable, readable_table
 from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
@@ -243,16 +243,15 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: what it says, the main figure, the main table."""
-        blocks: list[Markup] = [element("p", self.verdict)]
+        figures = []
         for module in _offered(self.store).figure_modules(self.store)[:1]:
             drawn = self.figure(name_of(module))
-            wide = f"width:{drawn.get_figwidth()}in;max-width:100%"
             data = base64.b64encode(png(drawn, dpi=_NOTEBOOK_DPI)).decode()
-            source = f"data:image/png;base64,{data}"
-            blocks.append(element("img", src=source, alt=drawn.get_suptitle(), style=wide))
+            figures.append((data, drawn.get_suptitle(), drawn.get_figwidth()))
         table = io.StringIO()
         self.table.to_html(table, max_rows=20, index=False)
-        return str(joined(*blocks)) + table.getvalue()
+        said = render("notebook.html", verdict=self.verdict, figures=figures)
+        return str(said) + table.getvalue()
 
 
 class _Tables(Mapping[str, pd.DataFrame]):

@@ -9,13 +9,11 @@ import hashlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from normprobe.report.page.blocks import heading
-from normprobe.report.page.markup import Markup, element, joined
+from normprobe.report.page.blocks import heading, note
+from normprobe.report.page.markup import Markup, block, render, source
 from normprobe.report.page.tables import table
 from normprobe.runs.csv_text import csv_bytes
 from normprobe.runs.json_text import json_text
@@ -76,31 +74,24 @@ def page(sections: Sequence[Section]) -> str:
     Raises:
         NormprobeError: a table of a run cannot be read.
     """
-    names = [run_title(section.run) for section in sections]
-    title = names[0] if len(sections) == 1 else f"{len(sections)} normprobe runs"
-    links = [
-        element("li", element("a", name, href=f"#run-{number}"))
-        for number, name in enumerate(names, start=1)
-    ]
-    script = _file("curves.js")
-    digest = hashlib.sha256(script.encode()).digest()
-    several = len(sections) > 1
-    return Template(_file("page.html")).substitute(
-        title=joined(title),
-        style=_file("style.css"),
+    titles = [run_title(section.run) for section in sections]
+    script = source("curves.js")
+    made = render(
+        "page.html",
+        title=titles[0] if len(sections) == 1 else f"{len(sections)} normprobe runs",
+        style=source("style.css"),
         script=script,
-        hash=base64.b64encode(digest).decode(),
-        contents=element("nav", element("ol", *links), aria_label="runs") if several else "",
-        sections="\n".join(
-            _section(section, number if several else None)
-            for number, section in enumerate(sections, start=1)
-        ),
-        footer=joined("Written by normprobe from the run folders alone."),
+        hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        sections=[
+            {"title": title, "subject": section.run.name, "blocks": _blocks(section)}
+            for title, section in zip(titles, sections, strict=True)
+        ],
     )
+    return str(made)
 
 
-def _section(section: Section, number: int | None) -> Markup:
-    """Everything of a run; without a number it is the only one, and the page has its name."""
+def _blocks(section: Section) -> list[Markup]:
+    """Everything of a run, in the order of the page."""
     run, record = section.run, section.run.record
     blocks: list[Markup] = []
     if record["status"] != COMPLETE:
@@ -108,11 +99,7 @@ def _section(section: Section, number: int | None) -> Markup:
     blocks += [_warning(str(text)) for text in record["warnings"]]
     blocks += [*section.blocks, *_other_tables(run, section.shown)]
     blocks += _figures(run, section.repeated)
-    blocks += [element("h3", "Provenance"), _provenance(record), _downloads(run)]
-    subject = element("p", run.name, class_="subject")
-    if number is None:
-        return element("section", subject, *blocks)
-    return element("section", element("h2", run_title(run)), subject, *blocks, id=f"run-{number}")
+    return [*blocks, _provenance(record), _downloads(run)]
 
 
 def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:
@@ -122,7 +109,7 @@ def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:
     for name in run.table_names:
         rows = None if name in shown else run.rows_of(name)
         if rows is not None:
-            title = titles.get(name, name.replace("_", " ").capitalize())
+            title = titles.get(name, _words(name).capitalize())
             blocks += [heading(title), table(rows)]
     return blocks
 
@@ -133,29 +120,20 @@ def _figures(run: RunStore, repeated: Sequence[str]) -> list[Markup]:
     They would be most of the bytes of a page, and a page may hold many runs.
     """
     files = own_files(run.path, "plots/*.png") if run.path else []
-    shown = [_figure(file) for file in files if file.stem not in repeated]
+    shown = [
+        block("picture", file.stem, _data_url("image/png", file.read_bytes()))
+        for file in files
+        if file.stem not in repeated
+    ]
     names = ", ".join(f"plots/{file.name}" for file in files if file.stem in repeated)
-    note = element("p", f"Figures for print, in the run folder: {names}", class_="note")
-    return [*shown, note] if names else shown
-
-
-def _figure(file: Path) -> Markup:
-    return element(
-        "figure",
-        element("img", src=_data_url("image/png", file.read_bytes()), alt=file.stem),
-        element("figcaption", _words(file.stem)),
-    )
+    return [*shown, note(f"Figures for print, in the run folder: {names}")] if names else shown
 
 
 def _provenance(record: dict[str, Any]) -> Markup:
-    rows = [
-        element("tr", element("th", words, scope="row"), element("td", fact))
-        for name, words in _FACTS.items()
-        if (fact := _fact(name, record.get(name)))
+    facts = [
+        (words, fact) for name, words in _FACTS.items() if (fact := _fact(name, record.get(name)))
     ]
-    everything = element("pre", json_text(record))
-    folded = element("details", element("summary", "run.json"), everything)
-    return joined(element("table", element("tbody", *rows), class_="facts"), folded)
+    return block("provenance", facts, json_text(record))
 
 
 def _fact(name: str, value: object) -> str:
@@ -176,16 +154,16 @@ def _command_line(argv: list[object]) -> str:
 
 def _downloads(run: RunStore) -> Markup:
     """The tables themselves, so that the page is enough to go on from."""
-    links: list[object] = []
+    files = []
     for name in run.table_names:
         file = f"{name}.csv"
         data = (run.path / file).read_bytes() if run.path else csv_bytes(run.table(name))
-        links += [" ", element("a", file, href=_data_url("text/csv", data), download=file)]
-    return element("p", "Files:", *links, class_="files note")
+        files.append((file, _data_url("text/csv", data)))
+    return block("downloads", files)
 
 
 def _warning(text: str) -> Markup:
-    return element("p", text, class_="warning")
+    return block("warning", text)
 
 
 def run_title(run: RunStore) -> str:
@@ -209,7 +187,3 @@ def _data_url(kind: str, data: bytes) -> str:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _file(name: str) -> str:
-    return (files("normprobe.report.page") / name).read_text(encoding="utf-8")
