@@ -387,9 +387,16 @@ def write_published(run: RunStore, model: str, base: str | None = None) -> None:
 def _section(store: RunStore) -> Section:
     """A run of any name has a section: its tables as they are."""
     offered = _offered(store)
-    blocks = offered.section(store) if is_measurement(offered.name) else []
-    repeated = offered.figures if offered.page_repeats_figures else ()
-    return Section(store, blocks, offered.shown, repeated)
+    if not is_measurement(offered.name):
+        return Section(store, [])
+    return Section(
+        store,
+        offered.section(store),
+        offered.shown,
+        offered.repeated,
+        offered.headline(store),
+        offered.lead(store),
+    )
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> s
     from normprobe.foreign_text import visible
     from normprobe.report.latex import latex
     from normprobe.report.markdown import markdown
-    from normprobe.report.page.document import run_title
+    from normprobe.report.page.titles import run_title
     from normprobe.report.table_text import table_text
 
     held = list(dict.fromkeys(name for run in runs for name in run.tables))

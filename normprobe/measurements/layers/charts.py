@@ -14,13 +14,17 @@ from normprobe.measurements.layers.figures.branches import (
     BRANCH_PANELS,
     branch_lines,
 )
-from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS
+from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS, INTERVAL
 from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.massive.panels import PANELS as MASSIVE_PANELS
 from normprobe.measurements.layers.theory.panels import CROSSED, PANELS, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
 from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL
+
+#: What the first screen shows, and of whom.
+_STORY = {"norm": "Loudness: L2 norm", "angle": "Turning: radians per layer"}
+_TOLD = (VISUAL, TEXT)
 
 #: What can be drawn of ``layers.csv``: metric, its words, whether zero belongs on the axis.
 METRICS = (
@@ -44,20 +48,38 @@ def layer_charts(layers: pd.DataFrame) -> list[Chart]:
 
     Returns:
         label, ``log`` (how it is first shown), ``zero`` and series: name, color, dash, x (layers),
-        y (means over tokens), and low and high (5 and 95 % quantiles) where they are kept.
+        y (means over tokens), and where they are kept low and high (95 % intervals of the means),
+        least and most (5 and 95 % quantiles of tokens).
     """
     charts = []
     for metric, label, zero in METRICS:
         if f"{metric}_mean" not in layers:
             continue
-        band = [f"{metric}_{end}" for end in BAND]
+        mean = f"{metric}_mean"
+        interval = [f"{mean}_{end}" for end in INTERVAL]
+        spread = [f"{metric}_{end}" for end in BAND]
         series = [
-            series_of(str(group), GROUP_LOOKS[group], rows, f"{metric}_mean", band)
+            series_of(str(group), GROUP_LOOKS[group], rows, mean, interval, spread)
             for group in reversed(GROUPS)
             if len(rows := layers[layers["group"] == group])
         ]
         charts.append(chart(label, series, zero))
     return [drawn for drawn in charts if drawn["series"]]
+
+
+def loudness_and_turning(layers: pd.DataFrame) -> list[Chart]:
+    """Norm and angle of visual and text tokens, as ``layer_charts`` gives them.
+
+    Args:
+        layers: the table.
+    """
+    told = {chart["label"]: chart for chart in layer_charts(layers[layers["group"].isin(_TOLD)])}
+    labels = {metric: label for metric, label, _ in METRICS}
+    return [
+        told[labels[metric]] | {"label": words}
+        for metric, words in _STORY.items()
+        if labels[metric] in told
+    ]
 
 
 def explained_charts(explained: pd.DataFrame) -> list[Chart]:

@@ -1,5 +1,7 @@
 """Tables of the page, as they are."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -16,21 +18,28 @@ _NAMES = ("stage", "group", "rows", "table")  # hold names of the schema
 _LONGEST = 200  # rows
 
 
+_LONG = 40  # characters that one line may have
+
+
 def table(rows: pd.DataFrame) -> Markup:
     """Rows as they are, numbers short, tokens with every character visible.
 
     Args:
         rows: any table; of a long one the first rows.
     """
-    columns = [
-        (str(name).replace("_", " "), "" if pd.api.types.is_numeric_dtype(rows[name]) else "words")
-        for name in rows
-    ]
+    columns = [(str(name).replace("_", " "), _kind(rows[name])) for name in rows]
     shown = [
         [_text(name, value) for name, value in row.items()]
         for row in rows.head(_LONGEST).to_dict("records")
     ]
     return block("table", columns, shown, len(rows) - len(shown))
+
+
+def _kind(column: "pd.Series[Any]") -> str:
+    """The classes of a column: numbers line up on the right, long texts are broken."""
+    if pd.api.types.is_numeric_dtype(column):
+        return ""
+    return "words long" if column.astype(str).str.len().max() > _LONG else "words"
 
 
 def _text(name: object, value: object) -> str:
