@@ -182,12 +182,18 @@ class Browser:
         image = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(image["data"]))
 
-    def print(self, file: Path) -> None:
-        """A PDF of the page as it is printed, with its headings as the outline."""
+    def print(self, file: Path, height: float) -> None:
+        """A PDF of the page as it is printed, with its headings as the outline.
+
+        Args:
+            file: is written.
+            height: of the paper, in inches.
+        """
         pdf = self.send(
             "Page.printToPDF",
             printBackground=False,
-            preferCSSPageSize=True,
+            paperWidth=8.3,
+            paperHeight=height,
             generateTaggedPDF=True,
             generateDocumentOutline=True,
         )

@@ -1,5 +1,6 @@
 """Tables of ``layers`` as the charts of its section of the page."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,6 @@ from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
 from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL
 
-#: What the first screen shows, and of whom.
-_STORY = {"norm": "Loudness: L2 norm", "angle": "Turning: radians per layer"}
-_TOLD = (VISUAL, TEXT)
-
 #: What can be drawn of ``layers.csv``: metric, its words, whether zero belongs on the axis.
 METRICS = (
     ("norm", "L2 norm of the hidden state", True),
@@ -39,12 +36,21 @@ METRICS = (
     ("within_modal_cosine", "mean cosine over pairs within the group", False),
 )
 
+#: What the first screen shows, likewise.
+_STORY = (
+    ("norm", "Loudness: L2 norm", True),
+    ("angle", "Turning: radians per layer", True),
+)
 
-def layer_charts(layers: pd.DataFrame) -> list[Chart]:
+
+def layer_charts(
+    layers: pd.DataFrame, metrics: Sequence[tuple[str, str, bool]] = METRICS
+) -> list[Chart]:
     """A chart for each metric of ``layers.csv``, a series for each token group.
 
     Args:
         layers: the table.
+        metrics: as ``METRICS``.
 
     Returns:
         label, ``log`` (how it is first shown), ``zero`` and series: name, color, dash, x (layers),
@@ -52,10 +58,10 @@ def layer_charts(layers: pd.DataFrame) -> list[Chart]:
         least and most (5 and 95 % quantiles of tokens).
     """
     charts = []
-    for metric, label, zero in METRICS:
-        if f"{metric}_mean" not in layers:
-            continue
+    for metric, label, zero in metrics:
         mean = f"{metric}_mean"
+        if mean not in layers:
+            continue
         interval = [f"{mean}_{end}" for end in INTERVAL]
         spread = [f"{metric}_{end}" for end in BAND]
         series = [
@@ -73,13 +79,7 @@ def loudness_and_turning(layers: pd.DataFrame) -> list[Chart]:
     Args:
         layers: the table.
     """
-    told = {chart["label"]: chart for chart in layer_charts(layers[layers["group"].isin(_TOLD)])}
-    labels = {metric: label for metric, label, _ in METRICS}
-    return [
-        told[labels[metric]] | {"label": words}
-        for metric, words in _STORY.items()
-        if labels[metric] in told
-    ]
+    return layer_charts(layers[layers["group"].isin((VISUAL, TEXT))], _STORY)
 
 
 def explained_charts(explained: pd.DataFrame) -> list[Chart]:

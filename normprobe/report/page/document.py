@@ -63,7 +63,8 @@ def page(sections: Sequence[Section]) -> str:
     titles, several = short_titles(runs), len(runs) > 1
     names = models(runs)
     script = Markup("\n").join(map(source, _SCRIPTS))
-    leading = next((section for section in sections if section.lead), None) if several else None
+    leading = next((place for place, section in enumerate(sections) if section.lead), None)
+    lead = sections[leading] if several and leading is not None else None
     made = render(
         "page.html",
         title=f"normprobe: {_subject(names, runs)}" if several else run_title(runs[0]),
@@ -72,11 +73,12 @@ def page(sections: Sequence[Section]) -> str:
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         measured=measured(runs),
+        lead=lead,
         leading=leading,
         told=[
             (place, title, _opening(section.headline))
             for place, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
-            if several and section.headline and section is not leading
+            if several and section.headline and section is not lead
         ],
         sections=[
             {"title": title, "subject": subject(section.run), "blocks": _blocks(section)}

@@ -10,11 +10,11 @@ function dots(box) {
 function drawDots(svg, width, at, data) {
   const left = width < 560 ? 108 : 150, right = width - (width < 560 ? 62 : 150);
   const stages = [...new Set(data.rows.map((row) => row.stage))];
-  const places = [];
+  const places = [], names = [];
   let y = 4;
   for (const stage of stages) {
     y += ROW;
-    make(svg, "text", { class: "stage", x: 0, y: y - 6 }, stage);
+    names.push({ stage, y: y - 6 });
     data.rows.forEach((row, index) => {
       if (row.stage === stage) places.push({ row, index, y: (y += ROW) - ROW / 2 });
     });
@@ -38,6 +38,7 @@ function drawDots(svg, width, at, data) {
     const { value, color } = data.reference;
     make(svg, "line", { class: "reference", x1: x(value), x2: x(value), y1: ROW, y2: bottom, style: `--series:${color}` });
   }
+  for (const { stage, y } of names) make(svg, "text", { class: "stage", x: 0, y }, stage);
   for (const { row, index, y } of places) {
     const style = `--series:${row.color}`;
     if (index === at) make(svg, "rect", { class: "chosen", x: 0, y: y - ROW / 2, width, height: ROW });
