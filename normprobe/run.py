@@ -26,7 +26,7 @@ from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
-from normprobe.report.page.markup import Markup, element, joined
+from normprobe.report.page.markup import render
 from normprobe.report.readable_table import ReadableTable, readable_table
 from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
 from normprobe.runs.provenance import provenance
@@ -243,16 +243,15 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: what it says, the main figure, the main table."""
-        blocks: list[Markup] = [element("p", self.verdict)]
+        figures = []
         for module in _offered(self.store).figure_modules(self.store)[:1]:
             drawn = self.figure(name_of(module))
-            wide = f"width:{drawn.get_figwidth()}in;max-width:100%"
             data = base64.b64encode(png(drawn, dpi=_NOTEBOOK_DPI)).decode()
-            source = f"data:image/png;base64,{data}"
-            blocks.append(element("img", src=source, alt=drawn.get_suptitle(), style=wide))
+            figures.append((data, drawn.get_suptitle(), drawn.get_figwidth()))
         table = io.StringIO()
         self.table.to_html(table, max_rows=20, index=False)
-        return str(joined(*blocks)) + table.getvalue()
+        said = render("notebook.html", verdict=self.verdict, figures=figures)
+        return str(said) + table.getvalue()
 
 
 class _Tables(Mapping[str, pd.DataFrame]):
@@ -388,9 +387,16 @@ def write_published(run: RunStore, model: str, base: str | None = None) -> None:
 def _section(store: RunStore) -> Section:
     """A run of any name has a section: its tables as they are."""
     offered = _offered(store)
-    blocks = offered.section(store) if is_measurement(offered.name) else []
-    repeated = offered.figures if offered.page_repeats_figures else ()
-    return Section(store, blocks, offered.shown, repeated)
+    if not is_measurement(offered.name):
+        return Section(store, [])
+    return Section(
+        store,
+        offered.section(store),
+        offered.shown,
+        offered.repeated,
+        offered.headline(store),
+        offered.lead(store),
+    )
 
 
 @contextmanager

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @grouped
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")
+    ],
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="The file to write.", metavar="FILE"),
@@ -45,14 +47,16 @@ def report(
         from normprobe.errors import NormprobeError
         from normprobe.run import load_run, page_of
         from normprobe.runs.atomic import write_by_rename
+        from normprobe.runs.runs_below import runs_below
 
+        folders = [run for folder in runs for run in runs_below(folder)]
         if display.data is not None:
-            text = _tables_as(display.data, [load_run(run) for run in runs], table or [])
+            text = _tables_as(display.data, [load_run(run) for run in folders], table or [])
             console.data(text.removesuffix("\n"))
             return
         if output.exists() and not overwrite:
             raise NormprobeError(f"{output} exists", "choose another --output or pass --overwrite")
-        page = page_of([load_run(run) for run in runs])
+        page = page_of([load_run(run) for run in folders])
         write_by_rename(output, page.encode("utf-8", errors="xmlcharrefreplace"))
         console.data(str(output))
 
@@ -63,7 +67,7 @@ def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> s
     from normprobe.foreign_text import visible
     from normprobe.report.latex import latex
     from normprobe.report.markdown import markdown
-    from normprobe.report.page.document import run_title
+    from normprobe.report.page.titles import run_title
     from normprobe.report.table_text import table_text
 
     held = list(dict.fromkeys(name for run in runs for name in run.tables))

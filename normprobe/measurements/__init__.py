@@ -12,7 +12,8 @@ A folder holds everything about its question:
 ``words``      ``verdict(run)``: what its numbers say, in sentences
 ``recomputed`` for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one batch on
                another way
-``page``       ``section(run)``: its part of the page (without it: the tables as they are)
+``page``       ``section(run)``: its part of the page (without it: the tables as they are); if the
+               first screen says something of it, ``headline(run)`` and ``lead(run)``, a figure
 ``printed``    where tables have a form of their own in print: ``readable(name, table)``; of other
                tables None
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
@@ -89,7 +90,7 @@ class Measurement:
         figures: the modules in ``figures/``; the first is always drawn, the others where their
             tables hold rows. A module's name is also the file name.
         shown: tables that its section of the page shows; others are added as they are.
-        page_repeats_figures: its section of the page shows all that its figures show.
+        repeated: figures of which its section of the page shows everything.
         published: quantity of the paper -> the row of the main table that measures it.
         watchers: folders that look further; each has an option of its name, and costs something.
         watching: those of them that were asked for.
@@ -112,7 +113,7 @@ class Measurement:
     maps: bool = False
     figures: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
-    page_repeats_figures: bool = False
+    repeated: tuple[str, ...] = ()
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     watchers: tuple[str, ...] = ()
     watching: tuple[str, ...] = ()
@@ -152,6 +153,18 @@ class Measurement:
         if self.has("printed"):
             own = self.module("printed").readable(name, table)
         return readable_table(table) if own is None else own
+
+    def headline(self, run: "RunStore") -> str:
+        """What a run says, for the first screen of a page; empty where it says nothing there."""
+        return str(self._of_page("headline", run) or "")
+
+    def lead(self, run: "RunStore") -> Any:
+        """Its figure for the first screen, ``Markup``; None: it has none."""
+        return self._of_page("lead", run)
+
+    def _of_page(self, name: str, run: "RunStore") -> Any:
+        page = self.module("page") if self.has("page") else None
+        return getattr(page, name)(run) if hasattr(page, name) else None
 
     def figure_modules(self, run: "RunStore") -> list[ModuleType]:
         """The modules that draw a run."""

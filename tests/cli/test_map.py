@@ -48,10 +48,10 @@ def test_the_picture_and_both_figures_are_in_the_folder_and_on_the_page(
         file.name for file in (folder / "plots").iterdir()
     }
     page = Reader(page_of([load_run(folder)]))
-    assert ("alt", "norm_map") in page.attributes
+    assert ("alt", "norm map") in page.attributes
     assert ("alt", "loudest") in page.attributes
     assert "\nMap\n" not in page.text  # thousands of rows; the file is there to download
-    assert ("download", "map.csv") in page.attributes
+    assert ("download", "map.csv.gz") in page.attributes
 
 
 def test_a_run_that_ended_before_its_map_is_resumed(

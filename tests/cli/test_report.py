@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,26 @@ def test_the_command_writes_one_file_and_keeps_another(
     no_run = run("report", tmp_path / "none", "-o", f"{output}.new")
     assert no_run.exit_code == 1
     assert "is not a run folder" in no_run.stderr
+
+
+def test_a_folder_of_runs_is_reported_in_the_order_in_which_they_were_begun(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Such as the folder of a demo, whose names are in another order."""
+    for place, (name, command) in enumerate((("z", "interface"), ("a", "layers"), ("b", "other"))):
+        record = {"created": f"2026-01-0{place + 1}T00:00:00+00:00"}
+        table = {command: getattr(made_tables, command)()} if command != "other" else {}
+        run_folder(tmp_path / "demo" / name, command, record=record, **table)
+    (tmp_path / "demo" / "notes").mkdir()
+    (tmp_path / "demo" / "link").symlink_to(tmp_path / "demo" / "a")
+    done = run("report", tmp_path / "demo", "-o", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    titles = re.findall(r'<h2 id="title-[^"]*">(.*?)</h2>', (tmp_path / "page.html").read_text())
+    assert titles == ["interface", "layers", "other", "Provenance"]
+    printed = run("report", tmp_path / "demo", "--format", "md").stdout
+    assert printed.index("interface") < printed.index("layers")
+    nothing = run("report", tmp_path / "demo" / "notes", "-o", tmp_path / "none.html")
+    assert_two_lines(nothing, "notes holds no run folder", "give the folder")
 
 
 def test_the_tables_of_any_runs_are_printed_to_paste(

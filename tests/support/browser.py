@@ -98,8 +98,11 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return json.loads(message)
 
-    def open(self, file: Path, *, width: int = 1280, height: int = 900) -> None:
+    def open(self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Show a file in a window of this size, and wait until its scripts have run."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", media="", features=[scheme])
+        self.send("Emulation.setTouchEmulationEnabled", enabled=width < 600)
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -141,6 +144,19 @@ class Browser:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.mouse(kind, *place)
 
+    def tap(self, selector: str, across: float = 0.5) -> None:
+        """Touch an element and lift the finger again.
+
+        Args:
+            selector: the first such element, scrolled into view.
+            across: where, as a share of its width.
+        """
+        x, y = self.centre(selector)
+        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        x = self.evaluate(f"{box}.x + {across} * {box}.width")
+        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def press(self, key: str) -> None:
         """Press a key such as ``ArrowRight``."""
         for kind in ("keyDown", "keyUp"):
@@ -166,7 +182,19 @@ class Browser:
         image = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(image["data"]))
 
-    def print(self, file: Path) -> None:
-        """A PDF of the page as it is printed."""
-        pdf = self.send("Page.printToPDF", printBackground=False, preferCSSPageSize=True)
+    def print(self, file: Path, height: float) -> None:
+        """A PDF of the page as it is printed, with its headings as the outline.
+
+        Args:
+            file: is written.
+            height: of the paper, in inches.
+        """
+        pdf = self.send(
+            "Page.printToPDF",
+            printBackground=False,
+            paperWidth=8.3,
+            paperHeight=height,
+            generateTaggedPDF=True,
+            generateDocumentOutline=True,
+        )
         file.write_bytes(base64.b64decode(pdf["data"]))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 from normprobe.runs.run_folder import RunFolder
 
@@ -19,6 +20,12 @@ HOSTILE = [
     "red \x1b[31m\nnew line",
     "= 1 + 1",
 ]
+
+
+def add_figure(path: Path, name: str) -> None:
+    """A figure in the folder of a run, as it is drawn there."""
+    (path / "plots").mkdir(exist_ok=True)
+    Image.new("RGB", (4, 3), "white").save(path / f"plots/{name}.png")
 
 
 def run_folder(

@@ -21,17 +21,28 @@ class Reader(HTMLParser):
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
+        self._hidden = False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self._hidden = tag in ("style", "script")
         self.attributes += attrs
 
+    def handle_endtag(self, tag):
+        self._hidden = False
+
     def handle_data(self, data):
-        self.text += data
+        if not self._hidden:
+            self.text += data
+
+
+def drawn(text: str, kind: str) -> list:
+    """What the page's script draws in the places of a kind: curves, panels, dots or grid."""
+    script = rf'<div class="{kind}"><script type="application/json">(.*?)</script>'
+    return [json.loads(data) for data in re.findall(script, text, re.DOTALL)]
 
 
 def charts(text: str) -> list[list[dict]]:
-    """What the page's script draws: the charts of each place."""
-    found = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
-    return [json.loads(chart) for chart in found]
+    """The charts of each place of which one is shown at a time."""
+    return drawn(text, "curves")

@@ -10,5 +10,6 @@ MEASUREMENT = Measurement(
     measures=("decoder_layers", "vision_encoder"),
     kinds=(VISION_LANGUAGE,),
     figures=("attention", "heads", "heatmaps"),
+    repeated=("attention", "heads", "heatmaps"),
     shown=("attention", "heads", "heatmaps"),
 )

@@ -5,4 +5,9 @@ What ranks the runs of a measurement, and how they are drawn, its own folder say
 
 from normprobe.measurements import Measurement
 
-MEASUREMENT = Measurement(name="compare", table="ranking", shown=("compare", "ranking"))
+MEASUREMENT = Measurement(
+    name="compare",
+    table="ranking",
+    shown=("compare", "ranking"),
+    repeated=("small_multiples", "overlay", "training"),  # curves of layers
+)

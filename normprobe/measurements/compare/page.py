@@ -8,12 +8,17 @@ from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_store import RunStore
 
 
+def headline(run: RunStore) -> str:
+    """Which run is at either end."""
+    return "" if run.rows_of("ranking") is None else verdict(run)
+
+
 def section(run: RunStore) -> list[Markup]:
     """The ranking, then the tables as the compared measurement shows them."""
     compare, ranking = run.rows_of("compare"), run.rows_of("ranking")
     blocks: list[Markup] = []
     if ranking is not None:
-        blocks += [sentence(verdict(run)), heading("Ranked by disparity"), shown(ranking)]
+        blocks += [sentence(headline(run)), heading("Ranked by disparity"), shown(ranking)]
     if compare is not None:
         compared = measurement(str(run.record["compared"])).module("compared")
         own = getattr(compared, "section", None)

@@ -13,7 +13,7 @@ MEASUREMENT = Measurement(
     measures=("text_embedding",),
     figures=("embeddings", "shift"),
     shown=("embeddings", "tokens", "histogram"),  # the histogram is a figure
-    page_repeats_figures=True,
+    repeated=("embeddings", "shift"),
     published={
         TEXT_TABLE: {"table": TEXT, "rows": NONZERO_ROWS},
         VISUAL_TABLE: {"table": VISUAL, "rows": NONZERO_ROWS},

@@ -11,13 +11,19 @@ _COLUMNS = ["table", "rows", "hidden_size", "count", "norm_mean", "norm_std", "n
 _COLUMNS += ["norm_q50", "norm_max"]
 
 
+def headline(run: RunStore) -> str:
+    """How loud the rows of the tables are."""
+    embeddings = run.rows_of("embeddings")
+    return "" if embeddings is None else embeddings_verdict(embeddings)
+
+
 def section(run: RunStore) -> list[Markup]:
     """The statistics of the tables, and the rows that stand out."""
     embeddings, tokens = run.rows_of("embeddings"), run.rows_of("tokens")
     if embeddings is None:
         return []
     blocks = [
-        sentence(embeddings_verdict(embeddings)),
+        sentence(headline(run)),
         heading("L2 norm of embedding rows"),
         shown(embeddings[[column for column in _COLUMNS if column in embeddings]]),
     ]

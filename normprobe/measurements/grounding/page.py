@@ -8,13 +8,18 @@ from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_store import RunStore
 
 
+def headline(run: RunStore) -> str:
+    """Whether a word is closer to what it means."""
+    return "" if run.rows_of("grounding") is None else verdict(run)
+
+
 def section(run: RunStore) -> list[Markup]:
     """Gaps, and what they are the difference of, layer by layer."""
     grounding = run.rows_of("grounding")
     if grounding is None:
         return []
     return [
-        sentence(verdict(run)),
+        sentence(headline(run)),
         heading("A word and what it means"),
         curves(grounding_charts(grounding)),
         note("Means over samples. Bands: 95 % intervals over images. Layer 0: decoder input."),

@@ -27,7 +27,7 @@ MEASUREMENT = Measurement(
     maps=True,
     figures=("interface", "visual_table"),
     shown=("interface", "map"),
-    page_repeats_figures=True,
+    repeated=("interface", "visual_table"),
     published={
         ENCODER: {"stage": VISION_ENCODER, "group": VISUAL},
         BEFORE: {"stage": PROJECTOR_INPUT, "group": VISUAL},

@@ -6,6 +6,8 @@ from normprobe.model.load.required_tensors import forward_to_last_layer
 from normprobe.paper.quantities import AFTER
 from normprobe.schema import VISUAL
 
+_FIGURES = ("layers", "turning", "explained", "directions", "branches", "massive", "theory")
+
 MEASUREMENT = Measurement(
     name="layers",
     summary="""
@@ -22,9 +24,9 @@ MEASUREMENT = Measurement(
     tables_from_rows=True,
     text_of_language_models=True,
     maps=True,
-    figures=("layers", "turning", "explained", "directions", "branches", "massive", "theory"),
+    figures=_FIGURES,
     shown=("layers", "theory", "assumptions", "explained", "branches", "massive", "map"),
-    page_repeats_figures=True,
+    repeated=_FIGURES,
     watchers=("branches", "massive"),
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

@@ -1,5 +1,6 @@
 """Tables of ``layers`` as the charts of its section of the page."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from normprobe.measurements.layers.figures.branches import (
     BRANCH_PANELS,
     branch_lines,
 )
-from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS
+from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS, INTERVAL
 from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.massive.panels import PANELS as MASSIVE_PANELS
 from normprobe.measurements.layers.theory.panels import CROSSED, PANELS, Panel
@@ -35,29 +36,50 @@ METRICS = (
     ("within_modal_cosine", "mean cosine over pairs within the group", False),
 )
 
+#: What the first screen shows, likewise.
+_STORY = (
+    ("norm", "Loudness: L2 norm", True),
+    ("angle", "Turning: radians per layer", True),
+)
 
-def layer_charts(layers: pd.DataFrame) -> list[Chart]:
+
+def layer_charts(
+    layers: pd.DataFrame, metrics: Sequence[tuple[str, str, bool]] = METRICS
+) -> list[Chart]:
     """A chart for each metric of ``layers.csv``, a series for each token group.
 
     Args:
         layers: the table.
+        metrics: as ``METRICS``.
 
     Returns:
         label, ``log`` (how it is first shown), ``zero`` and series: name, color, dash, x (layers),
-        y (means over tokens), and low and high (5 and 95 % quantiles) where they are kept.
+        y (means over tokens), and where they are kept low and high (95 % intervals of the means),
+        least and most (5 and 95 % quantiles of tokens).
     """
     charts = []
-    for metric, label, zero in METRICS:
-        if f"{metric}_mean" not in layers:
+    for metric, label, zero in metrics:
+        mean = f"{metric}_mean"
+        if mean not in layers:
             continue
-        band = [f"{metric}_{end}" for end in BAND]
+        interval = [f"{mean}_{end}" for end in INTERVAL]
+        spread = [f"{metric}_{end}" for end in BAND]
         series = [
-            series_of(str(group), GROUP_LOOKS[group], rows, f"{metric}_mean", band)
+            series_of(str(group), GROUP_LOOKS[group], rows, mean, interval, spread)
             for group in reversed(GROUPS)
             if len(rows := layers[layers["group"] == group])
         ]
         charts.append(chart(label, series, zero))
     return [drawn for drawn in charts if drawn["series"]]
+
+
+def loudness_and_turning(layers: pd.DataFrame) -> list[Chart]:
+    """Norm and angle of visual and text tokens, as ``layer_charts`` gives them.
+
+    Args:
+        layers: the table.
+    """
+    return layer_charts(layers[layers["group"].isin((VISUAL, TEXT))], _STORY)
 
 
 def explained_charts(explained: pd.DataFrame) -> list[Chart]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from normprobe.measurements.layers.figures.by_layer import GROUPS
 from normprobe.report.figures.style import asks_for_log
-from normprobe.report.page.markup import Markup, element
+from normprobe.report.page.markup import Markup, block
 from normprobe.report.significant import MISSING, significant
 
 #: Metric of ``layers.csv`` and the word above its columns.
@@ -28,22 +28,20 @@ def heat_map(layers: pd.DataFrame) -> Markup:
         for metric, _ in metrics
     }
     shades = {metric: _shades(table.to_numpy(float)) for metric, table in tables.items()}
-    top = [element("th", word, colspan=len(groups), scope="colgroup") for _, word in metrics]
-    below = [element("th", group, scope="col") for _ in metrics for group in groups]
-    rows = []
-    for place, layer in enumerate(sorted(layers["layer"].unique())):
-        cells = [element("th", int(layer), scope="row")]
-        for metric, _ in metrics:
-            for value, shade in zip(tables[metric].loc[layer], shades[metric][place], strict=True):
-                cells.append(_cell(float(value), float(shade), metric))
-        rows.append(element("tr", *cells))
-    head = element(
-        "thead",
-        element("tr", element("th", "layer", rowspan=2, class_="words", scope="col"), *top),
-        element("tr", *below),
-    )
-    made = element("table", head, element("tbody", *rows), class_="shaded")
-    return element("div", made, class_="frame tall", tabindex=0)
+    rows = [
+        (
+            int(layer),
+            [
+                _cell(float(value), float(shade), metric)
+                for metric, _ in metrics
+                for value, shade in zip(
+                    tables[metric].loc[layer], shades[metric][place], strict=True
+                )
+            ],
+        )
+        for place, layer in enumerate(sorted(layers["layer"].unique()))
+    ]
+    return block("shaded", "layer", [word for _, word in metrics], groups, rows)
 
 
 def _shades(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -57,8 +55,8 @@ def _shades(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return shades
 
 
-def _cell(value: float, shade: float, metric: str) -> Markup:
+def _cell(value: float, shade: float, metric: str) -> tuple[str, float | None]:
+    """A number and its shade, none where there is no number."""
     if not math.isfinite(value):
-        return element("td", MISSING)
-    text = f"{value:.4f}" if metric == "cosine" else significant(value)
-    return element("td", text, style=f"background:rgba(213,94,0,{0.6 * shade:.3f})")
+        return MISSING, None
+    return f"{value:.4f}" if metric == "cosine" else significant(value), shade

@@ -5,6 +5,7 @@ from normprobe.measurements.layers.charts import (
     branch_charts,
     explained_charts,
     layer_charts,
+    loudness_and_turning,
     massive_charts,
     theory_charts,
 )
@@ -12,8 +13,14 @@ from normprobe.measurements.layers.explained.words import explained_verdict
 from normprobe.measurements.layers.heat_map import heat_map
 from normprobe.measurements.layers.massive.words import KINDS, MASSIVE
 from normprobe.measurements.layers.theory.words import LEGEND, theory_verdict
-from normprobe.measurements.layers.words import massive_words, run_verdict
-from normprobe.report.page.blocks import curves, heading, note, sentence
+from normprobe.measurements.layers.words import (
+    attention_input_verdict,
+    layers_verdict,
+    massive_words,
+    placement_sentence,
+)
+from normprobe.report.broken_states import broken_states_sentence
+from normprobe.report.page.blocks import curves, heading, note, panels, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_store import RunStore
@@ -24,6 +31,29 @@ _VERDICT_FIRST += ["worst_ci_low", "worst_ci_high", "worst_layer", "median"]
 _VERDICT_FIRST += ["holds_in", "fails_in", "open_in", "exempt_in"]
 
 
+_LINES = (
+    "Lines: means over tokens, with 95 % intervals over images. Pale bands: 5-95 % of tokens. "
+    "Layer 0: decoder input."
+)
+
+
+def headline(run: RunStore) -> str:
+    """How loud visual tokens are and how fast they turn."""
+    layers = run.rows_of("layers")
+    if layers is None:
+        return ""
+    placement = placement_sentence(str(run.record.get("norm_placement") or ""))
+    told = [broken_states_sentence(layers), layers_verdict(layers), placement]
+    return " ".join(filter(None, told))
+
+
+def lead(run: RunStore) -> Markup:
+    """Loudness and turning by layer."""
+    layers = run.rows_of("layers")
+    charts = [] if layers is None else loudness_and_turning(layers)
+    return panels(charts) + note(_LINES) if charts else Markup()
+
+
 def section(run: RunStore) -> list[Markup]:
     """Curves, layer by layer as a heat map, and the theory beside the measurement."""
     layers, theory = run.rows_of("layers"), run.rows_of("theory")
@@ -31,10 +61,12 @@ def section(run: RunStore) -> list[Markup]:
     if layers is None:
         return []
     blocks = [
-        sentence(run_verdict(run)),
+        sentence(headline(run)),
+        lead(run),
+        sentence(attention_input_verdict(layers)),
         heading("Through the decoder"),
         curves(layer_charts(layers)),
-        note("Lines: means over tokens. Bands: 5-95 % of tokens. Layer 0: decoder input."),
+        note(_LINES),
         heading("Layer by layer"),
         heat_map(layers),
         note(

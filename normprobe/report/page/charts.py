@@ -30,7 +30,12 @@ def chart(label: str, series: list[dict[str, Any]], zero: bool) -> Chart:
 
 
 def series_of(
-    name: str, look: GroupLook, rows: pd.DataFrame, column: str, band: list[str] | None = None
+    name: str,
+    look: GroupLook,
+    rows: pd.DataFrame,
+    column: str,
+    interval: list[str] | None = None,
+    spread: list[str] | None = None,
 ) -> dict[str, Any]:
     """One line of a chart.
 
@@ -39,7 +44,8 @@ def series_of(
         look: its colour and dashes.
         rows: one a layer.
         column: what is drawn.
-        band: the columns of its lower and upper end, drawn where they are kept.
+        interval: the columns of the ends of its 95 % interval, drawn where they are kept.
+        spread: those of the 5 and 95 % quantiles of tokens, likewise.
     """
     rows = rows.sort_values("layer")
     series = {
@@ -49,8 +55,9 @@ def series_of(
         "x": [int(layer) for layer in rows["layer"]],
         "y": _numbers(rows[column]),
     }
-    if band and set(band) <= set(rows.columns):
-        series |= {"low": _numbers(rows[band[0]]), "high": _numbers(rows[band[1]])}
+    for ends, names in ((interval, ("low", "high")), (spread, ("least", "most"))):
+        if ends and set(ends) <= set(rows.columns):
+            series |= {name: _numbers(rows[end]) for name, end in zip(names, ends, strict=True)}
     return series
 
 

@@ -1,41 +1,65 @@
-"""HTML that is escaped by construction: names of models and tokens come from strangers."""
+"""HTML from templates that escape: names of models and tokens come from strangers."""
 
-import html
 import json
+import re
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from normprobe.runs.json_text import jsonable
 
+__all__ = ["Markup", "block", "render", "source"]
 
-class Markup(str):
-    """Text that is HTML already. Every other string is escaped where it enters an element."""
+#: What a sentence says in numbers: a factor, and the interval behind it.
+_FACTOR = re.compile(r"(?<![\w.])-?\d[\d.]*(?: to \d[\d.]*)? (?:x|%)(?! intervals?\b)(?![\w])")
+_INTERVAL = re.compile(r"\[-?\d[\d.e-]*, -?\d[\d.e-]*\]")
 
 
-def element(tag: str, *content: object, **attributes: object) -> Markup:
-    """One element.
+def render(name: str, **values: object) -> Markup:
+    """A template of ``templates/``.
 
     Args:
-        tag: its name.
-        *content: ``Markup`` as it is, everything else as escaped text.
-        **attributes: values are escaped; ``class_`` gives ``class``,
-            ``aria_label`` gives ``aria-label``, True gives the bare name, None
-            leaves it out.
+        name: of its file.
+        **values: ``Markup`` enters as it is, every other text escaped.
     """
-    names = "".join(
-        f" {name.rstrip('_').replace('_', '-')}"
-        + ("" if value is True else f'="{html.escape(str(value))}"')
-        for name, value in attributes.items()
-        if value is not None
+    return Markup(_environment().get_template(name).render(**values))
+
+
+def block(name: str, *values: object) -> Markup:
+    """A macro of ``templates/blocks.html``: its name and values, escaped as by ``render``."""
+    made: Markup = getattr(_environment().get_template("blocks.html").module, name)(*values)
+    return made
+
+
+def source(name: str) -> Markup:
+    """A style or script of ``templates/``, as it is."""
+    loader = _environment().loader
+    assert loader is not None
+    return Markup(loader.get_source(_environment(), name)[0])
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("normprobe.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    closing = "" if tag in ("img", "br") else f"</{tag}>"
-    return Markup(f"<{tag}{names}>{joined(*content)}{closing}")
+    environment.filters |= {"data": _data, "numbers": _numbers}
+    return environment
 
 
-def joined(*content: object) -> Markup:
-    """Pieces one behind the other, escaped unless they are ``Markup``."""
-    return Markup("".join(p if isinstance(p, Markup) else html.escape(str(p)) for p in content))
+def _data(value: object) -> Markup:
+    """JSON for a script to read, in an element that runs nothing and that no text can leave."""
+    text = json.dumps(jsonable(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
 
 
-def data(value: object) -> Markup:
-    """A value for a script to read: JSON in an element that runs nothing and cannot be left."""
-    text = json.dumps(jsonable(value), ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
-    return Markup(f'<script type="application/json">{text}</script>')
+def _numbers(text: str) -> Markup:
+    """A sentence whose factors and shares stand out, and whose intervals stand back."""
+    told = _FACTOR.sub(r"<b>\g<0></b>", str(escape(text)))
+    return Markup(_INTERVAL.sub(r'<span class="interval">\g<0></span>', told))

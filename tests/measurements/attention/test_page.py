@@ -1,24 +1,89 @@
-"""The section of a run of ``attention``: a line for each query, and its pictures."""
+"""The section of a run of ``attention``: the question, its pictures, lines, heads."""
 
+import base64
+import io
+import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
 from support import made_tables
-from support.made_runs import run_folder
-from support.read_page import charts, page_of_folders
+from support.made_runs import ATTACK, add_figure, run_folder
+from support.read_page import Reader, charts, drawn, page_of_folders
+
+from normprobe.runs.run_folder import RunFolder
 
 
-def test_it_has_a_line_for_each_query_and_its_pictures(tmp_path: Path) -> None:
+def attention(folder: Path, **tables: pd.DataFrame) -> Path:
     table = made_tables.attention(layers=2, queries=("all", "dog")).sort_values(["query", "layer"])
     table["share_mean"], table["heads"] = [0.5, 0.2] * 2, 8
-    path = run_folder(tmp_path / "run", "attention", attention=table)
-    (path / "plots").mkdir()
-    (path / "plots/heatmaps.png").write_bytes(b"\x89PNG")
-    text = page_of_folders(path)
+    options = {"options": {"prompt": f"Which animal?\n{ATTACK}"}}
+    return run_folder(folder / "run", "attention", record=options, attention=table, **tables)
+
+
+def test_it_has_a_line_for_each_query(tmp_path: Path) -> None:
+    text = page_of_folders(attention(tmp_path))
     (chart, *_), *_ = charts(text)
     assert [(line["name"], line["y"]) for line in chart["series"]] == [
         ("all", [0.5, 0.2]),
         ("dog", [0.5, 0.2]),
     ]
-    assert "<summary>Figures" not in text  # the pictures are not folded away
-    assert 'alt="heatmaps"' in text
-    assert "Text gives 20 to 50 % of its attention to visual tokens" in text
+    assert "Text gives 20 to 50 % of its attention to visual tokens" in Reader(text).text
+
+
+def test_the_question_and_its_picture_are_shown(tmp_path: Path) -> None:
+    path = attention(tmp_path)
+    RunFolder.open(path).write_image("image", Image.new("RGB", (60, 40), "red"))
+    text = page_of_folders(path)
+    assert f"Which animal?{ATTACK}" in Reader(text).text
+    (url,) = re.findall(r'<img src="data:image/jpeg;base64,([^"]*)"', text)
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(url))), int)
+    assert picture.shape == (40, 60, 3)
+    assert abs(picture - [255, 0, 0]).max() < 4
+
+
+def test_a_map_is_divided_where_places_begin_and_end(tmp_path: Path) -> None:
+    """Two tokens look at the halves of a picture, a third at its upper right quarter."""
+    places = pd.DataFrame(
+        {
+            "layer": 1,
+            "query": "all",
+            "left": [0.0, 0.5, 0.5],
+            "top": [0.0, 0.0, 0.0],
+            "right": [0.5, 1.0, 1.0],
+            "bottom": [1.0, 1.0, 0.5],
+            "attention": [0.1, 0.2, 0.5],
+        }
+    )
+    path = attention(tmp_path, heatmaps=places)
+    RunFolder.open(path).write_image("image", Image.new("RGB", (448, 448), "red"))
+    add_figure(path, "heatmaps")
+    text = page_of_folders(path)
+    (grids,) = drawn(text, "grid")
+    (grid,) = grids["maps"]
+    assert (grid["x"], grid["y"], grid["label"]) == ([0, 0.5, 1], [0, 0.5, 1], "layer 1")
+    # 0.1 of 0.8 over half of the picture; 0.2 over the other half; 0.5 over a quarter.
+    even = np.array([[0.1 / 0.5, 0.2 / 0.5 + 0.5 / 0.25], [0.1 / 0.5, 0.2 / 0.5]]) / 0.8
+    np.testing.assert_allclose(grid["values"], even, rtol=1e-3)
+    assert grids["pictures"][grid["picture"]]["ratio"] == 1
+    assert ("alt", "heatmaps") not in Reader(text).attributes  # it would be the same again
+
+
+def test_every_head_has_its_cell(tmp_path: Path) -> None:
+    heads = pd.DataFrame(
+        {
+            "layer": [1, 1, 2, 2],
+            "query": "all",
+            "head": [1, 2, 1, 2],
+            "share_mean": [0.1, 0.2, 0.3, np.nan],
+            "entropy_mean": 0.9,
+            "vertical_center": 0.5,
+        }
+    )
+    (grids,) = drawn(page_of_folders(attention(tmp_path, heads=heads)), "grid")
+    share = grids["maps"][0]
+    assert share["values"] == [[0.1, 0.2], [0.3, None]]
+    assert (share["rows"], share["columns"]) == ([1, 2], [1, 2])
+    assert grids["maps"][1]["values"][0] == pytest.approx([0.9, 0.9])

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support import made_massive, made_tables
 from support.made_runs import run_folder
-from support.read_page import Reader, charts, page_of_folders
+from support.read_page import Reader, charts, drawn, page_of_folders
 
 from normprobe.measurements.layers.massive.words import massive_verdict
 from normprobe.measurements.layers.theory.assumptions import assumptions_table
@@ -21,7 +21,12 @@ def layers(tmp_path: Path) -> Path:
 
 
 def test_curves_hold_the_numbers_of_the_table(layers: Path) -> None:
-    table = made_tables.layers().set_index(["group", "layer"])
+    table = made_tables.layers()
+    for end, factor in (("low", 0.9), ("high", 1.2)):
+        for metric in ("norm", "cosine", "angle"):
+            table[f"{metric}_mean_ci_{end}"] = table[f"{metric}_mean"] * factor
+    table.to_csv(layers / "layers.csv", index=False)
+    table = table.set_index(["group", "layer"])
     (found,) = charts(page_of_folders(layers))
     assert found[0]["label"] == "L2 norm of the hidden state"
     assert [series["name"] for series in found[0]["series"]] == [
@@ -34,12 +39,30 @@ def test_curves_hold_the_numbers_of_the_table(layers: Path) -> None:
         for series in chart["series"]:
             rows = table.loc[series["name"]]
             assert series["x"] == list(rows.index)
-            for line, column in (("y", "mean"), ("low", "q05"), ("high", "q95")):
+            for line, column in (
+                ("y", "mean"),
+                ("low", "mean_ci_low"),
+                ("high", "mean_ci_high"),
+                ("least", "q05"),
+                ("most", "q95"),
+            ):
                 written = pd.Series(series[line], dtype=float)
                 expected = rows[f"{metric}_{column}"].reset_index(drop=True)
                 pd.testing.assert_series_equal(written, expected, rtol=1e-5, check_names=False)
     assert found[0]["log"]
     assert not found[1]["log"]
+
+
+def test_the_first_figure_is_loudness_and_turning_of_both_modalities(layers: Path) -> None:
+    ((norm, angle),) = drawn(page_of_folders(layers), "panels")
+    table = made_tables.layers()
+    for chart, column in ((norm, "norm_mean"), (angle, "angle_mean")):
+        assert [series["name"] for series in chart["series"]] == ["visual", "text"]
+        for series in chart["series"]:
+            expected = table[table["group"] == series["name"]][column].tolist()
+            assert series["y"][1:] == pytest.approx(expected[1:], rel=1e-5)
+    assert "Loudness" in norm["label"]
+    assert "Turning" in angle["label"]
 
 
 def test_heat_map_and_words(layers: Path) -> None:
@@ -48,7 +71,7 @@ def test_heat_map_and_words(layers: Path) -> None:
     assert ">16.53</td>" in text
     shades = [float(s) for s in re.findall(r"rgba\(213,94,0,([\d.]+)\)", text)]
     assert min(shades) == 0.0
-    assert max(shades) == pytest.approx(0.6)
+    assert max(shades) == pytest.approx(0.45)
 
 
 def test_the_theory_is_judged_in_words_and_its_verdicts_come_first(tmp_path: Path) -> None:
@@ -65,11 +88,11 @@ def test_the_theory_is_judged_in_words_and_its_verdicts_come_first(tmp_path: Pat
     assert theory_verdict(theory, assumptions) in Reader(text).text
     assert text.count(">Uniform Update Magnitude<") == 5  # numbers that judge it
     assert text.index(">verdict</th>") < text.index(">median</th>")
-    drawn = {chart["label"]: chart["series"] for chart in charts(text)[1]}
-    measured, predicted, _ = drawn["cross-modal cosine"]
+    lines = {chart["label"]: chart["series"] for chart in charts(text)[1]}
+    measured, predicted, _ = lines["cross-modal cosine"]
     group_colors = {look.color for look in GROUP_LOOKS.values()}
     assert not {measured["color"], predicted["color"]} & group_colors
-    turns = {series["name"]: series for series in drawn["mean cosine over pairs"]}
+    turns = {series["name"]: series for series in lines["mean cosine over pairs"]}
     visual = turns["visual turn, text state"]
     column = "visual_turn_to_text_mean"
     for line, end in (("y", ""), ("low", "_ci_low"), ("high", "_ci_high")):
@@ -94,8 +117,8 @@ def test_massive_activations_are_told_and_drawn(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "run", "layers", layers=made_tables.layers(), **made)
     text = page_of_folders(path)
     assert massive_verdict(made["massive"], made["dimensions"]) in Reader(text).text
-    drawn = {chart["label"]: chart["series"] for chart in charts(text)[1]}
-    everything, without = drawn["visual / text norm"][::-1]
+    lines = {chart["label"]: chart["series"] for chart in charts(text)[1]}
+    everything, without = lines["visual / text norm"][::-1]
     visual = made["massive"].query("group == 'visual'")
     for series, column in (
         (everything, "norm_ratio_to_text"),

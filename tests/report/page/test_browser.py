@@ -1,14 +1,20 @@
-"""The page in a real browser: hovered, clicked, on a phone, printed."""
+"""The page in a real browser: hovered, tapped, sorted, in the dark, on a phone, printed."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
+from PIL import Image
 from support import made_tables
+from support.axe import axe_script
 from support.browser import CHROMIUM, Browser
 from support.made_runs import ATTACK, run_folder
 from support.read_page import page_of_folders
+
+from normprobe.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
 
@@ -24,6 +30,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     tokens = made_tables.tokens("text")
     tokens.loc[0, "token"] = ATTACK
+    places = pd.DataFrame(
+        {
+            "layer": [1, 1],
+            "query": "all text",
+            "left": [0.0, 0.5],
+            "top": 0.0,
+            "right": [0.5, 1.0],
+            "bottom": 1.0,
+            "attention": [0.2, 0.6],
+        }
+    )
     runs = [
         run_folder(
             folder / "layers", "layers", record={"model": ATTACK}, layers=made_tables.layers(31)
@@ -35,21 +52,39 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             embeddings=made_tables.embeddings("text"),
             tokens=tokens,
         ),
+        run_folder(
+            folder / "attention",
+            "attention",
+            record={"options": {"prompt": "Where is the cup?"}},
+            attention=made_tables.attention(),
+            heatmaps=places,
+        ),
     ]
+    RunFolder.open(runs[-1]).write_image("image", Image.new("RGB", (60, 40), "red"))
     (folder / "page.html").write_text(page_of_folders(*runs), encoding="utf-8")
     return folder / "page.html"
 
 
-def lines(browser: Browser) -> list[str]:
+def lines(browser: Browser, place: str) -> list[str]:
     return browser.evaluate(
-        "[...document.querySelectorAll('.chart path')].map(p => p.dataset.series)"
+        f"[...document.querySelectorAll('{place} .chart path')].map(p => p.dataset.series)"
     )
 
 
 def first_point(browser: Browser) -> float:
-    """Height of the visual line at layer 0, in pixels from the top."""
-    path = browser.evaluate("document.querySelector('path[data-series=visual]').getAttribute('d')")
+    """Height of the visual line of the curves at layer 0, in pixels from the top."""
+    path = browser.evaluate(
+        "document.querySelector('.curves path[data-series=visual]').getAttribute('d')"
+    )
     return float(re.match(r"M[\d.]+,([\d.]+)", path).group(1))
+
+
+def text(browser: Browser, selector: str) -> str:
+    return browser.evaluate(f"document.querySelector('{selector}').textContent")
+
+
+def hidden(browser: Browser, selector: str) -> bool:
+    return browser.evaluate(f"document.querySelector('{selector}').hidden")
 
 
 def test_it_opens_without_a_complaint_and_runs_nothing_foreign(
@@ -57,8 +92,8 @@ def test_it_opens_without_a_complaint_and_runs_nothing_foreign(
 ) -> None:
     browser.open(file)
     assert browser.complaints() == []
-    assert browser.evaluate("document.title") == "3 normprobe runs"
-    assert lines(browser) == ["visual", "text", "special", "structural"]
+    assert browser.evaluate("document.title") == f"normprobe: {ATTACK}"
+    assert lines(browser, "#run-1 .curves") == ["visual", "text", "special", "structural"]
 
 
 def test_the_policy_refuses_other_scripts(browser: Browser, file: Path, tmp_path: Path) -> None:
@@ -68,66 +103,186 @@ def test_the_policy_refuses_other_scripts(browser: Browser, file: Path, tmp_path
     )
     (tmp_path / "page.html").write_text(opened + "<script>document.title='gone'</script>")
     browser.open(tmp_path / "page.html")
-    assert browser.evaluate("document.title") == "3 normprobe runs"
+    assert browser.evaluate("document.title") == f"normprobe: {ATTACK}"
     assert any("Content Security Policy" in text for text in browser.complaints())
 
 
-def test_the_mouse_reads_values(browser: Browser, file: Path) -> None:
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1400, 900)])
+def test_the_first_screen_has_the_model_the_sentence_and_the_figure(
+    width: int, height: int, browser: Browser, file: Path
+) -> None:
+    browser.open(file, width=width, height=height)
+    assert "57 x" in text(browser, "header .verdict b")
+    for place in ("h1", "header .verdict", "header .panel .chart"):
+        end = browser.evaluate(f"document.querySelector('{place}').getBoundingClientRect().bottom")
+        assert 0 < end <= height, place
+
+
+def test_the_mouse_reads_the_same_layer_in_both_panels(browser: Browser, file: Path) -> None:
     browser.open(file)
-    x, y = browser.centre(".chart")
-    assert browser.evaluate("document.querySelector('.tip').hidden")
+    x, y = browser.centre(".panels .chart")
+    assert hidden(browser, ".panels .tip")
     browser.mouse("mouseMoved", x, y)
-    tip = browser.evaluate("document.querySelector('.tip').textContent")
-    layer = int(re.match(r"layer (\d+)", tip).group(1))
-    assert layer in (15, 16)
+    tips = browser.evaluate(
+        "[...document.querySelector('.panels').querySelectorAll('.tip')].map(t => t.textContent)"
+    )
+    layer = int(re.match(r"layer (\d+)", tips[0]).group(1))
+    assert layer in range(13, 18)
     rows = made_tables.layers(31).set_index(["group", "layer"])
-    for group in ("visual", "text"):
-        shown = float(re.search(rf"{group} ([\d.]+)", tip).group(1))
-        assert shown == pytest.approx(rows.loc[(group, layer), "norm_mean"], rel=1e-3)
+    for tip, column in zip(tips, ("norm_mean", "angle_mean"), strict=True):
+        assert tip.startswith(f"layer {layer}")
+        for group in ("visual", "text"):
+            shown = float(re.search(rf"{group} ([\d.]+)", tip).group(1))
+            assert shown == pytest.approx(rows.loc[(group, layer), column], rel=1e-3)
     browser.mouse("mouseMoved", 1, 1)
-    assert browser.evaluate("document.querySelector('.tip').hidden")
+    assert hidden(browser, ".panels .tip")
 
 
-def test_the_keyboard_reads_values(browser: Browser, file: Path) -> None:
+def test_a_tap_reads_a_value_that_stays(browser: Browser, file: Path) -> None:
+    browser.open(file, width=390, height=844)
+    browser.tap(".panels .chart", across=0.99)
+    assert not hidden(browser, ".panels .tip")
+    assert text(browser, ".panels .tip b") == "layer 31"
+    browser.tap(".dots .chart")
+    assert "mean" in text(browser, ".dots .tip")
+    browser.tap(".grid .chart", across=0.9)
+    assert text(browser, ".grid .tip") == "1.500 x even attention"
+
+
+@pytest.mark.parametrize(
+    ("place", "keys", "told"),
+    [
+        (".curves", ["ArrowRight"] * 3, "layer 2"),
+        (".curves", ["End", "ArrowLeft"], "layer 30"),
+        (".dots", ["ArrowDown", "ArrowDown"], "vision encoder (d = 192), special"),
+        (".grid", ["ArrowRight", "ArrowRight"], "1.500 x even attention"),
+    ],
+)
+def test_the_keyboard_reads_values(
+    place: str, keys: list[str], told: str, browser: Browser, file: Path
+) -> None:
     browser.open(file)
-    browser.evaluate("document.querySelector('.chart').focus()")
-    for _ in range(3):
-        browser.press("ArrowRight")
-    assert browser.evaluate("document.querySelector('.tip b').textContent") == "layer 2"
+    browser.evaluate(f"document.querySelector('{place} .chart').focus()")
+    for key in keys:
+        browser.press(key)
+    assert text(browser, f"{place} .tip").startswith(told)
+    browser.press("Escape")
+    assert hidden(browser, f"{place} .tip")
 
 
 def test_a_click_hides_a_group_and_brings_it_back(browser: Browser, file: Path) -> None:
     browser.open(file)
-    key = ".controls .controls button:nth-child(2)"
+    key = ".curves .keys button:nth-child(2)"
     browser.click(key)
-    assert lines(browser) == ["visual", "special", "structural"]
+    assert lines(browser, "#run-1 .curves") == ["visual", "special", "structural"]
     assert browser.evaluate(f"document.querySelector('{key}').ariaPressed") == "false"
     browser.click(key)
-    assert "text" in lines(browser)
+    assert "text" in lines(browser, "#run-1 .curves")
 
 
 def test_the_scale_and_the_quantity_change(browser: Browser, file: Path) -> None:
     browser.open(file)
-    assert browser.evaluate("document.querySelector('.scale').textContent") == "log scale"
+    assert text(browser, ".curves .scale") == "log scale"
     logarithmic = first_point(browser)
-    browser.click(".scale")
-    assert browser.evaluate("document.querySelector('.scale').textContent") == "linear scale"
+    browser.click(".curves .scale")
+    assert text(browser, ".curves .scale") == "linear scale"
     assert abs(first_point(browser) - logarithmic) > 5
     browser.evaluate(
         "(s => { s.selectedIndex = 1; s.dispatchEvent(new Event('change')); })"
-        "(document.querySelector('.controls select'))"
+        "(document.querySelector('.curves select'))"
     )
-    label = browser.evaluate("document.querySelector('.chart').ariaLabel")
+    label = browser.evaluate("document.querySelector('.curves .chart').ariaLabel")
     assert label.startswith("cosine between layer input and output")
-    assert not re.search(
-        r"[MLN]a?N", browser.evaluate("document.querySelector('path').getAttribute('d')")
+    drawn = browser.evaluate("[...document.querySelectorAll('path')].map(p => p.getAttribute('d'))")
+    assert not any("NaN" in path or "Infinity" in path for path in drawn)
+
+
+def test_a_table_sorts_by_number_and_back(browser: Browser, file: Path) -> None:
+    browser.open(file)
+    table = "#run-2 table"
+    place = browser.evaluate(
+        f"[...document.querySelectorAll('{table} th')].findIndex("
+        "head => head.textContent === 'norm mean')"
     )
+    head = f"{table} th:nth-child({place + 1})"
+
+    def column() -> list[float]:
+        return [
+            float(cell)
+            for cell in browser.evaluate(
+                f"[...document.querySelectorAll('{table} td:nth-child({place + 1})')]"
+                ".map(cell => cell.textContent)"
+            )
+        ]
+
+    before = column()
+    assert before != sorted(before)
+    for order, expected in (
+        ("ascending", sorted(before)),
+        ("descending", sorted(before, reverse=True)),
+        (None, before),
+    ):
+        browser.click(f"{head} button")
+        assert column() == expected
+        assert browser.evaluate(f"document.querySelector('{head}').ariaSort") == order
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_nothing_is_wider_than_the_window(width: int, browser: Browser, file: Path) -> None:
+def test_a_table_is_copied(browser: Browser, file: Path) -> None:
+    browser.open(file)
+    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    buttons = "#run-3 h3:last-of-type + .table .tools button"
+    browser.click(f"{buttons}:nth-of-type(1)")
+    csv = browser.evaluate("window.copied").splitlines()
+    assert csv[0] == "table,end,rank,token id,token,special,norm"
+    browser.click(f"{buttons}:nth-of-type(2)")
+    markdown = browser.evaluate("window.copied").splitlines()
+    assert markdown[0] == "| table | end | rank | token id | token | special | norm |"
+    assert markdown[1] == "| --- | --- | --- | --- | --- | --- | --- |"
+    assert len(markdown) == len(csv) + 1
+    assert text(browser, f"{buttons}:nth-of-type(2)") == "Copied"
+
+
+def test_a_figure_is_saved_as_it_looks(browser: Browser, file: Path) -> None:
+    browser.open(file)
+    browser.evaluate(
+        "URL.createObjectURL = (blob) => { window.saved = blob.text(); return '#'; };"
+        "HTMLAnchorElement.prototype.click = function () { window.name = this.download; }; 0"
+    )
+    browser.click(".panels .tools button[aria-label='save as SVG']")
+    assert browser.evaluate("window.name") == "Loudness-L2-norm.svg"
+    svg = ElementTree.fromstring(browser.evaluate("window.saved"))
+    assert float(svg.get("width")) > 100
+    strokes = {
+        path.get("data-series"): path.get("style")
+        for path in svg.iter("{http://www.w3.org/2000/svg}path")
+    }
+    assert set(strokes) == {"visual", "text"}
+    assert "var(" not in strokes["visual"]
+    assert re.search(r"stroke:(?!none)", strokes["visual"])
+
+
+#: Text that is cut off: wider than the window, outside of its picture, or wider than its element
+#: where that does not scroll.
+CUT_OFF = """
+[...document.querySelectorAll("body *")].filter((element) => {
+  if (!element.checkVisibility() || !element.textContent.trim()) return false;
+  if (element.closest("script, .frame, nav")) return false;
+  const box = element.getBoundingClientRect();
+  const svg = element.tagName === "text" && element.closest("svg").getBoundingClientRect();
+  if (svg && (box.left < svg.left - 1 || box.right > svg.right + 1 || box.bottom > svg.bottom + 1))
+    return true;
+  if (box.left < -1 || box.right > innerWidth + 1) return true;
+  return element instanceof HTMLElement && element.clientWidth && getComputedStyle(element)
+    .display !== "inline" && element.scrollWidth > element.clientWidth + 1;
+}).map((element) => `${element.tagName} ${element.className} ${element.textContent.slice(0, 40)}`)
+"""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_no_text_is_cut_off(width: int, browser: Browser, file: Path) -> None:
     browser.open(file, width=width)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(CUT_OFF) == []
     small = browser.evaluate(
         "Math.min(...[...document.querySelectorAll('.chart text, td, p, button')]"
         ".map(e => parseFloat(getComputedStyle(e).fontSize) *"
@@ -137,18 +292,72 @@ def test_nothing_is_wider_than_the_window(width: int, browser: Browser, file: Pa
     assert small >= 11
 
 
-def test_a_screen_alone_has_switches(browser: Browser, file: Path, tmp_path: Path) -> None:
+def test_a_table_that_scrolls_says_so(browser: Browser, file: Path) -> None:
+    browser.open(file, width=390)
+    wide = browser.evaluate(
+        "[...document.querySelectorAll('.table')].map(t => [t.querySelector('.hint').textContent,"
+        " t.querySelector('.frame').scrollWidth > t.querySelector('.frame').clientWidth + 1])"
+    )
+    assert any(scrolls for _, scrolls in wide)
+    assert all(bool(hint) == scrolls for hint, scrolls in wide)
+
+
+def test_the_contents_stay_and_follow(browser: Browser, file: Path) -> None:
+    browser.open(file, width=1400)
+    current = "[...document.querySelectorAll('nav a[aria-current]')].map(a => a.hash)"
+    browser.evaluate("document.querySelector('#run-2').scrollIntoView()")
+    browser.evaluate("new Promise((done) => setTimeout(done, 200))")
+    assert browser.evaluate(current) == ["#run-2"]
+    assert browser.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0
+
+
+def luminance(browser: Browser, selector: str, name: str) -> float:
+    style = f"getComputedStyle(document.querySelector('{selector}')).{name}"
+    red, green, blue = map(int, re.findall(r"\d+", browser.evaluate(style))[:3])
+    return (0.21 * red + 0.72 * green + 0.07 * blue) / 255
+
+
+def test_dark_is_dark_and_paper_is_white(browser: Browser, file: Path) -> None:
+    browser.open(file, dark=True)
+    assert luminance(browser, "html body", "backgroundColor") < 0.15
+    for words in ("h1", ".verdict", ".note", "td", "nav a"):
+        assert luminance(browser, words, "color") > 0.5
+    assert luminance(browser, ".chart text", "fill") > 0.5
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.send("Emulation.setEmulatedMedia", media="print", features=dark)
+    assert luminance(browser, "html body", "backgroundColor") == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_nothing_keeps_people_from_using_it(
+    width: int, dark: bool, browser: Browser, file: Path
+) -> None:
+    script = axe_script()
+    browser.open(file, width=width, dark=dark)
+    browser.evaluate(f"{script}; 0")
+    found = browser.evaluate(
+        "axe.run().then(({violations}) => violations.flatMap(v => v.nodes.map("
+        "n => `${v.impact}: ${v.id} ${n.html} ${n.failureSummary}`)))"
+    )
+    assert [text for text in found if text.startswith(("serious", "critical"))] == []
+
+
+def test_paper_has_no_switches_and_no_heading_without_its_text(
+    browser: Browser, file: Path, tmp_path: Path
+) -> None:
     browser.open(file)
     browser.send("Emulation.setEmulatedMedia", media="print")
-    for hidden in ("nav", ".scale", "select", ".files"):
-        assert (
-            browser.evaluate(f"getComputedStyle(document.querySelector('{hidden}')).display")
-            == "none"
-        )
-    assert (
-        browser.evaluate("getComputedStyle(document.querySelector('.quantity')).display") == "block"
-    )
+    for absent in ("nav", ".tools", ".files", ".tip"):
+        shown = f"getComputedStyle(document.querySelector('{absent}')).display"
+        assert browser.evaluate(shown) == "none"
+    assert browser.evaluate("document.querySelector('select').checkVisibility()")
     browser.send("Emulation.setEmulatedMedia", media="")
-    browser.print(tmp_path / "page.pdf")
-    pdf = (tmp_path / "page.pdf").read_bytes()
-    assert len(re.findall(rb"/Type /Page\b", pdf)) >= 3  # a run begins a page
+    margin, heading_and_two_lines = 40, 60  # points
+    for height in range(6, 18):  # of paper, in inches: headings come to lie everywhere on it
+        browser.print(tmp_path / "page.pdf", height)
+        pdf = (tmp_path / "page.pdf").read_bytes()
+        # The outline says how far above the bottom each heading begins.
+        found = re.findall(rb"/Title \(.*?\)\n/Dest \[\d+ 0 R /XYZ \S+ (\S+) ", pdf)
+        assert len(found) >= 10
+        assert min(map(float, found)) > margin + heading_and_two_lines, height

@@ -1,0 +1,60 @@
+"""Files of a run as they travel in a page: compressed tables, pictures no larger than a screen."""
+
+import base64
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from PIL import Image
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.run_store import RunStore
+
+_PACKED = 6  # of 9: the last tenth takes most of the time
+_COLORS = 256
+_LONGEST = 448  # pixels of a photograph's longer side
+
+
+def compressed_tables(run: RunStore) -> list[tuple[str, str]]:
+    """Name and data URL of ``<table>.csv.gz`` for every table: the page is enough to go on from."""
+    files = []
+    for name in run.table_names:
+        file = f"{name}.csv"
+        data = (run.path / file).read_bytes() if run.path else csv_bytes(run.table(name))
+        packed = gzip.compress(data, _PACKED, mtime=0)  # the same run gives the same page
+        files.append((f"{file}.gz", data_url("application/gzip", packed)))
+    return files
+
+
+def figure_url(file: Path) -> str:
+    """The data URL of a figure in 256 colours: few people see more, and it is a third of the bytes.
+
+    Raises:
+        NormprobeError: the file is no image.
+    """
+    small = io.BytesIO()
+    try:
+        with Image.open(file) as image:
+            image.convert("RGB").quantize(_COLORS).save(small, format="PNG", optimize=True)
+    except OSError as error:
+        raise NormprobeError(
+            f"cannot read {file}: {first_line(error)}", "delete the file, or run the command again"
+        ) from error
+    return data_url("image/png", small.getvalue())
+
+
+def photograph_url(pixels: NDArray[Any], *, grey: bool = False) -> str:
+    """The data URL of a picture, ``[height, width, 3]``, as large as a page shows it."""
+    image = Image.fromarray(pixels).convert("L" if grey else "RGB")
+    image.thumbnail((_LONGEST, _LONGEST))
+    small = io.BytesIO()
+    image.save(small, format="JPEG", quality=80)
+    return data_url("image/jpeg", small.getvalue())
+
+
+def data_url(kind: str, data: bytes) -> str:
+    """Bytes as an address that needs no network."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

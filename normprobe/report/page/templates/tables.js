@@ -1,0 +1,86 @@
+// Tables sort by a click on a header, say when they scroll, and can be copied.
+
+// A shown number for sorting and copying: 2.880M is 2880000; null for text.
+function numeric(text) {
+  const found = /^(-?[\d.]+(?:e[+-]?\d+)?)([MG]?)$/.exec(text);
+  return found ? Number(found[1]) * { "": 1, M: 1e6, G: 1e9 }[found[2]] : null;
+}
+
+function compareCells(a, b) {
+  const [x, y] = [numeric(a), numeric(b)];
+  if (x !== null && y !== null) return x - y;
+  if (x === null && y === null) return a.localeCompare(b);
+  return x === null ? 1 : -1;  // what is no number comes last
+}
+
+function contentOf(table) {
+  const heads = [...table.tHead.lastElementChild.cells].map((cell) => cell.dataset.name || cell.textContent);
+  return [heads, ...[...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent))];
+}
+
+function asCsv(rows) {
+  const cell = (text) => {
+    if (text === "-") return "";
+    if (/^[=+\-@\t]/.test(text) && numeric(text) === null) text = `'${text}`;  // no formula in a spreadsheet
+    return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => row.map(cell).join(",") + "\n").join("");
+}
+
+function asMarkdown([heads, ...rows]) {
+  const line = (cells) => `| ${cells.map((text) => text.replaceAll("\\", "\\\\").replaceAll("|", "\\|")).join(" | ")} |\n`;
+  return line(heads) + line(heads.map(() => "---")) + rows.map(line).join("");
+}
+
+async function copy(text, button) {
+  const said = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "The browser refuses";
+  }
+  setTimeout(() => { button.textContent = said; }, 1500);
+}
+
+function sortable(table) {
+  const body = table.tBodies[0], original = [...body.rows];
+  for (const [column, head] of [...table.tHead.lastElementChild.cells].entries()) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const order = { ascending: "descending", descending: "none" }[head.ariaSort] || "ascending";
+      for (const other of table.tHead.querySelectorAll("[aria-sort]")) other.removeAttribute("aria-sort");
+      if (order !== "none") head.ariaSort = order;
+      const way = order === "descending" ? -1 : 1;
+      const rows = order === "none" ? original : [...original].sort((a, b) => {
+        const texts = [a, b].map((row) => row.cells[column].textContent);
+        const missing = texts.map((text) => text === "-");
+        return missing[0] !== missing[1] ? missing[0] - missing[1] : way * compareCells(...texts);
+      });
+      body.append(...rows);
+    });
+  }
+}
+
+for (const box of document.querySelectorAll(".table")) {
+  const frame = box.querySelector(".frame"), table = box.querySelector("table");
+  const tools = document.createElement("div");
+  tools.className = "tools";
+  box.prepend(tools);
+  const hint = make(tools, "span", { class: "hint" });
+  for (const [words, write] of [["Copy CSV", asCsv], ["Copy Markdown", asMarkdown]]) {
+    const button = make(tools, "button", { type: "button" }, words);
+    button.addEventListener("click", () => copy(write(contentOf(table)), button));
+  }
+  sortable(table);
+  const look = () => {
+    const more = frame.scrollWidth - frame.clientWidth - frame.scrollLeft > 1;
+    box.classList.toggle("more", more);
+    hint.textContent = frame.scrollWidth > frame.clientWidth + 1 ? "scrolls sideways \u2192" : "";
+  };
+  frame.addEventListener("scroll", look);
+  new ResizeObserver(look).observe(frame);
+}
