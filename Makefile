@@ -12,7 +12,11 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
 
-.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references check
+# The documentation, with an environment of its own.
+DOCS := .venv-docs
+DOCS_READY := $(DOCS)/ready
+
+.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references check docs links columns
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -26,10 +30,20 @@ test-all: test  ## the slow tests too
 test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57: some two minutes on two cores
 	$(OLDER)/bin/pytest --numprocesses 2 $(OLDER_TESTS)
 
-readme: $(READY)  ## refresh the table and the figure in the README
+readme: $(READY)  ## refresh the tables and the figure in the README
 	$(BIN)/python .ci/readme.py
 
-cost: $(READY)  ## refresh the table of what probing costs in the README
+docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks run, its doctests too
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --jobs 2 docs docs/_build/html
+	$(DOCS)/bin/sphinx-build --fail-on-warning --builder doctest docs docs/_build/doctest
+
+links: $(DOCS_READY)  ## the addresses that the documentation links to answer
+	$(DOCS)/bin/sphinx-build --builder linkcheck docs docs/_build/links
+
+columns: $(READY)  ## refresh the reference of every column of every CSV file
+	$(BIN)/python .ci/columns.py
+
+cost: $(READY)  ## refresh the table of what probing costs in the documentation
 	$(BIN)/python .ci/probe_cost.py
 
 gpu: $(READY)  ## where there is a CUDA device: its tests, what probing costs there, a whole run
@@ -41,7 +55,17 @@ types: $(READY)  ## which checks pass for every model type, as a table
 models: $(READY)  ## refresh the table of supported model types
 	$(BIN)/python .ci/supported_models.py
 
-loading-cost: $(READY)  ## bytes, memory and seconds of each command's load, as a table
+loading-docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks run, its doctests too
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --jobs 2 docs docs/_build/html
+	$(DOCS)/bin/sphinx-build --fail-on-warning --builder doctest docs docs/_build/doctest
+
+links: $(DOCS_READY)  ## the addresses that the documentation links to answer
+	$(DOCS)/bin/sphinx-build --builder linkcheck docs docs/_build/links
+
+columns: $(READY)  ## refresh the reference of every column of every CSV file
+	$(BIN)/python .ci/columns.py
+
+cost: $(READY)  ## bytes, memory and seconds of each command's load, as a table
 	$(BIN)/python .ci/loading_cost.py table
 
 figures: $(READY)  ## every figure of ten models on sheets to look at, in runs/figures
@@ -60,6 +84,11 @@ check: $(READY)  ## lint, format, types, import layers, spelling
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
+	touch $@
+
+$(DOCS_READY): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[docs]'
 	touch $@
 
 $(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt
