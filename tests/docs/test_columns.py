@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.commands import invoke
 from support.documents import DOCS, ROOT, loaded
 
@@ -58,7 +59,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     picture = next(iter((ROOT / "benchmarks_data/images").glob("*.jpg")))
     shutil.copy(picture, folder / "a.jpg")
     asked = {"image": "a.jpg", "prompt": "Where is the dog?", "word": "dog"}
-    boxes = [asked | {"box": [40, 60, 200, 180]}, asked | {"box": [0, 0, 1, 1]}]
+    whole = [0, 0, *Image.open(picture).size]
+    boxes = [asked | {"box": [40, 60, 200, 180]}, asked | {"box": whole}]
     data = folder / "boxes.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in [*boxes, {"prompt": 3}]), "utf-8")
 
