@@ -18,15 +18,16 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "commands",
+    "outside",
 ]
-nitpicky = False  # annotations name types of torch and pandas
+exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "normprobe"
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
-nb_execution_mode = "cache"
+nb_execution_mode = "force"  # the package may have changed, if the page has not
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
