@@ -12,7 +12,17 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
 
-.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references check
+# The documentation, with an environment of its own.
+DOCS := .venv-docs
+DOCS_READY := $(DOCS)/ready
+
+# Wheel and sdist: what builds and checks them, and what they are tried in.
+RELEASE := .venv-release
+RELEASE_READY := $(RELEASE)/ready
+WHEEL := .venv-wheel
+
+.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references check \
+	docs links columns wheel sbom older-tests
 
 demo: $(READY)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -26,10 +36,35 @@ test-all: test  ## the slow tests too
 test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57: some two minutes on two cores
 	$(OLDER)/bin/pytest --numprocesses 2 $(OLDER_TESTS)
 
-readme: $(READY)  ## refresh the table and the figure in the README
+readme: $(READY)  ## refresh the tables and the figure in the README
 	$(BIN)/python .ci/readme.py
 
-cost: $(READY)  ## refresh the table of what probing costs in the README
+columns: $(READY)  ## refresh the reference of every column of every CSV file
+	$(BIN)/python .ci/columns.py
+
+docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks run, its doctests too
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --jobs 2 docs docs/_build/html
+	$(DOCS)/bin/sphinx-build --fail-on-warning --builder doctest -D nb_execution_mode=off docs docs/_build/doctest
+
+links: $(DOCS_READY)  ## the addresses that the documentation links to answer
+	$(DOCS)/bin/sphinx-build --builder linkcheck -D nb_execution_mode=off docs docs/_build/links
+
+wheel: $(RELEASE_READY)  ## wheel and sdist into dist/: checked, installed, and run
+	rm -rf dist $(WHEEL)
+	$(RELEASE)/bin/python -m build --outdir dist
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/check-wheel-contents dist/*.whl
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt dist/*.whl
+	cd $(WHEEL) && bin/normprobe layers specimen -n 2 --strict --output run --overwrite
+
+sbom: wheel  ## what a wheel brings with it, as CycloneDX, into dist/
+	$(RELEASE)/bin/cyclonedx-py environment --output-file dist/sbom.cdx.json $(WHEEL)/bin/python
+
+older-tests:  # their names, for a job that has an environment of its own
+	@echo $(OLDER_TESTS)
+
+cost: $(READY)  ## refresh the table of what probing costs in the documentation
 	$(BIN)/python .ci/probe_cost.py
 
 gpu: $(READY)  ## where there is a CUDA device: its tests, what probing costs there, a whole run
@@ -50,16 +85,32 @@ figures: $(READY)  ## every figure of ten models on sheets to look at, in runs/f
 figure-references: $(READY)  ## after a look at them: what the tests compare figures with
 	PYTHONPATH=tests $(BIN)/python -m support.figure_references
 
-check: $(READY)  ## lint, format, types, import layers, spelling
+check: $(READY)  ## lint, format, types, import layers, spelling, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/zizmor --offline --quiet .github
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 $(READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
+	touch $@
+
+$(DOCS_READY): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[docs]'
+	touch $@
+
+$(RELEASE_READY): .ci/constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt \
+		build twine check-wheel-contents cyclonedx-bom
 	touch $@
 
 $(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt

@@ -2,7 +2,8 @@
 
 One LLaVA-shaped random model (hidden size 1024, 256 visual tokens, float32) at 8 and 32 layers.
 Each round runs every way once, so that a busy machine slows all of them; ratios are of medians.
-Run by `make cost`, which writes the table into the README. nnsight has a row where it is installed.
+Run by `make cost`, which writes the table into docs/explanation/cost.md. nnsight has a row where it
+is installed.
 """
 
 import re
@@ -243,15 +244,15 @@ def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> 
 def main(
     rounds: Annotated[int, typer.Option(help="Runs of each way.")] = 9,
     samples: Annotated[int, typer.Option(help="Samples of the end-to-end runs.")] = 16,
-    readme: Annotated[bool, typer.Option(help="Write into the README.")] = True,
+    page: Annotated[bool, typer.Option(help="Write into the documentation.")] = True,
 ) -> None:
     # Threads that wait for each other on a busy machine burn CPU time.
     torch.set_num_threads(1)
     costs = {layers: compare(layers, rounds) for layers in (8, 32)}
     table = markdown(costs, end_to_end(samples, max(1, rounds // 3)), rounds)
     typer.echo(table)
-    if readme:
-        file = ROOT / "README.md"
+    if page:
+        file = ROOT / "docs/explanation/cost.md"
         text = file.read_text(encoding="utf-8")
         file.write_text(BLOCK.sub(lambda _: table, text), encoding="utf-8")
 

@@ -4,17 +4,19 @@ import re
 from pathlib import Path
 
 import pytest
+from support.documents import DOCS, ROOT, loaded, name, pages
 from typer.testing import CliRunner
 
 from normprobe.cli.app import COMMANDS, app
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS_PAGE = (DOCS / "reference/commands.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"^\[?(-?\d+(\.\d+)?)[],]?$")
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
-    block = README.split("<!-- layers -->\n```\n")[1].split("```\n<!-- /layers -->")[0]
+    block = README.split("<!-- layers -->\n```text\n")[1].split("```\n<!-- /layers -->")[0]
     printed = CliRunner().invoke(app, ["layers", "--output", str(tmp_path / "run")]).stdout
     shown, measured = block.split(), printed.split()
     assert printed.split("\n\n")[2].startswith("Does the paper's theory hold"), printed
@@ -29,11 +31,16 @@ def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
             assert there == here
 
 
+def test_the_weights_of_a_7b_are_those_of_its_headers() -> None:
+    block = README.split("<!-- weights -->\n")[1].split("<!-- /weights -->")[0]
+    assert block == loaded(ROOT / ".ci/readme.py").weights_block(), "run `make readme`"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_is_documented(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
-    assert f"normprobe {command}" in README
+    assert f"normprobe {command}" in COMMANDS_PAGE
 
 
 def test_the_python_block_runs_as_printed(
@@ -56,7 +63,12 @@ def test_the_first_screen_shows_what_it_is_for() -> None:
     assert any(line.startswith("**How to read it.**") for line in first)
 
 
-def test_files_that_the_readme_links_are_there() -> None:
-    root = Path(__file__).parent.parent
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (root / target).exists(), target
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_files_that_a_page_links_are_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target

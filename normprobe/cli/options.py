@@ -193,7 +193,7 @@ Inputs = Annotated[
     typer.Option(
         "--inputs",
         metavar="FILE.py",
-        help="How the model takes its inputs, for code of its own: see the README.",
+        help="How the model takes its inputs, for code of its own: docs/how-to/remote-code.md.",
     ),
 ]
 

@@ -23,8 +23,8 @@ def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str, seeds
             assert shares["holds"] >= 0.95, found
 
 
-def test_the_readme_has_a_row_for_each_world() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    table = readme.split("<!-- rates -->\n")[1].split("\n<!-- /rates -->")[0]
+def test_the_documentation_has_a_row_for_each_world() -> None:
+    page = (Path(__file__).parents[2] / "docs/explanation/theory.md").read_text(encoding="utf-8")
+    table = page.split("<!-- rates -->\n")[1].split("\n<!-- /rates -->")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
     assert rows == list(WORLDS)

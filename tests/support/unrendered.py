@@ -1,4 +1,7 @@
-"""Figures without their pixels: rendering takes most of the time of a small run."""
+"""Figures without their pixels: rendering takes most of the time of a small run.
+
+As a program it is ``normprobe``: ``python -m support.unrendered layers specimen``.
+"""
 
 from io import BytesIO
 
@@ -19,3 +22,10 @@ def save_placeholders(monkeypatch: pytest.MonkeyPatch) -> None:
             file.write(_PDF)
 
     monkeypatch.setattr(Figure, "savefig", savefig)
+
+
+if __name__ == "__main__":
+    from normprobe.cli.app import main
+
+    save_placeholders(pytest.MonkeyPatch())
+    main()

@@ -31,7 +31,7 @@ class GlobalWeightCompensatedLayerNorm(nn.LayerNorm):
 
     The forward, the state dict and the gradients of gain and bias are those of ``nn.LayerNorm``.
     While training, the gradient at the normalised tensor is multiplied by
-    1 / max(mean |gain|, ``min_gain``) (Eq. 24-26). Normalisation is a linear map of gradients, so
+    ``1 / max(mean |gain|, min_gain)`` (Eq. 24-26). Normalisation is a linear map of gradients, so
     the same factor applied at the input gives the same gradient everywhere upstream, and leaves
     the fused forward as it is.
 

@@ -1,1 +1,1 @@
-"""Figures of a run of layers, drawn from its tables alone."""
+"""Figures of a survey, drawn from its tables alone."""

@@ -1,0 +1,57 @@
+"""What is said twice of the project is said alike."""
+
+import re
+import tomllib
+
+import yaml
+from support.documents import ROOT
+
+import normprobe
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_one_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\d\S*) - (\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)
+    assert normprobe.__version__ == PROJECT["version"] == citation["version"]
+    assert released[0] == (PROJECT["version"], citation["date-released"])
+
+
+def test_the_citation_and_the_readme_name_the_authors_of_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (paper,) = citation["references"]
+    authors = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
+    assert " and ".join(authors) in readme
+
+
+def test_the_conda_recipe_asks_for_what_the_package_asks_for() -> None:
+    text = (ROOT / ".github/conda-forge/recipe.yaml").read_text(encoding="utf-8")
+    asked = [line for line in yaml.safe_load(text)["requirements"]["run"] if "python" not in line]
+    theirs = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+    recipe = {theirs.get(name, name): bound.lstrip(">=") for name, bound in map(str.split, asked)}
+    package = dict(
+        re.match(r"([\w.-]+)>=([\d.]+)", line).groups()  # type: ignore[union-attr, misc]
+        for line in PROJECT["dependencies"]
+    )
+    assert recipe.keys() == package.keys()
+    assert {name: bound for name, bound in recipe.items() if name != "transformers"} == {
+        name: bound for name, bound in package.items() if name != "transformers"
+    }  # of transformers, conda-forge keeps no line of its own for 4.57
+
+
+def test_every_job_runs_a_make_target_that_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for workflow in (ROOT / ".github/workflows").glob("*.yml"):
+        for target in re.findall(r"make (?:--silent )?([a-z][\w-]*)", workflow.read_text("utf-8")):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (workflow.name, target)
+
+
+def test_what_only_an_owner_can_give_is_listed() -> None:
+    guide = (ROOT / ".github/CONTRIBUTING.md").read_text(encoding="utf-8")
+    tracked = ("pyproject.toml", "docs/how-to/smoke-test.md", ".github/conda-forge/recipe.yaml")
+    for name in tracked:
+        assert "OWNER" in (ROOT / name).read_text(encoding="utf-8")
+        assert f"`{name}`" in guide
