@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -65,17 +65,27 @@ def table(content: "pd.DataFrame", display: Display) -> bool:
 
     Args:
         content: the table.
-        display: ``data`` is the format.
+        display: ``format`` is the format; with ``json`` it is the only entry of an object.
 
     Returns:
         Whether it was asked for: then nothing else is to be printed.
     """
-    if display.data is None:
+    if display.json:
+        json_object(table=content)
+    elif display.format is None:
         return False
-    from normprobe.report.table_text import table_text
+    else:
+        from normprobe.report.table_text import table_text
 
-    data(table_text(content, display.data).removesuffix("\n"))
+        data(table_text(content, display.format).removesuffix("\n"))
     return True
+
+
+def json_object(**entries: Any) -> None:
+    """Write one JSON object to stdout; a table in it is a list of its rows."""
+    from normprobe.runs.json_text import json_text
+
+    data(json_text(entries).removesuffix("\n"))
 
 
 def message(text: str) -> None:
@@ -100,14 +110,22 @@ def show(run: "Run", display: Display) -> None:
 
     Args:
         run: in a folder.
-        display: ``quiet``: the folder alone; ``data``: the main table alone.
+        display: ``quiet``: the folder alone; ``format``: the main table alone; ``json``: the table,
+            what it says and the folder.
     """
     if display.quiet:
         data(str(run.path))
+    elif display.json:
+        json_object(**told(run), table=run.table)
     elif not table(run.table, display):
         with stdout_console() as console:
             run.show(console)
         message(f"run folder: {run.path}")
+
+
+def told(run: "Run") -> dict[str, Any]:
+    """What ``--json`` holds of a run beside its tables."""
+    return {"command": run.command, "folder": str(run.path), "sentence": run.verdict}
 
 
 @contextmanager

@@ -43,6 +43,11 @@ def inspect(
             kind=loading.kind,
         )
         seen = inspected(checkpoint, {**inputs_file.parts, **named.named()}, weights=weights)
+        if display.json:
+            held = {"parts": seen.parts, "weights": seen.weights}
+            facts = {name.replace(" ", "_"): fact for name, fact in seen.facts.items()}
+            console.json_object(**facts, **{name: t for name, t in held.items() if t is not None})
+            return
         if console.table(seen.parts if seen.weights is None else seen.weights, display):
             return
         with console.stdout_console() as target:

@@ -261,7 +261,7 @@ Format = Annotated[
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Short for --format json."),
+    typer.Option("--json", help="Print one JSON object: table, sentence, folder."),
     Excludes("quiet", "format"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder alone.")]
@@ -370,11 +370,6 @@ class Display:
     json: Json = False
     quiet: Quiet = False
     verbose: Verbose = False
-
-    @property
-    def data(self) -> Literal["csv", "json", "md", "tex"] | None:
-        """The format of the table, where it is all that is printed."""
-        return "json" if self.json else self.format
 
 
 class Without:

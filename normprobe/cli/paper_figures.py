@@ -60,7 +60,7 @@ def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Pa
     write_by_rename(folder / f"{name}.csv", csv_bytes(numbers))
     for remark in remarks:
         console.message(remark)
-    console.message(f"Figure: {folder / name}.png, .pdf and .csv")
+    console.message(f"figure: {folder / name}.png, .pdf and .csv")
     return picture
 
 

@@ -41,7 +41,7 @@ def report(
     """One page of any runs to read, play with, print and send: a single file, no network.
 
     --format prints the tables of the runs in place of it: Markdown and LaTeX of any number, CSV and
-    JSON of one.
+    JSON of one; --json those of all, with what they say.
     """
     with console.reported(display):
         from normprobe.errors import NormprobeError
@@ -50,8 +50,16 @@ def report(
         from normprobe.runs.runs_below import runs_below
 
         folders = [run for folder in runs for run in runs_below(folder)]
-        if display.data is not None:
-            text = _tables_as(display.data, [load_run(run) for run in folders], table or [])
+        if display.json:
+            opened = [load_run(run) for run in folders]
+            tables: dict[Run, dict[str, object]] = {run: {} for run in opened}
+            for run, name in _chosen(opened, table or []):
+                tables[run][name] = run.tables[name]
+            held = [{**console.told(run), "tables": tables[run]} for run in opened]
+            console.json_object(runs=held)
+            return
+        if display.format is not None:
+            text = _tables_as(display.format, [load_run(run) for run in folders], table or [])
             console.data(text.removesuffix("\n"))
             return
         if output.exists() and not overwrite:
@@ -59,6 +67,22 @@ def report(
         page = page_of([load_run(run) for run in folders])
         write_by_rename(output, page.encode("utf-8", errors="xmlcharrefreplace"))
         console.data(str(output))
+
+
+def _held(runs: "Sequence[Run]") -> list[str]:
+    """The names of all tables of some runs."""
+    return list(dict.fromkeys(name for run in runs for name in run.tables))
+
+
+def _chosen(runs: "Sequence[Run]", names: Sequence[str]) -> "list[tuple[Run, str]]":
+    """The tables of some runs, those of ``names`` alone where there are any."""
+    from normprobe.errors import NormprobeError
+
+    held = _held(runs)
+    for name in names:
+        if name not in held:
+            raise NormprobeError(f"no run holds a table {name}", f"they hold {', '.join(held)}")
+    return [(run, name) for run in runs for name in run.tables if name in (names or held)]
 
 
 def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> str:
@@ -70,16 +94,12 @@ def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> s
     from normprobe.report.page.titles import run_title
     from normprobe.report.table_text import table_text
 
-    held = list(dict.fromkeys(name for run in runs for name in run.tables))
-    for name in names:
-        if name not in held:
-            raise NormprobeError(f"no run holds a table {name}", f"they hold {', '.join(held)}")
-    chosen = [(run, name) for run in runs for name in run.tables if name in (names or held)]
+    chosen = _chosen(runs, names)
     if form in ("csv", "json"):
         if len(chosen) != 1:
             raise NormprobeError(
                 f"--format {form} prints one table, received {len(chosen)}",
-                f"give one run and one --table: {', '.join(held)}",
+                f"give one run and one --table: {', '.join(_held(runs))}",
             )
         (run, name), *_ = chosen
         return table_text(run.tables[name], form)

@@ -13,7 +13,8 @@ def jsonable(value: Any) -> Any:
     """The same value made of dict, list, str, int, float, bool and None.
 
     NaN and infinities become None because JSON has no word for them. NumPy scalars and arrays
-    become Python numbers and lists; anything unknown (a path, a dtype, a time) becomes its text.
+    become Python numbers and lists, a table a list of one object a row; anything unknown (a path,
+    a dtype, a time) becomes its text.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -25,6 +26,8 @@ def jsonable(value: Any) -> Any:
         return sorted((jsonable(item) for item in value), key=str)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [jsonable(item) for item in value]
+    if hasattr(value, "to_dict"):
+        return jsonable(value.to_dict("records"))
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return jsonable(value.tolist())
     return str(value)
@@ -46,4 +49,4 @@ def json_bytes(value: Any) -> bytes:
 
 def table_json(table: "pd.DataFrame") -> str:
     """A table as a JSON array of one object a row, NaN as null, floats in full precision."""
-    return json_text(table.to_dict("records"))
+    return json_text(table)

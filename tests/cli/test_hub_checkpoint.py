@@ -178,7 +178,7 @@ def test_inspect_reads_headers_alone(
     command = ("inspect", "team/model", "--weights", "--json")
     result = spawned(tmp_path, command, online(hub))
     assert result.returncode == 0, result.stderr
-    table = {row["what"]: row for row in json.loads(result.stdout)}
+    table = {row["what"]: row for row in json.loads(result.stdout)["weights"]}
     assert table["text_embedding"]["bytes"] == ROWS * 128 * 2
     assert table["text_embedding"]["files"] == shard_of(folder, "embed_tokens")
     assert all(sent <= 100_001 for sent in hub.weights_sent().values())

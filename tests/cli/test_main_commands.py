@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,11 +88,40 @@ def test_quiet_prints_the_folder_alone(run: Run) -> None:
     assert result.stderr == ""
 
 
-def test_json_prints_the_table_alone(run: Run, tmp_path: Path) -> None:
+def test_json_holds_the_table_what_it_says_and_the_folder(run: Run, tmp_path: Path) -> None:
     result = run("layers", "-n", "1", "--json", "-o", "out")
-    rows = json.loads(result.stdout)
-    assert len(rows) == len(pd.read_csv(tmp_path / "out/layers.csv"))
-    assert rows[0]["layer"] == 0
+    found = json.loads(result.stdout)
+    assert list(found) == ["command", "folder", "sentence", "table"]
+    assert found["command"] == "layers"
+    assert found["folder"] == "out"
+    assert "louder than text tokens" in found["sentence"]
+    assert len(found["table"]) == len(pd.read_csv(tmp_path / "out/layers.csv"))
+    assert found["table"][0]["layer"] == 0
+
+
+def test_json_of_runs_that_exist_holds_their_tables(run: Run, measured: Measured) -> None:
+    folders = [measured("layers", "-n", "4", "-b", "4"), measured("interface", "-n", "2")]
+    runs = json.loads(run("report", *folders, "--json").stdout)["runs"]
+    assert [found["folder"] for found in runs] == list(map(str, folders))
+    assert all("louder" in found["sentence"] for found in runs)
+    assert runs[0]["tables"].keys() >= {"layers", "theory", "assumptions"}
+    assert runs[1]["tables"].keys() == {"interface"}
+    theory = json.loads(run("report", folders[0], "--json", "--table", "theory").stdout)
+    assert theory["runs"][0]["tables"].keys() == {"theory"}
+
+
+def test_json_of_inspect_holds_what_it_prints(run: Run) -> None:
+    printed = run("inspect", "--weights").stdout
+    found = json.loads(run("inspect", "--weights", "--json").stdout)
+    facts = {name: fact for name, fact in found.items() if name not in ("parts", "weights")}
+    assert facts
+    for name, fact in facts.items():
+        assert re.search(rf"^{name.replace('_', ' ')}: +{re.escape(str(fact))} *$", printed, re.M)
+    for row in found["parts"]:
+        assert f"{row['parameters']:,}" in printed
+        assert row["name"] in printed
+    assert {row["kind"] for row in found["weights"]} >= {"part", "command"}
+    assert "weights" not in json.loads(run("inspect", "--json").stdout)
 
 
 FORMATS = [

@@ -129,7 +129,7 @@ def test_embeddings_and_inspect(
 
     result = run("inspect", folder, "--json")  # reads no weights, and finds the same
     assert result.exit_code == 0, result.output
-    names = {row["part"]: row["name"] for row in json.loads(result.stdout)}
+    names = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     assert record["parts"].items() <= names.items()
 
 

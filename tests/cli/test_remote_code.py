@@ -49,7 +49,7 @@ def observed(family: str, folder: Path, one_by_one: bool) -> list[Observed]:
 def test_inspect_names_the_parts(family: str, repository: Repository, run: Run) -> None:
     result = run("inspect", repository(family), TRUST, "--json")
     assert result.exit_code == 0, result.output
-    names = {row["part"]: row["name"] for row in json.loads(result.stdout)}
+    names = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     parts = PARTS[family]
     assert names["vision_encoder"] == parts.vision_encoder
     assert names["projector"] == parts.projector
@@ -158,7 +158,7 @@ def test_the_native_phi_4_is_a_vision_language_model(run: Run, tmp_path: Path) -
     (tmp_path / "phi/config.json").write_text(json.dumps(config))
     result = run("inspect", "./phi", "--json")
     assert result.exit_code == 0, result.output
-    names = {row["part"]: row["name"] for row in json.loads(result.stdout)}
+    names = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     assert names["projector"].endswith("img_projection_down")
     assert names["decoder_layers"] == "model.layers"
 
