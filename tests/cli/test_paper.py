@@ -187,7 +187,7 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     for folder in folders:
         record = json.loads((tmp_path / "out" / name / folder / "run.json").read_text())
         assert record["status"] == "complete"
-    assert f"Figure: {Path('out') / name / name}.png, .pdf and .csv" in result.stderr
+    assert f"figure: {Path('out') / name / name}.png, .pdf and .csv" in result.stderr
     assert "no run" not in result.stderr
     assert {file.name for file in (tmp_path / "out" / name).glob("*.*")} == {
         f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")

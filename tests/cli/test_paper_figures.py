@@ -41,7 +41,7 @@ def test_a_figure_of_runs_that_exist(run: Run, tmp_path: Path, rendered: None) -
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
         "no run: (b) Qwen-2.5-VL, (c) GLM4.1-V",
-        "Figure: out/figure3/figure3.png, .pdf and .csv",
+        "figure: out/figure3/figure3.png, .pdf and .csv",
     ]
     rows = drawn(tmp_path / "out/figure3/figure3.csv")
     places = dict.fromkeys((row["panel"], row["run"]) for row in rows)
@@ -138,7 +138,7 @@ def test_the_maps_of_both_models(
     aligned = measured("attention", str(measured("align")), *asked)
     result = run("paper", "appendix-g", "--from", aligned, "--from", baseline, "-o", "out")
     assert result.exit_code == 0, result.output
-    assert result.stderr.splitlines() == ["Figure: out/appendix-g/appendix-g.png, .pdf and .csv"]
+    assert result.stderr.splitlines() == ["figure: out/appendix-g/appendix-g.png, .pdf and .csv"]
     rows = drawn(tmp_path / "out/appendix-g/appendix-g.csv")
     for name, folder in (("baseline", baseline), ("norm applied", aligned)):
         found = [float(row["attention"]) for row in rows if row["run"] == name]
