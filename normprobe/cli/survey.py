@@ -35,7 +35,7 @@ def survey(
     ] = False,
     *,
     batch_size: Annotated[BatchSize, Needs("layers")] = 1,
-    sampling: Annotated[Sampling, Without("prompt", "batch_size")],
+    sampling: Annotated[Sampling, Without("batch_size")],
     loading: Annotated[Loading, Without("revision", "range_reads", "inputs", "kind")],
     keep: Annotated[
         Keep,
