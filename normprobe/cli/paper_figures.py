@@ -15,8 +15,7 @@ from normprobe.paper.attention_pairs import attention_pairs
 from normprobe.paper.curves import curves_of_run
 from normprobe.paper.figure_layouts import FigureLayout, figure_layouts
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.heading import wrapped
-from normprobe.report.figures.style import DOUBLE_WIDTH, look, save
+from normprobe.report.figures.style import look, save
 from normprobe.report.figures.title import title
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.atomic import write_by_rename
@@ -145,5 +144,4 @@ def _of_attention(
         f"{layout.roles[model]}: {run.record.get('model')}" for model, run in chosen
     )
     heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
-    heading = wrapped(heading, DOUBLE_WIDTH)
     return heatmaps.figure(heading, pairs.maps, pairs.images, {}), pairs.maps

@@ -133,7 +133,7 @@ def test_the_maps_of_both_models(
     run: Run, measured: Callable[..., Path], tmp_path: Path, rendered: None
 ) -> None:
     picture = Path(__file__).parents[2] / "benchmarks_data/images/coffee.jpg"
-    asked = ("--image", str(picture), "--prompt", "Where is the cup?", "--layer", "2")
+    asked = ("--image", str(picture), "--prompt", "Where is the cup?")
     baseline = measured("attention", "specimen", *asked)
     aligned = measured("attention", str(measured("align")), *asked)
     result = run("paper", "appendix-g", "--from", aligned, "--from", baseline, "-o", "out")

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from normprobe.report.figures.glyphs import shortened
+from normprobe.report.figures.heading import wrapped
 from normprobe.report.figures.over_picture import canvas_shape, grey_patch, on_canvas, over_picture
 from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import DOUBLE_WIDTH
@@ -118,10 +119,10 @@ def _grid(
     across = min(_WIDEST, DOUBLE_WIDTH / columns)
     tall = [picture.shape[0] / picture.shape[1] for picture in pictures]
     heights = [above + across * max(tall[row * columns :][:columns]) for row in range(rows)]
-    height = _FRAME + _LINE * title.count("\n") + sum(heights)
-    drawing, grid = panels(
-        title, max(_NARROWEST, across * columns), height, (rows, columns), ax, height_ratios=heights
-    )
+    width = max(_NARROWEST, across * columns)
+    heading = wrapped(title, width)
+    height = _FRAME + _LINE * heading.count("\n") + sum(heights)
+    drawing, grid = panels(heading, width, height, (rows, columns), ax, height_ratios=heights)
     for axes in grid.flat:
         axes.set_axis_off()
         axes.set(xticks=[], yticks=[])
