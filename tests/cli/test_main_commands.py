@@ -188,6 +188,11 @@ def test_the_demo_ends_with_five_lines(run: Run, tmp_path: Path) -> None:
     for command, files in FILES.items():
         for file in files:
             assert (tmp_path / "demo" / command / file).is_file()
+    page = tmp_path / "demo/report.html"
+    assert page.stat().st_size <= 1_000_000
+    assert run("report", "demo", "-o", "page.html").exit_code == 0
+    for file in (page, tmp_path / "page.html"):
+        assert file.read_text().count('<section id="run-') == 6
 
 
 def test_a_projector_that_is_not_found_is_said(

@@ -143,6 +143,13 @@ def test_a_tap_reads_a_value_that_stays(browser: Browser, file: Path) -> None:
     browser.tap(".panels .chart", across=0.99)
     assert not hidden(browser, ".panels .tip")
     assert text(browser, ".panels .tip b") == "layer 31"
+    browser.tap(".panels .chart", across=0.55)  # no room beside it: not over what is read
+    covered = browser.evaluate(
+        "((tip, dot) => tip.left < dot.right && tip.right > dot.left && tip.top < dot.bottom)("
+        "...['.panels .tip', '.panels circle.dot'].map("
+        "name => document.querySelector(name).getBoundingClientRect()))"
+    )
+    assert not covered
     browser.tap(".dots .chart")
     assert "mean" in text(browser, ".dots .tip")
     browser.tap(".grid .chart", across=0.9)

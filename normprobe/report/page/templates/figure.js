@@ -22,9 +22,11 @@ function figure(box, title, draw) {
     tip.replaceChildren();
     tip.hidden = at === null;
     if (at === null) return;
+    tip.style.top = "";
     const x = reading.tell(at, tip);
     const free = place.clientWidth - tip.offsetWidth;
     const beside = x + 12 <= free ? x + 12 : x - 12 - tip.offsetWidth;
+    if (beside < 0 && !tip.style.top) tip.style.top = "100%";  // a narrow window: not over the point
     tip.style.left = `${Math.max(0, Math.min(free, beside))}px`;
   }
 
