@@ -18,6 +18,7 @@ from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.in_flight import InFlight
 from normprobe.inputs.refusals import REFUSALS
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ _BYTES_A_PIXEL = 4  # of RGB in Pillow
 #: Decoded pictures that all workers together keep of their windows, beside those of the batches
 #: they make. Those beyond are decoded again for their batch, so that this changes no batch.
 PICTURE_BYTES = 2**30
+
+#: Inputs that wait for the model, of all workers together, beside the window that is taken next.
+INPUT_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,17 @@ def prefetched(
         worker_init_fn=_end_with_the_parent,
         multiprocessing_context="fork" if workers else None,
     )
-    for packed in loader:
-        made, skipped, failure = pickle.loads(packed)
-        data.bad.add(skipped)
-        yield from made
-        if failure is not None:
-            raise failure
+    arriving = iter(loader)  # has a name, so that it ends, which joins the workers, after `ended`
+    try:
+        for index, packed in enumerate(arriving):
+            windows.in_flight.taken(index)
+            made, skipped, failure = pickle.loads(packed)
+            data.bad.add(skipped)
+            yield from made
+            if failure is not None:
+                raise failure
+    finally:
+        windows.in_flight.ended()
 
 
 class _Windows:
@@ -113,6 +122,7 @@ class _Windows:
 
     Attributes:
         picture_bytes: decoded pictures that are kept of a window.
+        in_flight: bounds what is made ahead.
     """
 
     picture_bytes = PICTURE_BYTES
@@ -138,12 +148,18 @@ class _Windows:
         number, processes = share
         self._windows = [ids for ids in windows if self._wanted & set(ids)]
         self._windows = self._windows[number::processes]
+        self.in_flight = InFlight(len(self._windows), INPUT_BYTES)
 
     def __len__(self) -> int:
         return len(self._windows)
 
     def __getitem__(self, index: int) -> bytes:
-        ids = self._windows[index]
+        self.in_flight.begin(index)
+        packed = self._packed(self._windows[index])
+        self.in_flight.made(index, len(packed))
+        return packed
+
+    def _packed(self, ids: list[str]) -> bytes:
         made: list[Batch] = []
         bad = BadRows(skip=self._data.bad.skip)
         try:

@@ -87,8 +87,8 @@ def token_metrics(
     update = h - x
     update_norm = _norms(update)
     parallel = torch.linalg.vecdot(update, x) / x_norm
-    # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x. In place:
-    # the first use of new memory costs more than the arithmetic.
+    # As a vector: sqrt(||D||^2 - D_par^2) cancels when the update is almost parallel to x.
+    # In place: the first use of new memory costs more than the arithmetic.
     perpendicular = update.addcmul_((parallel / x_norm).unsqueeze(-1), x, value=-1)
     turn = _norms(perpendicular)
     metrics = torch.stack(

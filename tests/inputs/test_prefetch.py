@@ -2,7 +2,9 @@
 
 import os
 import sys
+import time
 import weakref
+from multiprocessing.process import BaseProcess
 
 import pytest
 import torch
@@ -174,6 +176,42 @@ def test_the_bound_on_pictures_is_that_of_all_workers(builder, monkeypatch, tmp_
     most = [max(map(int, file.read_text().split())) for file in tmp_path.iterdir()]
     assert len(most) == 4
     assert sum(most) <= 32 + 4 * (8 + 1)  # and a batch of each worker, as above
+
+
+def test_inputs_are_made_ahead_within_a_bound_and_are_the_same(builder, monkeypatch, tmp_path):
+    def load(number):
+        (tmp_path / str(number)).touch()
+        return "word " * (1 + number % 3), (Image.new("RGB", (40, 30), (number, 0, 0)),)
+
+    def read(bound):
+        monkeypatch.setattr("normprobe.inputs.prefetch.INPUT_BYTES", bound)
+        questions = [Question("made", str(n), lambda n=n: load(n)) for n in range(24)]
+        return prefetched(DataSet("made", questions, {}), builder, 2, workers=3)
+
+    unbounded = list(read(10**9))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    batches = read(1)
+    found = [next(batches)]
+    while not (tmp_path / "15").exists():  # the window that is taken next
+        time.sleep(0.01)
+    time.sleep(0.3)  # others would have begun by now
+    assert sorted(int(file.name) for file in tmp_path.iterdir()) == list(range(16))
+    found.extend(batches)
+    assert len(found) == len(unbounded) == 12
+    for a, b in zip(found, unbounded, strict=True):
+        assert a.image_hashes == b.image_hashes
+        assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+
+
+def test_workers_that_wait_end_by_themselves_when_nobody_reads_on(builder, monkeypatch):
+    monkeypatch.setattr("normprobe.inputs.prefetch.INPUT_BYTES", 1)
+    killed, kill = [], BaseProcess.terminate
+    monkeypatch.setattr(BaseProcess, "terminate", lambda its: (killed.append(its), kill(its))[1])
+    batches = prefetched(made([1] * 24), builder, 2, workers=2)
+    next(batches)
+    batches.close()
+    assert killed == []
 
 
 def test_the_error_of_a_worker_arrives_whole(builder):
