@@ -96,8 +96,9 @@ def prefetched(
         worker_init_fn=_end_with_the_parent,
         multiprocessing_context="fork" if workers else None,
     )
+    arriving = iter(loader)  # has a name, so that it ends, which joins the workers, after `ended`
     try:
-        for index, packed in enumerate(loader):
+        for index, packed in enumerate(arriving):
             windows.in_flight.taken(index)
             made, skipped, failure = pickle.loads(packed)
             data.bad.add(skipped)

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 import weakref
+from multiprocessing.process import BaseProcess
 
 import pytest
 import torch
@@ -201,6 +202,16 @@ def test_inputs_are_made_ahead_within_a_bound_and_are_the_same(builder, monkeypa
     for a, b in zip(found, unbounded, strict=True):
         assert a.image_hashes == b.image_hashes
         assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+
+
+def test_workers_that_wait_end_by_themselves_when_nobody_reads_on(builder, monkeypatch):
+    monkeypatch.setattr("normprobe.inputs.prefetch.INPUT_BYTES", 1)
+    killed, kill = [], BaseProcess.terminate
+    monkeypatch.setattr(BaseProcess, "terminate", lambda its: (killed.append(its), kill(its))[1])
+    batches = prefetched(made([1] * 24), builder, 2, workers=2)
+    next(batches)
+    batches.close()
+    assert killed == []
 
 
 def test_the_error_of_a_worker_arrives_whole(builder):
