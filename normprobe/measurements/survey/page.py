@@ -2,14 +2,12 @@
 
 from itertools import chain
 
-import pandas as pd
-
 from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.words import verdict
 from normprobe.report.page.blocks import heading, note, sentence
 from normprobe.report.page.markup import Markup
+from normprobe.report.page.printed import printed
 from normprobe.report.page.tables import table
-from normprobe.report.readable_table import ReadableTable
 from normprobe.runs.run_store import RunStore
 
 _ENDS = ("_ci_low", "_ci_high")
@@ -23,14 +21,8 @@ def section(run: RunStore) -> list[Markup]:
         heading("Models"),
         table(survey[[name for name in survey if not str(name).endswith(_ENDS)]]),
         note("survey.csv holds the 95 % interval of each number."),
-        *chain.from_iterable(map(_printed, printed_of(run).values())),
+        *chain.from_iterable(map(printed, printed_of(run).values())),
         heading("What each model took"),
         table(run.table("cost")),
         note("Bytes of weights fetched, bytes of memory at the peak of its process, and seconds."),
     ]
-
-
-def _printed(printed: ReadableTable) -> list[Markup]:
-    """One of the paper's tables over the models."""
-    rows = pd.DataFrame(printed.rows, columns=[" ".join(parts) for parts in printed.headers])
-    return [heading(printed.title), table(rows), *map(note, printed.notes)]
