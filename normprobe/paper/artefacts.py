@@ -14,6 +14,9 @@ from typing import Any
 from normprobe.errors import NormprobeError
 from normprobe.paper.numbers import needs_remote_code
 
+#: In the place of a name: every hub id.
+_EVERY = "*"
+
 
 @dataclass(frozen=True)
 class PaperCommand:
@@ -42,25 +45,30 @@ class PaperCommand:
 class Artefact:
     """A table or a figure of the paper."""
 
+    name: str  # such as ``table2``
     shows: str
     steps: Sequence[Mapping[str, Any]]
     note: str = ""
     compare: bool = False
 
     def commands(self, folder: Path) -> Iterator[PaperCommand]:
-        """The commands that make it, in order; their runs lie in ``folder``."""
+        """The commands that make it, in order.
+
+        Args:
+            folder: of all artefacts: those that share a command share its run.
+        """
         runs = []
         for step in self.steps:
             command, *options = shlex.split(step["command"])
             for model in step["models"]:
-                run = folder / model.split("/")[-1]
+                run = folder / command / model.split("/")[-1]
                 trust = ["--trust-remote-code"] if needs_remote_code(model) else []
                 written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
                 words = (command, model, *options, *trust, *written)
                 runs.append(run)
                 yield PaperCommand(words, model, run)
         if self.compare:
-            both = folder / "compare"
+            both = folder / "compare" / self.name
             yield PaperCommand(("compare", *map(str, runs), "-o", str(both)), "", both)
 
     @property
@@ -92,7 +100,6 @@ class Changes:
     data: str | None
     limit: int | None
     trust_remote_code: bool
-    overwrite: bool
 
     def apply(self, words: Sequence[str]) -> list[str]:
         """The words of a command with the changes."""
@@ -104,27 +111,37 @@ class Changes:
                 changed[changed.index("--data") + 1] = self.data
             if self.limit is not None:
                 changed += ["--limit", str(self.limit)]
-        return changed + (["--overwrite"] if self.overwrite and "-o" in changed else [])
+        return changed
 
 
-def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str, str]:
+def substitutes(given: Sequence[str], wanted: Sequence[Artefact], name: str) -> dict[str, str]:
     """``--model`` as a mapping.
 
+    Args:
+        given: NAME=VALUE each; ``*=VALUE`` takes the place of every hub id that has no other.
+        wanted: the tables and figures whose commands have the names.
+        name: what they are together.
+
     Raises:
-        NormprobeError: not NAME=VALUE, a name that the commands do not have, or one missing.
+        NormprobeError: not NAME=VALUE, a name that the commands do not have, or, of a single table
+            or figure, one missing.
     """
+    models = list(dict.fromkeys(model for artefact in wanted for model in artefact.models))
     taken = dict[str, str]()
     for text in given:
         word, _, value = text.partition("=")
-        if not value or word not in artefact.names:
+        known = word == _EVERY or any(word in artefact.names for artefact in wanted)
+        if not (value and known):
             raise NormprobeError(
-                f"--model {text}: expected NAME=VALUE with a NAME of {name}: "
-                f"{', '.join(artefact.models)}",
-                f"--model {artefact.models[0]}=path/to/checkpoint",
+                f"--model {text}: expected NAME=VALUE with a NAME of {name}: {', '.join(models)}",
+                f"--model {models[0]}=path/to/checkpoint",
             )
         taken[word] = value
-    missing = [word for word in artefact.own if word not in taken]
-    if missing:
+    if (every := taken.pop(_EVERY, None)) is not None:
+        names = (name for artefact in wanted for name in artefact.names)
+        taken = dict.fromkeys((name for name in names if "/" in name), every) | taken
+    missing = [word for word in wanted[0].own if word not in taken]
+    if missing and len(wanted) == 1:
         raise NormprobeError(
             f"{name} needs what the paper did not publish: {', '.join(missing)}",
             " ".join(f"--model {word}=..." for word in missing),
@@ -136,4 +153,4 @@ def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str
 def artefacts() -> dict[str, Artefact]:
     """Every table and figure of the paper that commands make, by name, such as ``table2``."""
     text = (files("normprobe.paper") / "commands.toml").read_text(encoding="utf-8")
-    return {name: Artefact(**entry) for name, entry in tomllib.loads(text).items()}
+    return {name: Artefact(name, **entry) for name, entry in tomllib.loads(text).items()}

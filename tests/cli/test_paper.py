@@ -17,6 +17,8 @@ from support import made_tables
 from support.made_runs import run_folder
 from support.paper_models import FAMILIES, TYPES, stand_in
 from support.read_latex import read_latex
+from support.read_page import Reader
+from support.works_here import work_here
 from typer.testing import Result
 
 from normprobe.cli.app import COMMANDS, app
@@ -25,6 +27,8 @@ from normprobe.run import write_published
 from normprobe.runs.run_folder import RunFolder
 
 IMAGES = Path(__file__).parents[2] / "benchmarks_data/images"
+
+pytestmark = pytest.mark.usefixtures("here")
 
 Run = Callable[..., Result]
 Repository = Callable[[str], Path]
@@ -61,6 +65,12 @@ PUBLISHED = {
 }
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are run do not each begin a process."""
+    work_here(monkeypatch)
+
+
 def listed(run: Run) -> dict[str, list[list[str]]]:
     """The command lines of each artefact, as a shell reads them."""
     result = run("paper")
@@ -88,6 +98,15 @@ def test_every_listed_command_is_one(name: str, run: Run) -> None:
         group.commands[command].make_context(command, words)
 
 
+def test_artefacts_share_runs_of_one_command_alone(run: Run) -> None:
+    """The same folder, the same command: a run that serves several artefacts is made once."""
+    folders: dict[str, tuple[str, ...]] = {}
+    lines = [line for lines in listed(run).values() for line in lines if "-o" in line]
+    for line in lines:
+        assert folders.setdefault(line[-1], tuple(line)) == tuple(line)
+    assert len(folders) < len(lines)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_it_runs_on_miniatures(
     name: str,
@@ -106,7 +125,7 @@ def test_it_runs_on_miniatures(
     )
     assert result.exit_code == 0, result.output
     for folder, numbers in PUBLISHED[name].items():
-        path = tmp_path / "out" / name / folder
+        path = next((tmp_path / "out").glob(f"*/{folder}"))
         record = json.loads((path / "run.json").read_text())
         assert record["status"] == "complete"
         assert (path / "published.csv").is_file() == (numbers > 0)
@@ -132,7 +151,7 @@ def test_it_runs_on_miniatures(
         drawn = pd.read_csv(tmp_path / f"out/{name}/{name}.csv")
         assert drawn["run"].nunique() == drawn["panel"].nunique() == len(PUBLISHED[name])
     if "compare" in [line[1] for line in listed(run)[name]]:
-        assert (tmp_path / "out" / name / "compare/run.json").is_file()
+        assert (tmp_path / "out/compare" / name / "run.json").is_file()
 
 
 def test_remote_code_is_not_run_unasked(run: Run, repository: Repository, tmp_path: Path) -> None:
@@ -175,7 +194,7 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     result = run("paper", "--run", name, *given, "--data=sample", "-n", "1", "-o", "out")
     assert result.exit_code == 0, result.output
     if name == "table5":
-        assert result.stdout.count("Alignment norm: gain and bias") == 2
+        assert "Default Init" in result.stdout
         table = pd.read_csv(tmp_path / "out/table5/table5.csv")
         assert table["default_init"].tolist() == table["aligned_init"].tolist()
         assert table["default_init"][3:].tolist() == [0.0, 0.0]  # an untrained bias
@@ -183,15 +202,38 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
         assert " 53.2500" in result.stdout.replace("(", " ")
         return
     models = [word for word, _ in OWN[name] if word not in ("IMAGE", "PROMPT")]
-    folders = [*models, *([] if name == "appendix-g" else ["compare"])]
+    command = "attention" if name == "appendix-g" else "layers"
+    folders = [f"{command}/{model}" for model in models]
+    folders += [] if name == "appendix-g" else [f"compare/{name}"]
     for folder in folders:
-        record = json.loads((tmp_path / "out" / name / folder / "run.json").read_text())
+        record = json.loads((tmp_path / "out" / folder / "run.json").read_text())
         assert record["status"] == "complete"
     assert f"figure: {Path('out') / name / name}.png, .pdf and .csv" in result.stderr
     assert "no run" not in result.stderr
     assert {file.name for file in (tmp_path / "out" / name).glob("*.*")} == {
         f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")
     }
+
+
+def test_all_that_can_be_made_is_on_one_page_and_the_rest_is_named(
+    run: Run, tmp_path: Path
+) -> None:
+    words = ("paper", "--run", "all", "--model", "*=specimen", "--data=sample", "-n", "1")
+    missing = f"--model={KIMI}=./nothing"
+    result = run(*words, missing, "-o", "out")
+    assert result.exit_code == 1
+    made = {folder.name for folder in (tmp_path / "out").glob("*") if folder.name in ARTEFACTS}
+    assert made == set(ARTEFACTS) - {"table5", "figure4", "figure5", "appendix-g"}
+    folders = [file.parent for file in (tmp_path / "out").glob("*/*/run.json")]
+    assert len(folders) == 7 + 3 + 1 + 2 + 4 + 2  # Tables 1, 2, 3, 6; layers; compared
+    said = [line for line in result.stderr.splitlines() if "./nothing" in line]
+    assert [line.split(":")[0] for line in said] == ["table2", "figure3"]
+    page = Reader((tmp_path / "out/paper.html").read_text())
+    for text in ("Table 1: ", "Table 8: ", "Not made", "figure4: BASELINE, ALIGNED: not published"):
+        assert text in page.text
+    assert sum((value or "").startswith("data:image/png") for _, value in page.attributes) == 3
+    again = run(*words, missing, "-o", "out")
+    assert "17 commands of the paper are finished already" in again.stderr
 
 
 LLAVA, KIMI = "llava-hf/llava-1.5-7b-hf", "moonshotai/Kimi-VL-A3B-Instruct"
