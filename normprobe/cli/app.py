@@ -39,7 +39,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -70,7 +69,7 @@ def main() -> None:
 
         rich_utils.COLOR_SYSTEM = None
     try:
-        app()
+        app(prog_name="normprobe")
     except SystemExit as end:
         if end.code == console.INTERRUPTED:
             console.leave_at_once()

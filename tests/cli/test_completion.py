@@ -1,0 +1,62 @@
+"""Completion in a shell: what the Tab key finds, how it is installed, and what it does not load."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Ends as the command does, and tells which heavy libraries it has loaded.
+PROGRAM = """
+import sys
+from normprobe.cli.app import main
+try:
+    main()
+finally:
+    loaded = [name for name in ("torch", "transformers", "pandas", "rich") if name in sys.modules]
+    print(*loaded, file=sys.stderr)
+"""
+NO_DETECTION = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+
+
+def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        env={**os.environ, **NO_DETECTION, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("normprobe in", ["inspect", "interface"]),
+        ("normprobe layers --mas", ["--massive"]),
+        ("normprobe interface --ma", ["--map", "--map-pictures"]),
+        ("normprobe layers --dtype b", ["bfloat16"]),
+    ],
+)
+def test_tab_finds_commands_options_and_values_and_loads_nothing(
+    typed: str, found: list[str]
+) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    done = started(_NORMPROBE_COMPLETE="complete_bash", **words)
+    assert sorted(done.stdout.split()) == found
+    assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_shown(shell: str) -> None:
+    assert f"_NORMPROBE_COMPLETE=complete_{shell}" in started("--show-completion", shell).stdout
+
+
+def test_completion_is_installed_for_a_user(tmp_path: Path) -> None:
+    started("--install-completion", "bash", HOME=str(tmp_path))
+    (script,) = tmp_path.glob(".bash_completions/*")
+    assert "_NORMPROBE_COMPLETE=complete_bash" in script.read_text()
+    assert script.name in (tmp_path / ".bashrc").read_text()
