@@ -88,11 +88,11 @@ def paper(
             return
         if run is None:
             for listed in known if name is None else [name]:
-                console.data(_described(listed, known[listed], output))
+                console.data(_described(known[listed], output))
             return
         taken = substitutes(model or [], known[run], run)
         changes = Changes(taken, data, limit, trust_remote_code, overwrite)
-        commands = list(known[run].commands(output / run))
+        commands = list(known[run].commands(output))
         for command in commands:
             _run(context, command, changes)
         sources = [_source_of(command, taken) for command in commands if command.model]
@@ -153,7 +153,7 @@ def _run(context: typer.Context, command: "PaperCommand", changes: "Changes") ->
             measured.show_published(target)
 
 
-def _described(name: str, artefact: "Artefact", output: Path) -> str:
+def _described(artefact: "Artefact", output: Path) -> str:
     notes = [f"# {artefact.note}"] if artefact.note else []
-    lines = [command.line for command in artefact.commands(output / name)]
-    return "\n".join([f"# {name}: {artefact.shows}", *notes, *lines, ""])
+    lines = [command.line for command in artefact.commands(output)]
+    return "\n".join([f"# {artefact.name}: {artefact.shows}", *notes, *lines, ""])

@@ -42,25 +42,30 @@ class PaperCommand:
 class Artefact:
     """A table or a figure of the paper."""
 
+    name: str  # such as ``table2``
     shows: str
     steps: Sequence[Mapping[str, Any]]
     note: str = ""
     compare: bool = False
 
     def commands(self, folder: Path) -> Iterator[PaperCommand]:
-        """The commands that make it, in order; their runs lie in ``folder``."""
+        """The commands that make it, in order.
+
+        Args:
+            folder: of all artefacts: those that share a command share its run.
+        """
         runs = []
         for step in self.steps:
             command, *options = shlex.split(step["command"])
             for model in step["models"]:
-                run = folder / model.split("/")[-1]
+                run = folder / command / model.split("/")[-1]
                 trust = ["--trust-remote-code"] if needs_remote_code(model) else []
                 written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
                 words = (command, model, *options, *trust, *written)
                 runs.append(run)
                 yield PaperCommand(words, model, run)
         if self.compare:
-            both = folder / "compare"
+            both = folder / "compare" / self.name
             yield PaperCommand(("compare", *map(str, runs), "-o", str(both)), "", both)
 
     @property
@@ -136,4 +141,4 @@ def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str
 def artefacts() -> dict[str, Artefact]:
     """Every table and figure of the paper that commands make, by name, such as ``table2``."""
     text = (files("normprobe.paper") / "commands.toml").read_text(encoding="utf-8")
-    return {name: Artefact(**entry) for name, entry in tomllib.loads(text).items()}
+    return {name: Artefact(name, **entry) for name, entry in tomllib.loads(text).items()}
