@@ -29,8 +29,8 @@ from normprobe.measurements import (
 )
 from normprobe.model.checkpoint import (
     LANGUAGE_MODEL,
-    SPECIMEN,
     VISION_ENCODER,
+    is_here,
     open_checkpoint,
 )
 from normprobe.model.find.overrides import OVERRIDES
@@ -579,7 +579,7 @@ class Probe:
     def _beside(self, model: str) -> "Probe":
         """A probe of another checkpoint, loaded in the same way."""
         same = ("trust_remote_code", "device", "dtype")
-        by_ranges = self._options["range_reads"] and not _is_here(model)
+        by_ranges = self._options["range_reads"] and not is_here(model)
         options = {name: self._options[name] for name in same}
         return Probe(model, range_reads=by_ranges, **options)
 
@@ -613,14 +613,9 @@ def _warn_of(run: RunStore, remarks: Iterable[str]) -> None:
         warn(run, remark)
 
 
-def _is_here(model: str) -> bool:
-    """Whether a model is on this machine, and no hub is asked for it."""
-    return model == SPECIMEN or Path(model).is_dir()
-
-
 def _refuse_hub_options(model: str, options: Mapping[str, Any]) -> None:
     """Refuse what only means something of a hub id, rather than pass over it."""
-    for name in (name for name, value in options.items() if value and _is_here(model)):
+    for name in (name for name, value in options.items() if value and is_here(model)):
         raise NormprobeError(
             f"--{name}: {model} is on this machine, no hub is asked for it",
             f"leave --{name} out, or pass a hub id",

@@ -190,6 +190,11 @@ def open_checkpoint(
     )
 
 
+def is_here(model: str) -> bool:
+    """Whether a model is on this machine, and no hub is asked for it."""
+    return model == SPECIMEN or Path(model).is_dir()
+
+
 def _is_name(model: str) -> bool:
     """Whether a folder or a hub id may have that name."""
     if not model or len(model) > _LONGEST_PATH or visible(model) != model:
