@@ -1,7 +1,6 @@
 """``normprobe paper``."""
 
-import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,18 +20,21 @@ from normprobe.cli.options import (
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
-    from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
+    from normprobe.paper.artefacts import Artefact
+
+#: Of ``--run``: every table and figure.
+_ALL = "all"
 
 
 @grouped
 def paper(
-    context: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(metavar="[TABLE|FIGURE]", help="E.g. table2; else all."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Run these commands, e.g. table2.", metavar="NAME")
+        str | None,
+        typer.Option("--run", help="Run the commands of table2, ..., or of all.", metavar="NAME"),
     ] = None,
     from_: Annotated[
         list[str] | None,
@@ -61,10 +63,16 @@ def paper(
         Path, typer.Option("--output", "-o", help="Folder of the runs and tables.", metavar="DIR")
     ] = Path("runs/paper"),
     overwrite: Annotated[Overwrite, Needs("run")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Fetch without a question."), Needs("run")
+    ] = False,
     *,
     display: Annotated[Display, only(Display, "verbose")],
 ) -> None:
     """Which commands make each table and figure of the paper; --run runs them.
+
+    It says first what is fetched, and asks. The same command goes on after an interruption: runs
+    that are finished are taken as they are. --run all ends with one page.
 
     --run and --from end with the paper's own table, each cell measured and below it as published,
     as CSV, Markdown and LaTeX; or with its own figure, its panels and their order, as PNG, PDF and
@@ -80,8 +88,8 @@ def paper(
         from normprobe.paper.artefacts import Changes, artefacts, substitutes
 
         known = artefacts()
-        if wanted := name or run:
-            _require(wanted, known)
+        if (asked := name or run) and run != _ALL:
+            _require(asked, known)
         if name is not None and from_:
             sources = [_source(text, known[name].models) for text in from_]
             _show(name, sources, output / name, trust_remote_code)
@@ -90,13 +98,12 @@ def paper(
             for listed in known if name is None else [name]:
                 console.data(_described(known[listed], output))
             return
-        taken = substitutes(model or [], known[run], run)
-        changes = Changes(taken, data, limit, trust_remote_code, overwrite)
-        commands = list(known[run].commands(output))
-        for command in commands:
-            _run(context, command, changes)
-        sources = [_source_of(command, taken) for command in commands if command.model]
-        _show(run, sources, output / run, trust_remote_code)
+        from normprobe.cli.paper_run import run_artefacts
+
+        wanted = list(known.values()) if run == _ALL else [known[run]]
+        taken = substitutes(model or [], wanted, run)
+        changes = Changes(taken, data, limit, trust_remote_code)
+        run_artefacts(run, wanted, changes, output, yes=yes, overwrite=overwrite)
 
 
 def _show(
@@ -127,30 +134,6 @@ def _source(text: str, names: Sequence[str]) -> tuple[Path, str]:
     """``--from``: a folder, and the model that it is named after; a folder may hold a ``=``."""
     name, _, folder = text.partition("=")
     return (Path(folder), name) if folder and name in names else (Path(text), "")
-
-
-def _source_of(command: "PaperCommand", substitutes: Mapping[str, str]) -> tuple[Path, str]:
-    """The run of a command; a norm has none, and is read where it lies."""
-    trained = command.model in substitutes and "--stats" in command.words
-    return Path(substitutes[command.model]) if trained else command.folder, command.model
-
-
-def _run(context: typer.Context, command: "PaperCommand", changes: "Changes") -> None:
-    """Run one command as if it had been typed, and put the paper's numbers beside its own."""
-    from normprobe.run import load_run, write_published
-    from normprobe.runs.run_folder import read_record
-
-    words = changes.apply(command.words)
-    console.message(f"normprobe {shlex.join(words)}")
-    application = context.find_root().command
-    code = application.main(words, prog_name="normprobe", standalone_mode=False)
-    if code:
-        raise typer.Exit(code)
-    if changes.substitutes.keys() & set(command.words) and read_record(command.folder) is not None:
-        measured = load_run(command.folder)
-        write_published(measured.store, command.model, command.base)
-        with console.stdout_console() as target:
-            measured.show_published(target)
 
 
 def _described(artefact: "Artefact", output: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from normprobe.cli import console
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import artefacts
-from normprobe.paper.layouts import Cells, Layout, layouts, measured_csv, measured_table
+from normprobe.paper.layouts import Cells, Layout, PaperTable, layouts, measured_csv, measured_table
 from normprobe.paper.measured_cells import NORM_COLUMNS, cells_of_norm, cells_of_run, notes_on
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
@@ -19,7 +19,7 @@ from normprobe.schema import PUBLISHED
 
 def show_paper_table(
     name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
-) -> None:
+) -> PaperTable:
     """Write one of the paper's tables as CSV, Markdown and LaTeX, and print it.
 
     Where several runs measured a number, that of the first stands there.
@@ -31,6 +31,9 @@ def show_paper_table(
             ``DEFAULT`` or ``ALIGNED``.
         folder: where the files go; those of an earlier table are replaced.
         trust_remote_code: of Table 5, run code that a checkpoint brings.
+
+    Returns:
+        The table.
 
     Raises:
         NormprobeError: none of them has measured a number of the table, a folder is no run folder,
@@ -54,8 +57,9 @@ def show_paper_table(
             f"`normprobe paper` lists its runs; NAME=RUN says of which model: {', '.join(bases)}",
         )
     readable = measured_table(layout, cells, list(dict.fromkeys(notes)))
+    numbers = measured_csv(layout, cells)
     files = {
-        "csv": csv_bytes(measured_csv(layout, cells)),
+        "csv": csv_bytes(numbers),
         "md": markdown(readable).encode("utf-8", errors="backslashreplace"),
         "tex": latex(readable).encode("utf-8", errors="backslashreplace"),
     }
@@ -64,6 +68,7 @@ def show_paper_table(
     with console.stdout_console() as target:
         print_readable(readable, target)
     console.message(f"table: {folder / name}.csv, .md and .tex")
+    return PaperTable(numbers, readable)
 
 
 def _of_norm(layout: Layout, source: Path, column: str, trust_remote_code: bool) -> Cells:

@@ -97,7 +97,6 @@ class Changes:
     data: str | None
     limit: int | None
     trust_remote_code: bool
-    overwrite: bool
 
     def apply(self, words: Sequence[str]) -> list[str]:
         """The words of a command with the changes."""
@@ -109,27 +108,33 @@ class Changes:
                 changed[changed.index("--data") + 1] = self.data
             if self.limit is not None:
                 changed += ["--limit", str(self.limit)]
-        return changed + (["--overwrite"] if self.overwrite and "-o" in changed else [])
+        return changed
 
 
-def substitutes(given: Sequence[str], artefact: Artefact, name: str) -> dict[str, str]:
+def substitutes(given: Sequence[str], wanted: Sequence[Artefact], name: str) -> dict[str, str]:
     """``--model`` as a mapping.
 
+    Args:
+        given: NAME=VALUE each.
+        wanted: the tables and figures whose commands have the names.
+        name: what they are together.
+
     Raises:
-        NormprobeError: not NAME=VALUE, a name that the commands do not have, or one missing.
+        NormprobeError: not NAME=VALUE, a name that the commands do not have, or, of a single table
+            or figure, one missing.
     """
+    models = list(dict.fromkeys(model for artefact in wanted for model in artefact.models))
     taken = dict[str, str]()
     for text in given:
         word, _, value = text.partition("=")
-        if not value or word not in artefact.names:
+        if not value or not any(word in artefact.names for artefact in wanted):
             raise NormprobeError(
-                f"--model {text}: expected NAME=VALUE with a NAME of {name}: "
-                f"{', '.join(artefact.models)}",
-                f"--model {artefact.models[0]}=path/to/checkpoint",
+                f"--model {text}: expected NAME=VALUE with a NAME of {name}: {', '.join(models)}",
+                f"--model {models[0]}=path/to/checkpoint",
             )
         taken[word] = value
-    missing = [word for word in artefact.own if word not in taken]
-    if missing:
+    missing = [word for word in wanted[0].own if word not in taken]
+    if missing and len(wanted) == 1:
         raise NormprobeError(
             f"{name} needs what the paper did not publish: {', '.join(missing)}",
             " ".join(f"--model {word}=..." for word in missing),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -31,6 +32,13 @@ _PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
 _TOKEN = "_token"
 #: What stands below a table with published numbers.
 BELOW = "Below each number, in parentheses: as published (arXiv 2512.08374). -: not measured."
+
+
+class PaperTable(NamedTuple):
+    """One of the paper's tables with measured cells."""
+
+    numbers: pd.DataFrame  # of ``measured_csv``
+    readable: ReadableTable  # of ``measured_table``
 
 
 @dataclass(frozen=True)

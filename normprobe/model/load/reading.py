@@ -36,7 +36,7 @@ def _reading(plan: LoadPlan, name: str) -> str:
     if not absent:
         return f"reads {len(plan.files)} {files}, {decimal(plan.nbytes_in(plan.files))} of {whole}"
     needed = decimal(plan.nbytes_in(absent))
-    if weights.range_reads:
+    if reads_ranges(plan):
         return f"fetches bytes of {len(absent)} {files}, {needed} of {whole}"
     fetched = _size(weights.size_of(absent))
     return f"fetches {len(absent)} {files}, {fetched} of {whole}, for {needed} of tensors"
@@ -59,9 +59,35 @@ def bytes_to_fetch(plan: LoadPlan) -> int | None:
         plan: of ``plan_for``, before anything is loaded.
     """
     absent = _absent(plan)
-    if plan.weights.range_reads:
-        return plan.nbytes_in(absent)
-    return plan.weights.size_of(absent)
+    return plan.nbytes_in(absent) if reads_ranges(plan) else plan.weights.size_of(absent)
+
+
+def fetched_files(plan: LoadPlan) -> dict[str, int | None]:
+    """The weight files that a load will fetch from, and how many bytes; None: that is unknown.
+
+    Args:
+        plan: of ``plan_for``, before anything is loaded.
+    """
+    absent = _absent(plan)
+    if reads_ranges(plan):
+        return {file: plan.nbytes_in([file]) for file in absent}
+    return plan.weights.repository.sizes(absent)
+
+
+def reads_ranges(plan: LoadPlan) -> bool:
+    """Whether ranges of files on a hub are fetched; where everything is read, files are."""
+    return plan.weights.range_reads and plan.keys is not None
+
+
+def cached_bytes(plan: LoadPlan) -> int:
+    """Bytes of the tensors to read that lie in the hub's cache; none of a local folder.
+
+    Args:
+        plan: of ``plan_for``, before anything is loaded.
+    """
+    if plan.weights.repository.is_local:
+        return 0
+    return plan.nbytes_in(set(plan.files) - set(_absent(plan)))
 
 
 def _absent(plan: LoadPlan) -> list[str]:

@@ -1,0 +1,65 @@
+"""One page of the paper's tables and figures: those that were made, and why others were not."""
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from normprobe.paper.layouts import PaperTable
+from normprobe.report.page.blocks import heading, note
+from normprobe.report.page.document import Section, page
+from normprobe.report.page.tables import table
+from normprobe.runs.atomic import write_by_rename
+from normprobe.runs.provenance import provenance
+from normprobe.runs.run_folder import RunFolder
+
+#: The run folder of a reproduction, its main table, and its page.
+FOLDER, NOT_MADE, PAGE = "all", "not_made", "paper.html"
+
+
+def write_page(
+    output: Path,
+    tables: Mapping[str, PaperTable],
+    pictures: Mapping[str, Path],
+    not_made: pd.DataFrame,
+) -> Path:
+    """Put all into a run folder of its own, and that on a page.
+
+    Args:
+        output: the folder of all runs; the run folder ``all`` in it is replaced.
+        tables: by name.
+        pictures: PNG files by name.
+        not_made: artefact, model and reason of each command that left nothing.
+
+    Returns:
+        The page, one self-contained HTML file.
+
+    Raises:
+        NormprobeError: it cannot be written.
+    """
+    started = time.perf_counter()
+    facts = {"command": "paper", "model": "The Unseen Bias (arXiv 2512.08374)"}
+    run = RunFolder.create(
+        output / FOLDER, overwrite=True, record=provenance(sys.argv, {}, **facts)
+    )
+    blocks = []
+    for name, made in tables.items():
+        run.write_table(name, made.numbers)
+        cells = [" ".join(header) for header in made.readable.headers]
+        shown = pd.DataFrame([*map(list, made.readable.rows)], columns=cells)
+        blocks += [heading(made.readable.title), table(shown), *map(note, made.readable.notes)]
+    for name, picture in pictures.items():
+        plot = run.path / "plots" / f"{name}.png"
+        plot.parent.mkdir(exist_ok=True)
+        shutil.copyfile(picture, plot)
+    run.write_table(NOT_MADE, not_made)
+    if len(not_made):
+        blocks += [heading("Not made, or in part"), table(not_made)]
+    run.finish(seconds=round(time.perf_counter() - started, 3))
+    text = page([Section(run, blocks, shown=run.table_names)])
+    file = output / PAGE
+    write_by_rename(file, text.encode("utf-8", errors="xmlcharrefreplace"))
+    return file
