@@ -137,7 +137,7 @@ def _agree(
     for line in plan_by_model(forecasts) if by_model else ():
         console.message(line)
     if forecasts or finished:
-        console.message(plan_sentence(name, forecasts, finished))
+        console.message(plan_sentence("the paper" if by_model else name, forecasts, finished))
     if yes or not any_fetched(forecasts):
         return
     if not sys.stdin.isatty():

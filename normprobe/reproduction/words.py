@@ -44,8 +44,8 @@ def plan_by_model(forecasts: Mapping[Job, Forecast]) -> list[str]:
         memory = max(forecasts[job].memory for job in jobs)
         commands = ", ".join(dict.fromkeys(job.words[0] for job in jobs))
         lines.append(
-            f"  {model}: {commands}: fetches {_size([fetched[job] for job in jobs])}, "
-            f"holds {decimal(memory)}"
+            f"  {model}: {commands}; fetches {_size([fetched[job] for job in jobs])}, "
+            f"holds {decimal(memory)} in memory"
         )
     return lines
 
@@ -62,4 +62,6 @@ def _commands(number: int) -> str:
 def _size(sizes: list[int | None]) -> str:
     """Their sum; a size that the hub does not tell makes it a lower bound."""
     known = decimal(sum(size for size in sizes if size is not None))
-    return f"at least {known}" if None in sizes else known
+    if None in sizes:
+        return f"at least {known}"
+    return known if any(sizes) else "nothing"
