@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from normprobe.cli.paper_figures import show_paper_figure
 from normprobe.cli.paper_tables import show_paper_table
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
@@ -50,6 +51,9 @@ def make(
     try:
         if sources and name in layouts():
             table = show_paper_table(name, sources, output / name, changes.trust_remote_code)
+        elif sources:
+            show_paper_figure(name, sources, output / name)
+            picture = output / name / f"{name}.png"
     except NormprobeError as error:
         lacking.append((name, "", _in_a_line(error)))
     return Made(table, picture, lacking)
