@@ -54,7 +54,7 @@ OPTIONS = {
     "report": f"{FOLDER} --table --format --json --verbose -v --help -h",
     "paper": f"""
         --run --from --model --data --limit -n --trust-remote-code {FOLDER}
-        --verbose -v --help -h
+        --yes -y --verbose -v --help -h
     """,
     "models": "--format --json --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
@@ -118,6 +118,7 @@ def refused(*words: str) -> str:
         ("paper --from x", "--from: changes nothing without a table or figure"),
         ("paper table2 --run table2", "--run: cannot go with table2"),
         ("paper --from x --run table2", "--from: cannot go with --run"),
+        ("paper --yes", "--yes: changes nothing without --run"),
         ("paper --model a=b", "--model: changes nothing without --run"),
         ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
         ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),
