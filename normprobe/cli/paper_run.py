@@ -14,7 +14,7 @@ from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
 from normprobe.reproduction.forecast import Forecast, forecast_apart
 from normprobe.reproduction.jobs import Job, is_finished, jobs_of, still_to_type
-from normprobe.reproduction.page import write_page
+from normprobe.reproduction.page import in_a_line, write_page
 from normprobe.reproduction.running import run_apart
 from normprobe.reproduction.words import any_fetched, plan_by_model, plan_sentence
 from normprobe.run import load_run, write_published
@@ -70,7 +70,7 @@ def run_artefacts(
         rows = pd.DataFrame([*lacking, *unpublished], columns=["artefact", "model", "reason"])
         console.message(f"All of it on one page: {write_page(output, tables, pictures, rows)}")
     for row in [*lacking, *unpublished]:
-        console.message(": ".join(filter(None, row)))
+        console.message(in_a_line(row))
     if lacking:
         raise typer.Exit(console.FAILED)
 

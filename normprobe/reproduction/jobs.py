@@ -1,7 +1,7 @@
 """Which commands make some tables and figures of the paper, and which of them are done."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,5 +100,8 @@ def still_to_type(job: Job, *, overwrite: bool = False) -> tuple[str, ...]:
     return (*job.words, "--resume" if resumes else "--overwrite")
 
 
-def _told(words: Iterable[str]) -> list[str]:
-    return [word for word in words if word not in _FREE]
+def _told(words: Sequence[str]) -> list[str]:
+    """What is measured: not how, and not into which folder, which may have been moved."""
+    places = [place for place, word in enumerate(words) if word == "-o"]
+    kept = [word for place, word in enumerate(words) if not {place, place - 1} & {*places}]
+    return [word for word in kept if word not in _FREE]

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -11,13 +11,18 @@ import pandas as pd
 from normprobe.paper.layouts import PaperTable
 from normprobe.report.page.blocks import heading, note
 from normprobe.report.page.document import Section, page
-from normprobe.report.page.tables import table
+from normprobe.report.page.printed import printed
 from normprobe.runs.atomic import write_by_rename
 from normprobe.runs.provenance import provenance
 from normprobe.runs.run_folder import RunFolder
 
 #: The run folder of a reproduction, its main table, and its page.
 FOLDER, NOT_MADE, PAGE = "all", "not_made", "paper.html"
+
+
+def in_a_line(row: Iterable[str]) -> str:
+    """Artefact, model and reason; what is empty is left out."""
+    return ": ".join(filter(None, row))
 
 
 def write_page(
@@ -48,16 +53,15 @@ def write_page(
     blocks = []
     for name, made in tables.items():
         run.write_table(name, made.numbers)
-        cells = [" ".join(header) for header in made.readable.headers]
-        shown = pd.DataFrame([*map(list, made.readable.rows)], columns=cells)
-        blocks += [heading(made.readable.title), table(shown), *map(note, made.readable.notes)]
+        blocks += printed(made.readable)
     for name, picture in pictures.items():
         plot = run.path / "plots" / f"{name}.png"
         plot.parent.mkdir(exist_ok=True)
         shutil.copyfile(picture, plot)
     run.write_table(NOT_MADE, not_made)
     if len(not_made):
-        blocks += [heading("Not made, or in part"), table(not_made)]
+        rows = not_made.itertuples(index=False)
+        blocks += [heading("Not made, or in part"), *(note(in_a_line(row)) for row in rows)]
     run.finish(seconds=round(time.perf_counter() - started, 3))
     text = page([Section(run, blocks, shown=run.table_names)])
     file = output / PAGE

@@ -74,6 +74,11 @@ def test_a_run_that_its_listed_command_made_is_taken(tmp_path: Path) -> None:
     assert still_to_type(job, overwrite=True) == (*job.words, "--overwrite")
 
 
+def test_a_folder_that_was_moved_is_taken(tmp_path: Path) -> None:
+    job = begun(tmp_path, *listed_words(Path("elsewhere"), "table2"), complete=True)
+    assert still_to_type(job) == ()
+
+
 @pytest.mark.parametrize(("name", "word"), [("table2", "--resume"), ("table3", "--overwrite")])
 def test_a_run_that_was_begun_is_gone_on_with(name: str, word: str, tmp_path: Path) -> None:
     """``embeddings`` writes nothing before its end: it begins again."""

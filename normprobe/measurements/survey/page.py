@@ -8,8 +8,8 @@ from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.words import verdict
 from normprobe.report.page.blocks import heading, note, sentence
 from normprobe.report.page.markup import Markup
+from normprobe.report.page.printed import printed
 from normprobe.report.page.tables import table
-from normprobe.report.readable_table import ReadableTable
 from normprobe.runs.run_store import RunStore
 
 _ENDS = ("_ci_low", "_ci_high")
@@ -23,7 +23,7 @@ def section(run: RunStore) -> list[Markup]:
         heading("Models"),
         table(survey[[name for name in survey if not str(name).endswith(_ENDS)]]),
         note("survey.csv holds the 95 % interval of each number."),
-        *chain.from_iterable(map(_printed, printed_of(run).values())),
+        *chain.from_iterable(map(printed, printed_of(run).values())),
         heading("What each model took"),
         table(_in_megabytes(run.table("cost"))),
         note("Weights fetched, memory at the peak of its process, and seconds."),
@@ -33,9 +33,3 @@ def section(run: RunStore) -> list[Markup]:
 def _in_megabytes(cost: pd.DataFrame) -> pd.DataFrame:
     sizes = {"fetched_bytes": "fetched (MB)", "peak_memory": "peak memory (MB)"}
     return cost.assign(**{name: cost[name] / 1e6 for name in sizes}).rename(columns=sizes)
-
-
-def _printed(printed: ReadableTable) -> list[Markup]:
-    """One of the paper's tables over the models."""
-    rows = pd.DataFrame(printed.rows, columns=[" ".join(parts) for parts in printed.headers])
-    return [heading(printed.title), table(rows), *map(note, printed.notes)]
