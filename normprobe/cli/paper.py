@@ -49,7 +49,8 @@ def paper(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Take VALUE where the commands say NAME, e.g. a local copy of a hub id.",
+            help="Take VALUE where the commands say NAME, e.g. a local copy of a hub id; NAME * is "
+            "every hub id.",
             metavar="NAME=VALUE",
         ),
         Needs("run"),
@@ -92,7 +93,9 @@ def paper(
             _require(asked, known)
         if name is not None and from_:
             sources = [_source(text, known[name].models) for text in from_]
-            _show(name, sources, output / name, trust_remote_code)
+            from normprobe.cli.paper_made import show
+
+            show(name, sources, output / name, trust_remote_code)
             return
         if run is None:
             for listed in known if name is None else [name]:
@@ -104,22 +107,6 @@ def paper(
         taken = substitutes(model or [], wanted, run)
         changes = Changes(taken, data, limit, trust_remote_code)
         run_artefacts(run, wanted, changes, output, yes=yes, overwrite=overwrite)
-
-
-def _show(
-    name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
-) -> None:
-    """Make a table or a figure of runs, or of trained norms, that are there."""
-    from normprobe.paper.layouts import layouts
-
-    if name in layouts():
-        from normprobe.cli.paper_tables import show_paper_table
-
-        show_paper_table(name, sources, folder, trust_remote_code)
-    else:
-        from normprobe.cli.paper_figures import show_paper_figure
-
-        show_paper_figure(name, sources, folder)
 
 
 def _require(name: str, known: Collection[str]) -> None:

@@ -1,11 +1,9 @@
 """A table or a figure of the paper, of the runs that are there, and what it lacks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from normprobe.cli.paper_figures import show_paper_figure
-from normprobe.cli.paper_tables import show_paper_table
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
 from normprobe.paper.layouts import PaperTable, layouts
@@ -19,13 +17,11 @@ class Made(NamedTuple):
     """What there is of a table or a figure.
 
     Attributes:
-        table: of a table.
-        picture: of a figure, a PNG file.
+        result: a table, or a figure as a PNG file; None: neither could be made.
         lacking: what is not there, and why.
     """
 
-    table: PaperTable | None
-    picture: Path | None
+    result: PaperTable | Path | None
     lacking: list[Lacking]
 
 
@@ -47,16 +43,32 @@ def make(
         if (failure := failures.get(command.folder))
     ]
     sources = [source for command in commands if (source := _source_of(command, changes))]
-    table, picture = None, None
+    made = None
     try:
-        if sources and name in layouts():
-            table = show_paper_table(name, sources, output / name, changes.trust_remote_code)
-        elif sources:
-            show_paper_figure(name, sources, output / name)
-            picture = output / name / f"{name}.png"
+        if sources:
+            made = show(name, sources, output / name, changes.trust_remote_code)
     except NormprobeError as error:
         lacking.append((name, "", _in_a_line(error)))
-    return Made(table, picture, lacking)
+    return Made(made, lacking)
+
+
+def show(
+    name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
+) -> PaperTable | Path:
+    """Make a table or a figure of runs, or of trained norms, that are there.
+
+    Arguments and errors are those of ``show_paper_table`` and ``show_paper_figure``.
+
+    Returns:
+        The table, or the figure as a PNG file.
+    """
+    if name in layouts():
+        from normprobe.cli.paper_tables import show_paper_table
+
+        return show_paper_table(name, sources, folder, trust_remote_code)
+    from normprobe.cli.paper_figures import show_paper_figure
+
+    return show_paper_figure(name, sources, folder)
 
 
 def _source_of(command: PaperCommand, changes: Changes) -> tuple[Path, str] | None:

@@ -65,10 +65,9 @@ def run_artefacts(
     made = {artefact.name: make(artefact, changes, output, failures) for artefact in possible}
     lacking = [row for found in made.values() for row in found.lacking]
     if len(wanted) > 1:
-        tables = {name: found.table for name, found in made.items() if found.table}
-        pictures = {name: found.picture for name, found in made.items() if found.picture}
+        results = {name: found.result for name, found in made.items() if found.result is not None}
         rows = pd.DataFrame([*lacking, *unpublished], columns=["artefact", "model", "reason"])
-        console.message(f"All of it on one page: {write_page(output, tables, pictures, rows)}")
+        console.message(f"all of it on one page: {write_page(output, results, rows)}")
     for row in [*lacking, *unpublished]:
         console.message(in_a_line(row))
     if lacking:
@@ -162,4 +161,4 @@ def _show(folder: Path) -> None:
     if is_finished(folder):
         with console.stdout_console() as target:
             load_run(folder).show(target)
-        console.message(f"Run folder: {folder}")
+        console.message(f"run folder: {folder}")

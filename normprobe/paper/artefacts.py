@@ -14,6 +14,9 @@ from typing import Any
 from normprobe.errors import NormprobeError
 from normprobe.paper.numbers import needs_remote_code
 
+#: In the place of a name: every hub id.
+_EVERY = "*"
+
 
 @dataclass(frozen=True)
 class PaperCommand:
@@ -115,7 +118,7 @@ def substitutes(given: Sequence[str], wanted: Sequence[Artefact], name: str) -> 
     """``--model`` as a mapping.
 
     Args:
-        given: NAME=VALUE each.
+        given: NAME=VALUE each; ``*=VALUE`` takes the place of every hub id that has no other.
         wanted: the tables and figures whose commands have the names.
         name: what they are together.
 
@@ -127,12 +130,16 @@ def substitutes(given: Sequence[str], wanted: Sequence[Artefact], name: str) -> 
     taken = dict[str, str]()
     for text in given:
         word, _, value = text.partition("=")
-        if not value or not any(word in artefact.names for artefact in wanted):
+        known = word == _EVERY or any(word in artefact.names for artefact in wanted)
+        if not (value and known):
             raise NormprobeError(
                 f"--model {text}: expected NAME=VALUE with a NAME of {name}: {', '.join(models)}",
                 f"--model {models[0]}=path/to/checkpoint",
             )
         taken[word] = value
+    if (every := taken.pop(_EVERY, None)) is not None:
+        names = (name for artefact in wanted for name in artefact.names)
+        taken = dict.fromkeys((name for name in names if "/" in name), every) | taken
     missing = [word for word in wanted[0].own if word not in taken]
     if missing and len(wanted) == 1:
         raise NormprobeError(

@@ -27,16 +27,14 @@ def in_a_line(row: Iterable[str]) -> str:
 
 def write_page(
     output: Path,
-    tables: Mapping[str, PaperTable],
-    pictures: Mapping[str, Path],
+    made: Mapping[str, PaperTable | Path],
     not_made: pd.DataFrame,
 ) -> Path:
     """Put all into a run folder of its own, and that on a page.
 
     Args:
         output: the folder of all runs; the run folder ``all`` in it is replaced.
-        tables: by name.
-        pictures: PNG files by name.
+        made: tables, and figures as PNG files, by name.
         not_made: artefact, model and reason of each command that left nothing.
 
     Returns:
@@ -51,13 +49,14 @@ def write_page(
         output / FOLDER, overwrite=True, record=provenance(sys.argv, {}, **facts)
     )
     blocks = []
-    for name, made in tables.items():
-        run.write_table(name, made.numbers)
-        blocks += printed(made.readable)
-    for name, picture in pictures.items():
-        plot = run.path / "plots" / f"{name}.png"
-        plot.parent.mkdir(exist_ok=True)
-        shutil.copyfile(picture, plot)
+    for name, result in made.items():
+        if isinstance(result, PaperTable):
+            run.write_table(name, result.numbers)
+            blocks += printed(result.readable)
+        else:
+            plot = run.path / "plots" / f"{name}.png"
+            plot.parent.mkdir(exist_ok=True)
+            shutil.copyfile(result, plot)
     run.write_table(NOT_MADE, not_made)
     if len(not_made):
         rows = not_made.itertuples(index=False)

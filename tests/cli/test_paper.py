@@ -17,6 +17,7 @@ from support import made_tables
 from support.made_runs import run_folder
 from support.paper_models import FAMILIES, TYPES, stand_in
 from support.read_latex import read_latex
+from support.read_page import Reader
 from support.works_here import work_here
 from typer.testing import Result
 
@@ -212,6 +213,27 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     assert {file.name for file in (tmp_path / "out" / name).glob("*.*")} == {
         f"{name}.{suffix}" for suffix in ("png", "pdf", "csv")
     }
+
+
+def test_all_that_can_be_made_is_on_one_page_and_the_rest_is_named(
+    run: Run, tmp_path: Path
+) -> None:
+    words = ("paper", "--run", "all", "--model", "*=specimen", "--data=sample", "-n", "1")
+    missing = f"--model={KIMI}=./nothing"
+    result = run(*words, missing, "-o", "out")
+    assert result.exit_code == 1
+    made = {folder.name for folder in (tmp_path / "out").glob("*") if folder.name in ARTEFACTS}
+    assert made == set(ARTEFACTS) - {"table5", "figure4", "figure5", "appendix-g"}
+    folders = [file.parent for file in (tmp_path / "out").glob("*/*/run.json")]
+    assert len(folders) == 7 + 3 + 1 + 2 + 4 + 2  # Tables 1, 2, 3, 6; layers; compared
+    said = [line for line in result.stderr.splitlines() if "./nothing" in line]
+    assert [line.split(":")[0] for line in said] == ["table2", "figure3"]
+    page = Reader((tmp_path / "out/paper.html").read_text())
+    for text in ("Table 1: ", "Table 8: ", "Not made", "figure4: BASELINE, ALIGNED: not published"):
+        assert text in page.text
+    assert sum((value or "").startswith("data:image/png") for _, value in page.attributes) == 3
+    again = run(*words, missing, "-o", "out")
+    assert "17 commands of the paper are finished already" in again.stderr
 
 
 LLAVA, KIMI = "llava-hf/llava-1.5-7b-hf", "moonshotai/Kimi-VL-A3B-Instruct"

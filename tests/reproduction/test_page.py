@@ -31,7 +31,7 @@ def test_tables_pictures_and_what_is_lacking_are_there(tmp_path: Path) -> None:
     lacking = pd.DataFrame([("table8", "org/a", f"gated {ATTACK}")], columns=columns)
     out = tmp_path / "out"
     for _ in range(2):  # a second one replaces the first
-        text = write_page(out, {"table9": TABLE}, {"figure9": picture}, lacking).read_text()
+        text = write_page(out, {"table9": TABLE, "figure9": picture}, lacking).read_text()
     page = Reader(text)
     for said in ("Table 9: norms", "Norm Mean", "1.235", "(1.2)", "Below: as published.", "org/a"):
         assert said in page.text
@@ -47,5 +47,5 @@ def test_tables_pictures_and_what_is_lacking_are_there(tmp_path: Path) -> None:
 
 def test_without_failures_nothing_is_said_of_them(tmp_path: Path) -> None:
     none = pd.DataFrame([], columns=["artefact", "model", "reason"])
-    page = Reader(write_page(tmp_path, {"table9": TABLE}, {}, none).read_text())
+    page = Reader(write_page(tmp_path, {"table9": TABLE}, none).read_text())
     assert "Not made" not in page.text
