@@ -22,6 +22,11 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file is what a killed process has left of one that it was writing."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
 def write_by_rename(path: Path, data: bytes) -> None:
     """Write a file so that no reader ever sees half of it.
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.atomic import write_failures
+from normprobe.runs.atomic import is_temporary, write_failures
 
 _FILE = ".lock"
 
 
 def holds_files(folder: Path) -> bool:
-    """Whether a folder holds anything but a lock."""
-    return any(file.name != _FILE for file in folder.iterdir())
+    """Whether a folder holds anything but a lock and files that were never finished."""
+    return any(file.name != _FILE and not is_temporary(file) for file in folder.iterdir())
 
 
 class FolderLock:

@@ -405,9 +405,14 @@ def _delete_run(path: Path) -> None:
         for file in path.glob(pattern)
     ]
     # run.json goes last: interrupted here, the folder is still known as a run folder.
-    for file in [*listed, *made, path / RECORD]:
-        file.unlink(missing_ok=True)
-        temporary_name(file).unlink(missing_ok=True)
+    _delete(*listed, *made)
     for folder in ("samples", "plots"):
         with contextlib.suppress(OSError):  # absent, or holds foreign files
             (path / folder).rmdir()
+    _delete(path / RECORD)
+
+
+def _delete(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+        temporary_name(file).unlink(missing_ok=True)

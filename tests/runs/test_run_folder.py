@@ -207,6 +207,33 @@ def test_a_foreign_folder_is_never_touched(tmp_path, foreign, overwrite):
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == foreign
 
 
+def test_a_run_that_was_killed_before_its_record_begins_again(tmp_path):
+    (tmp_path / ".run.json.tmp").write_text("{")
+    assert RunFolder.create(tmp_path, overwrite=False, record={}).path == tmp_path
+    assert files(tmp_path) == ["run.json"]
+
+
+def test_a_folder_that_is_half_deleted_is_still_a_run_folder(tmp_path, monkeypatch):
+    run = new_run(tmp_path)
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "layers.png").write_bytes(b"x")
+    run.unlock()
+    remove = Path.rmdir
+    killed = []
+
+    def rmdir(folder: Path) -> None:
+        killed.append(folder.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.create(tmp_path, overwrite=True, record={})
+    monkeypatch.setattr(Path, "rmdir", remove)
+    assert killed == ["samples"]
+    RunFolder.create(tmp_path, overwrite=True, record={})
+    assert files(tmp_path) == ["run.json"]
+
+
 def test_overwrite_deletes_only_what_was_written(tmp_path):
     run = new_run(tmp_path)
     run.append(part("a"))
