@@ -50,7 +50,7 @@ def weights_block() -> str:
     with tempfile.TemporaryDirectory() as folder:
         write_headers(Path(folder))
         printed = printed_by("inspect", folder, "--weights", "--json")
-    found = {row["what"]: row for row in json.loads(printed)}
+    found = {row["what"]: row for row in json.loads(printed)["weights"]}
     lines = ["| command | weights it reads | in files |", "|---|--:|--:|"]
     files = {what: len(row["files"].split()) for what, row in found.items()}
     for name in ROWS:

@@ -72,7 +72,8 @@ def options_of(*words: str) -> list[str]:
 
 def test_every_command_is_listed_in_its_order() -> None:
     assert list(OPTIONS) == list(COMMANDS)
-    assert options_of() == ["--version", "--help", "-h"]
+    completion = ["--install-completion", "--show-completion"]
+    assert options_of() == ["--version", *completion, "--help", "-h"]
 
 
 @pytest.mark.parametrize("command", OPTIONS)
