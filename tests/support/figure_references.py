@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from normprobe.report.figures.draw import build, png
+from normprobe.runs.run_folder import RunFolder
 from support.figure_cases import FIGURES, TABLES, modules, write
 
 REFERENCES = Path(__file__).parent.parent / "measurements" / "figure_references"
@@ -22,7 +23,8 @@ TOLERANCE = 0.08
 def drawn(case: str, folder: Path) -> dict[str, Figure]:
     """The figures of a case by name."""
     run = write(folder, TABLES[case])
-    return build(modules(case, run), run)
+    named = RunFolder(folder, {"model": "org/model", "data": "sample"})
+    return build(modules(case, run), named)
 
 
 def grey(figure: Figure) -> NDArray[np.float64]:
@@ -58,7 +60,7 @@ def write_references() -> None:
         with TemporaryDirectory() as folder:
             for name, figure in drawn(case, Path(folder)).items():
                 pixels = (255 * grey(figure)).round().astype(np.uint8)
-                image = Image.fromarray(pixels).quantize(16)  # shades: a third of the bytes
+                image = Image.fromarray(pixels).quantize(32)  # shades: half of the bytes
                 image.save(REFERENCES / f"{case}-{name}.png", optimize=True)
 
 

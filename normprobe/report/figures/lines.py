@@ -18,12 +18,15 @@ def draw_line(
 
     Args:
         axes: where to draw.
-        rows: one a layer, in order; where the column is empty, the line is interrupted.
+        rows: one a layer, in order; where the column is empty, the line is interrupted, and
+            without a number there is none.
         column: what is drawn.
         look: colour, marker and line.
         label: in the legend.
         **more: for ``Axes.plot``.
     """
+    if rows[column].isna().all():
+        return  # an empty line lies at the corner of the figure, where the layout makes room for it
     axes.plot(
         rows["layer"],
         rows[column],

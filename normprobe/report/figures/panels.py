@@ -60,6 +60,15 @@ def panels(
     return given[0].figure, given.reshape(shape)
 
 
+def entries(grid: NDArray[Any]) -> dict[str, Artist]:
+    """What the panels name for a legend, each once."""
+    found: dict[str, Artist] = {}
+    for axes in grid.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    return found
+
+
 def legend_below(drawing: Figure, grid: NDArray[Any], handles: Sequence[Artist]) -> None:
     """One legend of all panels, in as few lines as fit; in a caller's figure in the first panel.
 

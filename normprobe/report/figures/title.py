@@ -16,6 +16,7 @@ _BUNDLED = {
     "pairs": ("the bundled pairs of photographs", "question"),
     "text": ("the bundled text", "prompt"),
 }
+_BATCH = "fixed inputs"  # that a processor made: nobody knows of what
 
 
 def title(run: RunStore, table: pd.DataFrame) -> str:
@@ -37,6 +38,10 @@ def title(run: RunStore, table: pd.DataFrame) -> str:
         parts.append(f'"{shortened(" ".join(str(prompt).split()), _LONGEST)}"')
         return drawable(", ".join(parts))
     data = str(record.get("data") or "")
+    if record.get("compared") == "attention":
+        return drawable(", ".join([*parts, "one prompt"]))
+    if data == _BATCH:
+        data = ""
     whole, sample = _BUNDLED.get(data, (_short(data), "sample"))
     told = [_counted(table, sample, "photograph" if data in _BUNDLED else "picture"), whole]
     if any(told):

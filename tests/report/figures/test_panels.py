@@ -68,3 +68,13 @@ def test_a_point_between_gaps_is_a_mark():
     assert 7 in line.get_markevery()
     assert not {6, 8} & set(line.get_markevery())
     assert len(line.get_markevery()) < 16
+
+
+def test_a_run_without_numbers_leaves_the_layout_alone():
+    """A model with cross-attention has no visual tokens in its layers."""
+    table = compared(layers=4, runs=3)
+    lacks = table["run"].eq(table["run"].iloc[0]) & table["group"].eq("visual")
+    for rows in (table[~lacks], table.assign(norm_mean=table["norm_mean"].mask(lacks))):
+        drawing = overlay.figure("t", rows)
+        drawing.draw_without_rendering()
+        assert all(axes.get_window_extent().width > 200 for axes in drawing.axes)

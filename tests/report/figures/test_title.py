@@ -60,6 +60,8 @@ def test_samples_are_counted_in_the_table_that_is_drawn(table, samples):
         ({"data": "sample"}, "3 photographs of the bundled sample"),
         ({"data": "mmbench"}, "3 pictures of mmbench"),
         ({"data": "mmbench/1", "options": {"prompt": "Where  is\nit?"}}, '"Where is it?"'),
+        ({"data": "fixed inputs"}, "3 pictures"),
+        ({"data": "mmbench/1", "compared": "attention"}, "one prompt"),
         ({"data": "sample", "base": "org/llm"}, "3 photographs of the bundled sample"),
     ],
 )

@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from normprobe.report.figures.glyphs import drawable
 from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     asks_for_log,
@@ -58,7 +58,7 @@ def figure(title: str, attention: pd.DataFrame, ax: Given = None) -> Figure:
     for axes in grid[0]:
         mark_layers(axes, int(attention["layer"].max()))
         axes.set_xlim(left=0.6)
-    legend_below(drawing, grid, [*share.get_legend_handles_labels()[0], _BAND])
+    legend_below(drawing, grid, [*entries(grid).values(), _BAND])
     return drawing
 
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from normprobe.report.figures.glyphs import drawable
 from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import DOUBLE_WIDTH, mark_layers, series_look
 
 TABLES = ("compare",)
@@ -42,5 +42,5 @@ def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
         axes.set_ylim(0, 1)
     grid[0, 2].invert_yaxis()  # the top of the image is 0
     grid[0, 2].set_yticks([0, 0.5, 1], ["top", "middle", "bottom"])
-    legend_below(drawing, grid, grid[0, 0].get_legend_handles_labels()[0])
+    legend_below(drawing, grid, list(entries(grid).values()))
     return drawing

@@ -1,16 +1,12 @@
 """Norms of embedding rows: their distribution, and the names of the loudest."""
 
-from typing import Any
-
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -55,7 +51,7 @@ def figure(
         _draw_mean(axes, embeddings, str(name))
         _name_loudest(axes, tokens[(tokens["table"] == name) & (tokens["end"] == "top")])
         axes.set_ylabel(f"rows of the {name} table")
-    _add_legend(drawing, grid)
+    legend_below(drawing, grid, list(entries(grid).values()))
     return drawing
 
 
@@ -147,11 +143,3 @@ def _name(row: "pd.Series[str]") -> str:
     if cell_len(text) > _NAME_WIDTH:
         text = set_cell_size(text, _NAME_WIDTH - 1).rstrip() + "…"
     return text
-
-
-def _add_legend(drawing: Figure, grid: NDArray[Any]) -> None:
-    entries: dict[str, Artist] = {}
-    for axes in grid.flat:
-        handles, labels = axes.get_legend_handles_labels()
-        entries.update(zip(labels, handles, strict=True))
-    legend_below(drawing, grid, list(entries.values()))

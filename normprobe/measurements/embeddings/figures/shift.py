@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rich.cells import cell_len, set_cell_size
 
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -45,7 +45,7 @@ def figure(title: str, shift: pd.DataFrame, ax: Given = None) -> Figure:
     shared = shift[shift["norm"].notna() & shift["base_norm"].notna()]
     _draw_norms(drawing, norms, shared)
     _draw_distances(distances, shared)
-    legend_below(drawing, grid, norms.get_legend_handles_labels()[0])
+    legend_below(drawing, grid, list(entries(grid).values()))
     return drawing
 
 

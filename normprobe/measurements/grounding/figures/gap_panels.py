@@ -6,7 +6,7 @@ from matplotlib.patches import Patch
 
 from normprobe.report.figures.glyphs import drawable
 from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     mark_layers,
@@ -43,6 +43,6 @@ def gap_panels(title: str, grounding: pd.DataFrame, runs: list[str], ax: Given) 
             ends = [rows[f"{column}_ci_{end}"] for end in ("low", "high")]
             axes.fill_between(rows["layer"], *ends, color=look.color, alpha=0.2, linewidth=0)
         mark_layers(axes, int(grounding["layer"].max()))
-    handles = grid[0, 0].get_legend_handles_labels()[0] if len(runs) > 1 else []
+    handles = list(entries(grid).values()) if len(runs) > 1 else []
     legend_below(drawing, grid, [*handles, Patch(color="0.75", label="95 % interval over images")])
     return drawing

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,7 +12,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
@@ -122,8 +123,8 @@ def has_interval(layers: pd.DataFrame, metric: str) -> bool:
 
 def add_legend(drawing: Figure, grid: NDArray[Any], layers: pd.DataFrame, *extra: Line2D) -> None:
     """One legend below the panels: the groups of any panel, what bands are, then ``extra``."""
-    lines = {str(line.get_label()): line for axes in grid.flat for line in axes.get_lines()}
-    handles: list[Line2D | Patch] = [lines[group] for group in reversed(GROUPS) if group in lines]
+    lines = entries(grid)
+    handles: list[Artist] = [lines[group] for group in reversed(GROUPS) if group in lines]
     if not handles:
         return
     handles.append(Patch(color="0.8", label="5-95 % of tokens"))
