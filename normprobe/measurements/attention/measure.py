@@ -144,9 +144,18 @@ def attention_of(
     )
     if layers or found.heatmaps is None:
         return found
-    shown = layers_of_all_depths(len(model.decoder_layers), _SHOWN) + focused_and_wide(found.table)
-    kept = found.heatmaps[found.heatmaps["layer"].isin(shown)]
+    kept = found.heatmaps[found.heatmaps["layer"].isin(layers_to_show(found.table))]
     return found._replace(heatmaps=kept.reset_index(drop=True))
+
+
+def layers_to_show(attention: pd.DataFrame) -> list[int]:
+    """A few layers of all depths, and the two that the sentence names.
+
+    Args:
+        attention: ``attention.csv``, with every layer of the model.
+    """
+    of_all_depths = layers_of_all_depths(int(attention["layer"].max()), _SHOWN)
+    return sorted({*of_all_depths, *focused_and_wide(attention)})
 
 
 def measure_attention(

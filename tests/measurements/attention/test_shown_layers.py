@@ -1,14 +1,12 @@
 """Which layers have heat maps where none were chosen: those that the sentence names, too."""
 
-import re
-
+import numpy as np
 import pandas as pd
 import pytest
 from support.pictured import loaded, sample
 
-from normprobe.measurements.attention.measure import attention_of
+from normprobe.measurements.attention.measure import attention_of, layers_to_show
 from normprobe.measurements.attention.words import attention_verdict, focused_and_wide
-from normprobe.model.depths import layers_of_all_depths
 
 
 def table(*entropies):
@@ -35,19 +33,19 @@ def test_another_query_has_no_say():
     assert focused_and_wide(pd.concat([table(0.5, 0.6, 0.55), words])) == [1, 2]
 
 
-def test_the_layers_of_the_sentence_have_maps_and_chosen_ones_stand_alone(monkeypatch):
-    monkeypatch.setattr("normprobe.measurements.attention.measure._SHOWN", 1)
+def test_the_layers_of_the_sentence_are_shown_beside_those_of_all_depths():
+    entropies = [0.5] * 32
+    entropies[4], entropies[18] = 0.2, 0.9
+    attention = table(*entropies).assign(heads=1, share_mean=0.5, even_share_mean=0.5)
+    attention = attention.assign(signal_to_noise=np.nan, score_gap=np.nan)
+    sentence = attention_verdict(attention)
+    assert "0.20 (layer 5) to 0.90 (layer 19)" in sentence
+    assert layers_to_show(attention) == [5, 8, 16, 19, 24, 32]
+
+
+def test_layers_that_were_chosen_stand_alone():
     model, builder = loaded("llava")
     found = attention_of(model, builder, sample())
-    numbers = found.table.set_index("layer")["entropy_mean"]
-    count = len(model.decoder_layers)
-    expected = {numbers.idxmin(), numbers.idxmax(), *layers_of_all_depths(count, 1)}
-    assert set(found.heatmaps["layer"]) == expected
-    assert count > 1
-    named = re.search(
-        r"entropy .*?\(layer (\d+)\) to .*?\(layer (\d+)\)", attention_verdict(found.table)
-    )
-    assert named is not None
-    assert {int(layer) for layer in named.groups()} <= expected
+    assert sorted(found.heatmaps["layer"].unique()) == layers_to_show(found.table)
     chosen = attention_of(model, builder, sample(), layers=[2])
     assert set(chosen.heatmaps["layer"]) == {2}

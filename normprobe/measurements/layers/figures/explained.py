@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.explained.table import ONE_LAYER, PARTS
@@ -22,6 +23,7 @@ from normprobe.schema import TEXT, VISUAL
 TABLES = ("explained",)
 
 _HEIGHT = 3.0  # inches
+_FEW = 5  # ticks
 #: Words and colours of the parts, dark to light; none is a token group's.
 PART_LOOKS = dict(
     zip(
@@ -98,12 +100,13 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
 def _named_ratios(lowest: float, highest: float) -> NDArray[np.float64]:
     """Round ratios between two, as few as tell the scale."""
     decades = range(math.floor(np.log10(lowest)), math.ceil(np.log10(highest)) + 1)
-    for named in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), np.arange(10, 100) / 10):
+    for named in ((1,), (1, 2, 5)):
         ratios = np.array([digit * 10.0**decade for decade in decades for digit in named])
         ratios = ratios[(ratios >= lowest) & (ratios <= highest)]
         if len(ratios) >= 3:
-            break
-    return ratios
+            return ratios
+    even: NDArray[np.float64] = MaxNLocator(_FEW, steps=[1, 2, 5, 10]).tick_values(lowest, highest)
+    return even[(even >= lowest) & (even <= highest)]
 
 
 def _draw_angles(axes: Axes, rows: pd.DataFrame) -> None:

@@ -35,6 +35,18 @@ def test_the_axis_names_ratios(table: pd.DataFrame) -> None:
     assert any(tick == 0 for tick in parts.get_yticks())
 
 
+@pytest.mark.parametrize("span", [0.1, 0.3, 1.0, 3.0, 9.0])
+def test_the_axis_names_some_ratios_whatever_they_span(table: pd.DataFrame, span: float) -> None:
+    logs = [f"log_{part}" for part in PARTS]
+    layers = table["scope"] == "layer"
+    scaled = table.assign(**dict.fromkeys(logs, 0.0), angle_ratio_ci_low=np.nan)
+    scaled = scaled.assign(log_norms=np.where(layers, span, 0.0), angle_ratio_ci_high=np.nan)
+    scaled.loc[scaled.index[0], "log_norms"] = -span
+    parts, _ = figure("made", scaled.assign(angle_ratio=np.exp(scaled["log_norms"]))).axes
+    assert 3 <= len(parts.get_yticks()) <= 10
+    assert 0 in parts.get_yticks()
+
+
 def test_one_layer_is_drawn_too(table: pd.DataFrame) -> None:
     parts, angles = figure("made", table.iloc[:1]).axes
     assert len(angles.get_lines()) == 3
