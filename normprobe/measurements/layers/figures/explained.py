@@ -105,7 +105,7 @@ def _named_ratios(lowest: float, highest: float) -> NDArray[np.float64]:
         ratios = ratios[(ratios >= lowest) & (ratios <= highest)]
         if len(ratios) >= 3:
             return ratios
-    even: NDArray[np.float64] = MaxNLocator(_FEW, steps=[1, 2, 5, 10]).tick_values(lowest, highest)
+    even = np.array(MaxNLocator(_FEW, steps=[1, 2, 5, 10]).tick_values(lowest, highest))
     return even[(even >= lowest) & (even <= highest)]
 
 
