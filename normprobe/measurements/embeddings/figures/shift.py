@@ -28,6 +28,7 @@ _BINS = 80
 _NAMED = 4  # tokens that are named in the plot
 _NAME_WIDTH = 18  # characters
 _NAME_LINE = 0.065  # of the height of the panel
+_NAME_END = 0.52  # where names end, in widths of the panel: no line crosses one
 _COLOR = GROUP_LOOKS[TEXT].color
 _OUTLIER = GROUP_LOOKS[VISUAL].color
 
@@ -78,14 +79,15 @@ def _draw_norms(drawing: Figure, axes: Axes, shared: pd.DataFrame) -> None:
 
 
 def _name_tokens(axes: Axes, far: pd.DataFrame) -> None:
-    """Names in a column at the upper left, each with a line to its dot, in the order of heights."""
+    """Names in a column at the upper left, in the order of heights, each with a line to its dot."""
     named = far.sort_values("norm", ascending=False)
     for place, (_, row) in enumerate(named.iterrows()):
         axes.annotate(
             _name(str(row["token"])),
             (float(row["base_norm"]), float(row["norm"])),
-            xytext=(0.03, 0.98 - _NAME_LINE * place),
+            xytext=(_NAME_END, 0.98 - _NAME_LINE * place),
             textcoords="axes fraction",
+            ha="right",
             va="top",
             color=_OUTLIER,
             arrowprops={
