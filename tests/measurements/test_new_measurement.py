@@ -59,13 +59,13 @@ FOLDER = {
         """,
     "figures/__init__": "",
     "figures/lengths": """
-        from matplotlib.figure import Figure
+        from normprobe.report.figures.panels import panels
 
         TABLES = ("lengths",)
 
-        def figure(title, lengths):
-            drawing = Figure()
-            drawing.subplots().bar(lengths["group"], lengths["tokens"])
+        def figure(title, lengths, ax=None):
+            drawing, grid = panels(title, 3.3, 2.0, ax=ax)
+            grid[0, 0].bar(lengths["group"], lengths["tokens"])
             return drawing
         """,
 }
