@@ -167,10 +167,10 @@ def test_everything_killed_three_times_is_what_it_is_uninterrupted(
     tables = [file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*.csv")]
     assert len(tables) > 60
     for table in tables:
-        both = [(tmp_path / folder / table).read_bytes() for folder in ("whole", "out")]
-        assert both[0] == both[1], table
+        whole, resumed = [(tmp_path / folder / table).read_bytes() for folder in ("whole", "out")]
+        assert whole.replace(b"whole/", b"out/") == resumed, table  # some name their runs
     page = Reader((tmp_path / "out/paper.html").read_text())
     assert page.tags.count("h3") >= 7
     for number in (1, 2, 3, 5, 6, 7, 8):
         assert (f"Table {number}: " in page.text) == (number != 5)  # which takes trained norms
-    assert "figure5" in page.text.split("Not made")[1]
+    assert "figure5" in page.text.split("Not made")[-1]
