@@ -69,13 +69,16 @@ def entries(grid: NDArray[Any]) -> dict[str, Artist]:
     return found
 
 
-def legend_below(drawing: Figure, grid: NDArray[Any], handles: Sequence[Artist]) -> None:
+def legend_below(
+    drawing: Figure, grid: NDArray[Any], handles: Sequence[Artist], room: int = 1
+) -> None:
     """One legend of all panels, in as few lines as fit; in a caller's figure in the first panel.
 
     Args:
-        drawing: what ``panels`` returned; it grows by the lines of the legend beyond the first.
+        drawing: what ``panels`` returned; it grows by the lines of the legend that it lacks.
         grid: likewise.
         handles: each with its label; none: no legend.
+        room: lines of the legend that the figure has room for.
     """
     if not handles:
         return
@@ -84,7 +87,7 @@ def legend_below(drawing: Figure, grid: NDArray[Any], handles: Sequence[Artist])
         return
     columns = _columns([str(handle.get_label()) for handle in handles], drawing.get_figwidth())
     lines = -(-len(handles) // columns)
-    drawing.set_figheight(drawing.get_figheight() + _LEGEND_LINE * (lines - 1))
+    drawing.set_figheight(drawing.get_figheight() + _LEGEND_LINE * (lines - room))
     drawing.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 

@@ -27,7 +27,7 @@ _WIDEST = 2.3  # inches of a panel
 _NARROWEST = 3.3  # inches of the figure
 _NAME = 0.25  # inches for the name of a panel
 _LINE = 0.13  # inches for each further line of a name or of the title
-_FRAME = 1.2  # inches for title, colour bar and legend
+_FRAME = 0.95  # inches for title and colour bar
 _BLOCK = ["run", "query", IMAGE]  # what a row of panels shows
 _LONGEST = 20  # characters of a name above its panels
 _BOX: dict[str, Any] = {"fill": False, "edgecolor": "#D55E00", "linewidth": 1.4, "linestyle": "--"}
@@ -91,7 +91,7 @@ def figure(
     bar.set_label("attention per area (1: even)")
     handles = [grey_patch()] if any(np.isnan(drawn).any() for drawn in maps.values()) else []
     handles += [Patch(**_BOX, label="target box")] if options.get("box") else []
-    legend_below(drawing, grid, handles)
+    legend_below(drawing, grid, handles, room=0)
     return drawing
 
 
