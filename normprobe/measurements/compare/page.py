@@ -18,7 +18,7 @@ def section(run: RunStore) -> list[Markup]:
     compare, ranking = run.rows_of("compare"), run.rows_of("ranking")
     blocks: list[Markup] = []
     if ranking is not None:
-        blocks += [sentence(headline(run)), heading("Ranked by disparity"), shown(ranking)]
+        blocks += [sentence(headline(run)), heading("Ranking"), shown(ranking)]
     if compare is not None:
         compared = measurement(str(run.record["compared"])).module("compared")
         own = getattr(compared, "section", None)

@@ -15,11 +15,16 @@ from normprobe.runs.run_store import RunStore
 _ENDS = ("_ci_low", "_ci_high")
 
 
+def headline(run: RunStore) -> str:
+    """In how many models visual tokens are louder, and whether inertia goes with disparity."""
+    return verdict(run)
+
+
 def section(run: RunStore) -> list[Markup]:
     """What it says, a row a model without the ends of intervals, and what each model took."""
     survey = run.table("survey")
     return [
-        sentence(verdict(run)),
+        sentence(headline(run)),
         heading("Models"),
         table(survey[[name for name in survey if not str(name).endswith(_ENDS)]]),
         note("survey.csv holds the 95 % interval of each number."),

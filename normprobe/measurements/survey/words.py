@@ -31,4 +31,5 @@ def _disparity(survey: pd.DataFrame) -> str:
 def _whole(survey: pd.DataFrame) -> str:
     left = int((survey["status"] != WHOLE).sum())
     lack = "lacks" if left == 1 else "lack"
-    return f"Of {len(survey)} models, {left} {lack} numbers, for the reason told." if left else ""
+    of = "Of 1 model" if len(survey) == 1 else f"Of {len(survey)} models"
+    return f"{of}, {left} {lack} numbers, for the reason told." if left else ""

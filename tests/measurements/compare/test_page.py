@@ -42,7 +42,7 @@ def test_compared_runs_are_lines_of_one_chart(step: bool, tmp_path: Path) -> Non
     assert norm["first, visual"]["color"] == norm["first, text"]["color"]
     assert norm["first, visual"]["color"] != norm["second, visual"]["color"]
     assert norm["first, visual"]["dash"] != norm["first, text"]["dash"]
-    assert "Ranked by disparity" in text
+    assert "Ranking" in text
     assert "largest in second (40" in Reader(text).text
 
 
