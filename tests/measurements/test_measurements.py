@@ -104,8 +104,9 @@ def test_figures_name_their_tables_and_take_them(name: str) -> None:
     assert [module.__name__.rpartition(".")[2] for module in modules] == names
     assert modules[0].TABLES[0] == offered.main_table
     for module in modules:
-        read = [*module.TABLES, *(["images"] if hasattr(module, "IMAGES") else [])]
-        assert parameters(module.figure) == ["title", *read]
+        more = {"images": "IMAGES", "options": "OPTIONS"}
+        read = [*module.TABLES, *(name for name, flag in more.items() if hasattr(module, flag))]
+        assert parameters(module.figure) == ["title", *read, "ax"]
 
 
 @pytest.mark.parametrize("columns", [["run"], ["run", "step"]])
