@@ -119,7 +119,7 @@ def test_one_shard_is_fetched_once(
     cold = ask(again, "interface", "team/model", "-n", "1", HF_HUB_OFFLINE="1")
     assert cold.returncode == 1
     assert "processor of team/model" in cold.stderr  # embeddings did not need it
-    assert "Unset HF_HUB_OFFLINE" in cold.stderr
+    assert "unset HF_HUB_OFFLINE" in cold.stderr
     assert "Traceback" not in cold.stderr
     assert size > cut
 
