@@ -215,7 +215,7 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
         collect(run, measured, data, builder, measurement("layers"))
 
 
-def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> str:
+def markdown(costs: dict[int, Any], rates: tuple[float, float], samples: int, rounds: int) -> str:
     depths = list(costs)
     heads = [f"{kind}, {n} layers" for kind in ("CPU", "wall", "peak") for n in depths]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
@@ -235,7 +235,7 @@ def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> 
     lines.append(
         f"\nMedians of {rounds} interleaved runs on {torch.get_num_threads()} CPU thread, torch "
         f"{torch.__version__}; ratios and differences are against the bare forward. End to end, "
-        f"from JPEG to rows on disk, 8 layers: {whole:.2f} samples a second, "
+        f"{samples} samples from JPEG to rows on disk, 8 layers: {whole:.2f} a second, "
         f"{whole / ready:.2f} of the bare forward on ready inputs ({ready:.2f})."
     )
     return "\n".join(lines) + "\n"
@@ -243,13 +243,13 @@ def markdown(costs: dict[int, Any], rates: tuple[float, float], rounds: int) -> 
 
 def main(
     rounds: Annotated[int, typer.Option(help="Runs of each way.")] = 9,
-    samples: Annotated[int, typer.Option(help="Samples of the end-to-end runs.")] = 16,
+    samples: Annotated[int, typer.Option(help="Samples of the end-to-end runs.")] = 56,
     page: Annotated[bool, typer.Option(help="Write into the documentation.")] = True,
 ) -> None:
     # Threads that wait for each other on a busy machine burn CPU time.
     torch.set_num_threads(1)
     costs = {layers: compare(layers, rounds) for layers in (8, 32)}
-    table = markdown(costs, end_to_end(samples, max(1, rounds // 3)), rounds)
+    table = markdown(costs, end_to_end(samples, max(1, rounds // 3)), samples, rounds)
     typer.echo(table)
     if page:
         file = ROOT / "docs/explanation/cost.md"
