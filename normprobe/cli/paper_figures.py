@@ -10,6 +10,7 @@ from normprobe.cli import console
 from normprobe.errors import NormprobeError
 from normprobe.measurements.attention.figures import heatmaps
 from normprobe.measurements.compare.labels import step_of
+from normprobe.measurements.compare.measure import doubts_about_samples
 from normprobe.measurements.layers.figures import paper_panels
 from normprobe.paper.attention_pairs import attention_pairs
 from normprobe.paper.curves import curves_of_run
@@ -52,7 +53,10 @@ def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Pa
     if absent := layout.without_run([model for model, _ in chosen]):
         remarks.append(f"no run: {', '.join(absent)}")
         heading += f"\n{remarks[-1]}"
-    draw = _of_attention if layout.command == "attention" else _of_layers
+    draw = _of_attention
+    if layout.command == "layers":
+        draw = _of_layers
+        remarks += doubts_about_samples([run.record for _, run in chosen])
     with look(), explained(*(run.store for _, run in chosen)):
         drawing, numbers = draw(layout, chosen, heading)
         picture, _ = save(drawing, folder / name)

@@ -34,6 +34,14 @@ def drawn(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_runs_of_different_samples_are_told(run: Run, tmp_path: Path) -> None:
+    hub = layers_run(tmp_path / "hub", KIMI, sample_ids=["a", "b"])
+    copy = layers_run(tmp_path / "copy", LLAVA, sample_ids=["a"])
+    result = run("paper", "figure3", "--from", hub, "--from", copy, "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert "the runs measured different samples" in result.stderr
+
+
 def test_a_figure_of_runs_that_exist(run: Run, tmp_path: Path, rendered: None) -> None:
     hub = layers_run(tmp_path / "hub", KIMI)
     copy = layers_run(tmp_path / "copy", "./llava", scale=2.0)

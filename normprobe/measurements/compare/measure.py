@@ -1,6 +1,6 @@
 """Put runs of one measurement side by side. Tables in, tables out, no model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,12 +117,7 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
         "compared": offered.name,
         "runs": {label: str(_where(runs[old])) for label, old in zip(ordered, order, strict=True)},
     }
-    samples = [run.record.get("sample_ids") for run in runs]  # of fixed inputs there are none
-    warnings = []
-    if any(ids != samples[0] for ids in samples):
-        warnings.append(
-            "the runs measured different samples: part of a difference may be the data's"
-        )
+    warnings = doubts_about_samples([run.record for run in runs])
     tables_of_all, images = {"compare": table, "ranking": ranked}, {}
     if len(ranked) >= FEWEST and "inertia_gap" in ranked and not training:
         tables_of_all[CORRELATION] = correlation_table(
@@ -134,6 +129,18 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
             tables_of_all |= beside
             images = dict(in_order[0].images())
     return Comparison(tables_of_all, images, facts, warnings)
+
+
+def doubts_about_samples(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to say of runs that stand side by side, but measured different samples.
+
+    Args:
+        records: of the runs; those of fixed inputs name no samples.
+    """
+    samples = [record.get("sample_ids") for record in records]
+    if all(ids == samples[0] for ids in samples):
+        return []
+    return ["the runs measured different samples: part of a difference may be the data's"]
 
 
 def _refuse_twice(runs: Sequence[RunStore | Path]) -> None:
