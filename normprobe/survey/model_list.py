@@ -38,7 +38,7 @@ def listed_models(arguments: Sequence[str]) -> list[ListedModel]:
     """
     models: list[ListedModel] = []
     for argument in arguments:
-        models += _read(Path(argument)) if Path(argument).is_file() else [ListedModel(argument)]
+        models += _read(Path(argument)) if _is_list(Path(argument)) else [ListedModel(argument)]
     for place, model in enumerate(models):
         if model in models[:place]:
             raise NormprobeError(f"{model} is listed twice", "list each model once")
@@ -48,6 +48,11 @@ def listed_models(arguments: Sequence[str]) -> list[ListedModel]:
 def shipped_list() -> str:
     """Hub ids by family as a CSV file, to be cut down and given to ``listed_models``."""
     return (files("normprobe.survey") / "hub_models.csv").read_text(encoding="utf-8")
+
+
+def _is_list(path: Path) -> bool:
+    """No hub id ends as a list does: one that is not there is a mistake, not a model."""
+    return path.is_file() or (path.suffix in (".csv", ".txt") and not path.is_dir())
 
 
 def _read(file: Path) -> list[ListedModel]:

@@ -38,6 +38,11 @@ def test_what_is_no_list_is_refused(name: str, text: str, said: str, tmp_path: P
         listed_models([str(tmp_path / name)])
 
 
+def test_a_list_that_is_not_there_is_no_model() -> None:
+    with pytest.raises(NormprobeError, match=r"cannot read mine\.txt: "):
+        listed_models(["mine.txt"])
+
+
 def test_the_shipped_list_is_one_and_says_that_nobody_ran_it(tmp_path: Path) -> None:
     text = shipped_list()
     assert "None was run by us" in text.splitlines()[0]
