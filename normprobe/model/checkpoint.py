@@ -18,7 +18,7 @@ from normprobe.model.alignment_settings import (
     config_settings,
 )
 from normprobe.model.config_checks import refuse_config
-from normprobe.model.config_file import read_config_file, refuse_broken_config
+from normprobe.model.config_file import config_of, read_config_file
 from normprobe.model.find.overrides import overrides_of
 from normprobe.model.find.vision_fields import vision_fields
 from normprobe.model.original_llava import refuse_original_llava
@@ -408,7 +408,8 @@ def _refuse_bad_path(model: str, source: str) -> None:
                 f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
                 "pass the folder that holds config.json and the weights",
             )
-        refuse_broken_config(path)
+        if (path / "config.json").is_file():
+            config_of(path / "config.json")  # a broken one is named before anything is built of it
     elif looks_local:
         raise NormprobeError(
             f"no such folder: {model}",

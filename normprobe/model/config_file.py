@@ -7,6 +7,24 @@ from typing import Any
 from normprobe.errors import NormprobeError, first_line
 
 
+def config_of(path: Path) -> dict[str, Any]:
+    """The fields of a config.json.
+
+    Raises:
+        NormprobeError: it is not a JSON object, and where it breaks.
+    """
+    remedy = "fetch or save the checkpoint again"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NormprobeError(f"{path} is broken: {first_line(error)}", remedy) from error
+    if not isinstance(found, dict):
+        raise NormprobeError(
+            f"{path} is broken: expected a JSON object, received {type(found).__name__}", remedy
+        )
+    return found
+
+
 def read_config_file(path: Path | None) -> dict[str, Any]:
     """The content of a config.json.
 
@@ -17,27 +35,6 @@ def read_config_file(path: Path | None) -> dict[str, Any]:
         Its fields; none where it cannot be read: loading it says better why.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path else {}
-    except (OSError, ValueError, RecursionError):
+        return config_of(path) if path else {}
+    except NormprobeError:
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def refuse_broken_config(folder: Path) -> None:
-    """Refuse a folder whose config.json is not a JSON object; one without the file passes.
-
-    Raises:
-        NormprobeError: it is not, and where it breaks.
-    """
-    path = folder / "config.json"
-    if not path.is_file():
-        return
-    remedy = "fetch or save the checkpoint again"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise NormprobeError(f"{path} is broken: {first_line(error)}", remedy) from error
-    if not isinstance(found, dict):
-        raise NormprobeError(
-            f"{path} is broken: expected a JSON object, received {type(found).__name__}", remedy
-        )
