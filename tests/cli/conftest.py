@@ -1,5 +1,8 @@
 """Running commands as a user does, in this process or in one of its own."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -97,6 +100,19 @@ def assert_two_lines(result: Result | Ended, *words: str) -> None:
     assert lines[0].startswith("error: ")
     for word in words:
         assert word in result.stderr, result.stderr
+
+
+def assert_no_model_library(*arguments: object) -> None:
+    """A command that ends well and imports neither torch nor transformers: in a new process."""
+    code = (
+        "import sys; from normprobe.cli.app import app\n"
+        "try: app(sys.argv[1:])\n"
+        "except SystemExit as end: assert end.code in (None, 0), end.code\n"
+        "assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def assert_same_bytes(found: Path, expected: Path, *names: str) -> None:

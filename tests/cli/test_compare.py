@@ -1,16 +1,13 @@
 """Runs side by side, as a user asks for it: files, order, refusals, and no model loaded."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from cli.conftest import assert_two_lines
+from cli.conftest import assert_no_model_library, assert_two_lines
 from support import made_tables
 from support.read_latex import read_latex
 from typer.testing import Result
@@ -149,13 +146,5 @@ def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
 
 
 def test_no_model_library_is_loaded(tmp_path: Path) -> None:
-    folders = [str(make_run(tmp_path / name)) for name in ("a", "b")]
-    code = (
-        "import sys; from normprobe.cli.app import app\n"
-        "try: app(['compare', *sys.argv[1:]])\n"
-        "except SystemExit as end: assert end.code in (None, 0), end.code\n"
-        "assert not {'torch', 'transformers'} & sys.modules.keys()"
-    )
-    command = [sys.executable, "-c", code, *folders, "-q", "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-    assert done.returncode == 0, done.stderr
+    folders = [make_run(tmp_path / name) for name in ("a", "b")]
+    assert_no_model_library("compare", *folders, "-q", "-o", tmp_path / "out")

@@ -1,18 +1,15 @@
 """``normprobe paper``: what it lists can be run, and is run on miniatures of the paper's models."""
 
 import json
-import os
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import typer
-from cli.conftest import assert_two_lines
+from cli.conftest import assert_no_model_library, assert_two_lines
 from support import made_tables
 from support.made_runs import run_folder
 from support.paper_models import FAMILIES, TYPES, stand_in
@@ -306,15 +303,7 @@ def test_a_run_that_measured_nothing_of_a_table_is_named(run: Run, tmp_path: Pat
 
 def test_a_table_of_runs_loads_no_model_library(tmp_path: Path) -> None:
     folder = interface_run(tmp_path / "run", LLAVA)
-    code = (
-        "import sys; from normprobe.cli.app import app\n"
-        "try: app(['paper', 'table2', *sys.argv[1:]])\n"
-        "except SystemExit as end: assert end.code in (None, 0), end.code\n"
-        "assert not {'torch', 'transformers'} & sys.modules.keys()"
-    )
-    command = [sys.executable, "-c", code, "--from", str(folder), "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-    assert done.returncode == 0, done.stderr
+    assert_no_model_library("paper", "table2", "--from", folder, "-o", tmp_path / "out")
     assert (tmp_path / "out/table2/table2.csv").is_file()
 
 

@@ -2,14 +2,11 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.conftest import assert_two_lines
+from cli.conftest import assert_no_model_library, assert_two_lines
 from PIL import Image
 from support import made_tables
 from support.made_runs import run_folder
@@ -179,15 +176,7 @@ def test_what_a_figure_cannot_show_is_refused(run: Run, tmp_path: Path) -> None:
 
 def test_a_figure_of_runs_loads_no_model_library(tmp_path: Path) -> None:
     folder = layers_run(tmp_path / "run", LLAVA)
-    code = (
-        "import sys; from normprobe.cli.app import app\n"
-        "try: app(['paper', 'figure3', *sys.argv[1:]])\n"
-        "except SystemExit as end: assert end.code in (None, 0), end.code\n"
-        "assert not {'torch', 'transformers'} & sys.modules.keys()"
-    )
-    command = [sys.executable, "-c", code, "--from", str(folder), "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-    assert done.returncode == 0, done.stderr
+    assert_no_model_library("paper", "figure3", "--from", folder, "-o", tmp_path / "out")
     assert (tmp_path / "out/figure3/figure3.png").is_file()
 
 
