@@ -18,10 +18,13 @@ Importing the package loads no torch: the functions arrive when they are first a
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # to import it would take longer than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from normprobe.callback import NormProbeCallback
+    from normprobe.errors import NormprobeError
     from normprobe.measurements.interface.measure import probe_interface
     from normprobe.measurements.layers.one_batch import probe_layers
     from normprobe.model.align.files import save_alignment
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
     from normprobe.probe import Probe
     from normprobe.run import Run, compare, load_run
     from normprobe.statistics.embedding_rows import embedding_statistics
-
-from normprobe.errors import NormprobeError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
 _HOME = {
     "GlobalWeightCompensatedLayerNorm": "normprobe.model.align.norm",
     "NormProbeCallback": "normprobe.callback",
+    "NormprobeError": "normprobe.errors",
     "Parts": "normprobe.model.find.parts",
     "Probe": "normprobe.probe",
     "Run": "normprobe.run",
@@ -75,7 +77,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,18 +6,14 @@
 """
 
 import io
-import random
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import nn
 from transformers import (
     TrainerCallback,
     TrainerControl,
@@ -114,8 +110,7 @@ class NormProbeCallback(TrainerCallback):
         assert model is not None
         if self._probe is None:
             self._probe = Probe(model, special_token_ids=self._special)
-        with _same_random_numbers(model):
-            run = self._probe.layers(self._inputs)
+        run = self._probe.layers(self._inputs)
         if STRUCTURAL in set(run.table["group"]):
             # Structural tokens are weights, and each process may hold others of them: all of them
             # ask again, whatever they see change.
@@ -170,16 +165,3 @@ def disparity(layers: "pd.DataFrame") -> dict[str, float]:
     angles = layers.groupby("group")["angle_mean"].mean().reindex([VISUAL, TEXT])
     ranked = {name: number for name, number in measures(layers).items() if "_ci_" not in name}
     return ranked | {f"angle_{g}": float(a) for g, a in angles.items()}
-
-
-@contextmanager
-def _same_random_numbers(model: nn.Module) -> Iterator[None]:
-    """Whatever the block draws, training draws what it would have drawn without it."""
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
-    try:
-        with torch.random.fork_rng(sorted(device.index for device in devices)):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

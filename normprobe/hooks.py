@@ -3,13 +3,18 @@
     with observing(model), attached(on_input(layer, see_input), on_output(layer, see_output)):
         run_until(model, inputs, leaving=last_layer)
 
-Callbacks receive the hidden state alone. They never change what the model computes.
+Callbacks receive the hidden state alone. They never change what the model computes. They see the
+forwards of the thread that attached them: what other threads run on the same model, a server or
+another probe, passes untouched.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from inspect import signature
+from threading import Event, Lock, RLock, get_ident
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -33,22 +38,53 @@ class _Reached(BaseException):
     """The module to stop at was reached. A BaseException: no model code may swallow it."""
 
 
+def on_this_thread(
+    function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """The function where this thread calls it; where another does, ``elsewhere`` or nothing."""
+    thread = get_ident()
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if get_ident() == thread:
+            return function(*args, **kwargs)
+        return None if elsewhere is None else elsewhere(*args, **kwargs)
+
+    return called
+
+
+def before_call(module: nn.Module, hook: Callable[..., None]) -> RemovableHandle:
+    """Call ``hook(module, args, kwargs)`` each time before this thread runs ``module``."""
+    return module.register_forward_pre_hook(on_this_thread(hook), with_kwargs=True)
+
+
+def after_call(
+    module: nn.Module, hook: Callable[..., None], *, first: bool = False
+) -> RemovableHandle:
+    """Call ``hook(module, args, kwargs, output)`` each time after this thread ran ``module``.
+
+    ``first``: before the hooks that are there.
+    """
+    here = on_this_thread(hook)
+    return module.register_forward_hook(here, with_kwargs=True, prepend=first)
+
+
 def on_input(module: nn.Module, see: SeeState) -> RemovableHandle:
     """Call ``see`` with the hidden state that enters ``module``, each time it runs."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         see(hidden_state_of((kwargs.get("hidden_states"), args, kwargs)))
 
-    return module.register_forward_pre_hook(hook, with_kwargs=True)
+    return before_call(module, hook)
 
 
 def on_output(module: nn.Module, see: SeeState) -> RemovableHandle:
     """Call ``see`` with the hidden state that leaves ``module``, each time it has run."""
 
-    def hook(_: nn.Module, __: Any, output: Any) -> None:
+    def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         see(hidden_state_of(output))
 
-    return module.register_forward_hook(hook)
+    return after_call(module, hook)
 
 
 #: What a model output calls the hidden state, and what it calls the features that transformers
@@ -74,7 +110,7 @@ def on_call(
             given = {**kwargs, **dict(zip((*names, *range(len(args))), args, strict=False))}
             see(entered, hidden_state_of(output, left), given)
 
-    return module.register_forward_hook(hook, with_kwargs=True)
+    return after_call(module, hook)
 
 
 def hidden_state_of(value: Any, field: str = HIDDEN_STATE) -> Tensor:
@@ -137,18 +173,62 @@ def attached(*handles: RemovableHandle) -> Iterator[None]:
         yield
 
 
+#: Modes, replaced forwards and a norm that is there for a while are seen by every thread.
+_LOCKS: "WeakKeyDictionary[nn.Module, RLock]" = WeakKeyDictionary()
+_MAKING_A_LOCK = Lock()
+
+
+def lock_of(model: nn.Module) -> RLock:
+    """What a thread holds while it measures a model; it may hold it several times."""
+    with _MAKING_A_LOCK:
+        return _LOCKS.setdefault(model, RLock())
+
+
 @contextmanager
 def observing(model: nn.Module) -> Iterator[None]:
-    """No gradients and no dropout inside the block; each module's mode is restored after it."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
+    """No gradients and no dropout inside the block; each module's mode is restored after it.
+
+    One thread at a time observes a model. A forward of a model in training that another thread
+    begins meanwhile waits until the modes are back.
+
+    Raises:
+        NormprobeError: another thread switched modules to training inside the block.
+    """
+    # Inside torch.inference_mode no tensor would tell whether a layer overwrote it.
+    with lock_of(model), _evaluating(model), torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _pass(*_: Any) -> None:
+    """What is done here where something is done elsewhere alone."""
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module in evaluation mode inside the block."""
+    modules = list(model.modules())
+    training = [module for module in modules if module.training]
+    restored = Event()
+    handles = []
+
+    def wait(*_: Any) -> None:
+        restored.wait()
+
+    if training:
+        handles.append(model.register_forward_pre_hook(on_this_thread(_pass, elsewhere=wait)))
+        model.eval()
     try:
-        # Inside torch.inference_mode no tensor would tell whether a layer overwrote it.
-        with torch.inference_mode(False), torch.no_grad():
+        with attached(*handles):
             yield
+            if any(module.training for module in modules):
+                raise NormprobeError(
+                    f"{type(model).__name__} was switched to training while it was measured",
+                    "measure from the thread that trains, between two steps",
+                )
     finally:
         for module in training:
             module.training = True
+        restored.set()
 
 
 def run_until(
@@ -178,9 +258,9 @@ def run_until(
 
     handles = []
     if entering is not None:
-        handles.append(entering.register_forward_pre_hook(stop))
+        handles.append(before_call(entering, stop))
     if leaving is not None:
-        handles.append(leaving.register_forward_hook(stop))
+        handles.append(after_call(leaving, stop))
     with attached(*handles):
         try:
             taken = {name: value for name, value in inputs.items() if name not in MASKS}

@@ -20,8 +20,10 @@ def known_failure(error: BaseException, *, resumes: bool = False) -> NormprobeEr
         )
     if "DataLoader worker" in text:
         return NormprobeError(
-            f"a process that reads images was ended from outside: {first_line(error)}",
-            "free some memory" + "; --resume goes on from what is measured" * resumes,
+            f"a process that makes inputs was ended: {first_line(error)}",
+            "free some memory"
+            + "; --resume goes on from what is measured" * resumes
+            + ", unless the checkpoint's own files ask for more than there is",
         )
     return _of_foreign_code(error)
 

@@ -6,12 +6,16 @@ probe.layers(inputs).table                 # one batch of the processor, in memo
 """
 
 import logging
+import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
+import torch
 from torch import nn
 
 from normprobe.data.data_set import DataSet, open_data
@@ -43,6 +47,7 @@ from normprobe.paper.numbers import tokens_of
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import Output, start_run
 from normprobe.runs.collecting import BatchSize, collect, note_confidence
+from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.interrupted import naming_the_run
 from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
@@ -57,14 +62,31 @@ from normprobe.runs.preparing import (
     note_verified,
 )
 from normprobe.runs.processes import join_processes
+from normprobe.runs.resuming import note_weights
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import RunStore, image_name
-from normprobe.runs.warnings import warn
+from normprobe.runs.warnings import doubt, warn
 
 log = logging.getLogger(__name__)
 
 #: What a record calls the data of a batch that was given.
 _INPUTS = "fixed inputs"
+
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+
+
+def _undisturbed(
+    method: Callable[Concatenate["Probe", _Given], _Found],
+) -> Callable[Concatenate["Probe", _Given], _Found]:
+    """A method that no other probe of the model runs beside, and that draws no random number."""
+
+    @wraps(method)
+    def alone(self: "Probe", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
+        with self._source.lock, _same_random_numbers():
+            return method(self, *args, **kwargs)
+
+    return alone
 
 
 class Probe:
@@ -72,6 +94,10 @@ class Probe:
 
     Parts and structural tokens are found once. Of a checkpoint no more is loaded than the
     measurements read; a measurement that reads more loads it then.
+
+    What other threads run on a model in memory passes untouched, as they would without the probe.
+    Several probes of it measure one after the other. Random numbers that are drawn afterwards are
+    those that would have been drawn without it.
 
     Args:
         model: ``specimen`` (bundled), a local folder, a hub id, or a transformers model in memory.
@@ -87,6 +113,8 @@ class Probe:
             its config does not tell.
         named: parts named by hand: dotted names by role, and ``image_token_ids``.
         system: system prompt; ``none`` for none; None: the chat template's.
+        allow_long_prompts: measure samples whose prompt has more tokens than the model has
+            positions.
         special_token_ids: ids to report as ``special`` rather than ``text``; None: those of the
             tokenizer.
         inputs: a Python file that says how the model takes its inputs, as ``inputs.inputs_file``
@@ -111,6 +139,7 @@ class Probe:
         kind: str | None = None,
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
+        allow_long_prompts: bool = False,
         special_token_ids: Iterable[int] | None = None,
         inputs: str | Path | None = None,
     ) -> None:
@@ -120,6 +149,7 @@ class Probe:
             "inputs_file": inputs_file,
             "named": named,
             "system": system,
+            "allow_long_prompts": allow_long_prompts,
             "special_token_ids": special_token_ids,
         }
         loading: dict[str, Any] = {
@@ -151,6 +181,7 @@ class Probe:
             "kind": kind,
             "inputs": None if inputs is None else str(inputs),
             "system": system,
+            "allow_long_prompts": allow_long_prompts,
             **loading,
             **(named or {}),
         }
@@ -166,6 +197,7 @@ class Probe:
         return self._source.fetched
 
     @property
+    @_undisturbed
     def parts(self) -> Parts:
         """Where the model keeps its vision encoder, projector, decoder layers and tables.
 
@@ -174,6 +206,7 @@ class Probe:
         """
         return self._source.measured([]).parts
 
+    @_undisturbed
     def load(self, *names: str) -> "Probe":
         """Load what some measurements read, rather than when the first of them asks for it.
 
@@ -208,6 +241,7 @@ class Probe:
         """A word against the visual tokens that it means. Arguments are of ``measure``."""
         return self.measure("grounding", data, **options)
 
+    @_undisturbed
     def measure(
         self,
         name: str,
@@ -227,6 +261,7 @@ class Probe:
         output: Output = None,
         overwrite: bool = False,
         resume: bool = False,
+        only: Collection[str] | None = None,
     ) -> Run:
         """Run the model over samples.
 
@@ -254,6 +289,8 @@ class Probe:
             output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
             overwrite: replace a run folder that exists.
             resume: go on with an unfinished run in ``output``; of ``auto``, the last one.
+            only: ids of samples that are measured, each in the batch that it has among all; None:
+                all are.
 
         Raises:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
@@ -282,6 +319,10 @@ class Probe:
         options |= {"data": data, "prompt": prompt, "limit": limit, "seed": seed}
         samples = open_data(data, prompt=prompt, limit=limit, seed=seed, skip_bad=skip_bad)
         self._require_fitting(measured_by, samples, data)
+        if only is not None and (absent := set(only) - set(samples.ids)):
+            raise NormprobeError(
+                f"--data {data} holds no sample {min(absent)}", "pass the data that it belongs to"
+            )
         if map_pictures is not None:
             _require_pictures(measured_by, f"--data {data}", has_images=samples.has_images)
         processes = join_processes(self._device, self._device_map)
@@ -292,6 +333,7 @@ class Probe:
             with run.discarded_on_failure():
                 model = self._ready(measured_by, samples, verify=verify, device=processes.device)
                 builder = self._source.builder
+                self._note_weights(run, measured_by, model, in_memory=only is not None)
                 if verify:
                     self._verify(run, measured_by, model, example_inputs(builder, samples))
                 if align is not None:
@@ -302,8 +344,9 @@ class Probe:
                     _warn_of(run, measured_by.remarks(model, first))
                 self._note(run, model)
             started = time.perf_counter()
-            rows = collect(run, model, samples, builder, measured_by, batch_size, workers)
+            rows = collect(run, model, samples, builder, measured_by, batch_size, workers, only)
             with run.discarded_on_failure():
+                _doubt_parts(run, model)
                 tables = measured_by.tables(rows, model)
                 if map_pictures is not None:
                     drawn = measured_by.module("norm_map").norm_map
@@ -322,6 +365,7 @@ class Probe:
         run.note(data=_INPUTS)
         with run.discarded_on_failure(), ExitStack() as until_measured:
             model = self._ready(measured_by, inputs=inputs, verify=options["verify"])
+            self._note_weights(run, measured_by, model)
             on_device = inputs_for(model.model, inputs)
             if options["verify"]:
                 self._verify(run, measured_by, model, on_device)
@@ -334,6 +378,7 @@ class Probe:
             if too_long := long_prompt(model, on_device):
                 warn(run, too_long)
             rows = measured_by.sample_rows(model, on_device, None).assign(image_hash=None)
+            _doubt_parts(run, model)
             run.append(rows)
             note_confidence(run, rows)
             if measured_by.tables_from_rows and run.path is None:
@@ -341,6 +386,7 @@ class Probe:
             tables = measured_by.tables(rows, model)
             return finished(run, tables, started)
 
+    @_undisturbed
     def embeddings(
         self,
         *,
@@ -382,12 +428,14 @@ class Probe:
                 older = text_table(other, base._source.tokenizer)
                 run.note(base=base.name, base_revision=base._source.facts["model_revision"])
             model = self._ready(measured_by)
+            self._note_weights(run, measured_by, model)
             started = time.perf_counter()
             self._note(run, model)
             table = text_table(model, self._source.tokenizer)
             tables = measure_embeddings(model, table, top, older, tokens_of(self.name))
             return finished(run, tables, started)
 
+    @_undisturbed
     def attention(
         self,
         image: Picture | Sequence[Picture] | Sample,
@@ -434,10 +482,12 @@ class Probe:
         )
         with run.discarded_on_failure():  # a single forward: nothing is kept of a failure
             model = self._ready(measured_by, [sample])
+            self._note_weights(run, measured_by, model)
             started = time.perf_counter()
             self._note(run, model)
             builder = self._source.builder
             found = attention_of(model, builder, sample, words=words, layers=layers, box=box)
+            _doubt_parts(run, model)
             run.note(
                 data=sample.id,
                 image_hashes={sample.id: sample.image_hash},
@@ -457,6 +507,7 @@ class Probe:
                     warn(run, f"no heat maps{of_image}: {place}{without_box}")
             return finished(run, tables, started)
 
+    @_undisturbed
     def align(
         self,
         target: str | float = "table",
@@ -539,9 +590,24 @@ class Probe:
             found = offered.module("recomputed").differences(model, inputs, traced)
             note_recomputed(run, found, model.model.dtype)
 
+    def _note_weights(
+        self,
+        run: RunStore,
+        measured_by: Measurement,
+        model: MeasuredModel,
+        *,
+        in_memory: bool = False,
+    ) -> None:
+        """Record the weights that a run measures, of one in memory only where that is asked for."""
+        kept = run.path is not None or in_memory
+        if kept and run.writer == 0 and measured_by.needs is not None:
+            names = measured_by.needs(model.model, model.parts)
+            note_weights(run, tensor_digests(model.model, names))
+
     def _note(self, run: RunStore, model: MeasuredModel) -> None:
-        run.note(bridges=self._source.bridges)
-        for warning in note_model(run, model, self._source.weights_record):
+        run.note(bridges=self._source.bridges, prepared=self._source.prepared)
+        notes = () if self._source.plan is None else self._source.plan.notes
+        for warning in note_model(run, model, self._source.weights_record, notes):
             log.warning("warning: %s", warning)
 
     def _require_kind(self, measured_by: Measurement) -> None:
@@ -584,6 +650,20 @@ class Probe:
         return Probe(model, range_reads=by_ranges, **options)
 
 
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Whatever the block draws, what follows draws what it would have drawn without it."""
+    python, numpy = random.getstate(), np.random.get_state()
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda = range(torch.cuda.device_count()) if in_use else ()
+    try:
+        with torch.random.fork_rng(cuda):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
 def _refuse_inputs(measured_by: Measurement) -> None:
     """Refuse a batch where samples are asked for."""
     if measured_by.reads_samples:
@@ -606,6 +686,11 @@ def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) 
             f"--map lays norms over pictures; {data}: no pictures",
             "leave --map out, or pass --data with images, such as --data sample",
         )
+
+
+def _doubt_parts(run: RunStore, model: MeasuredModel) -> None:
+    if model.doubt:
+        doubt(run, model.doubt)
 
 
 def _warn_of(run: RunStore, remarks: Iterable[str]) -> None:

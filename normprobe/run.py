@@ -337,6 +337,8 @@ def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) 
         started: when the measurement began, of ``time.perf_counter``.
     """
     _write_tables(run, tables)
+    if _offered(run).over_samples:
+        _doubt_broken_states(run, tables[_offered(run).main_table])
     if isinstance(run, RunFolder):
         draw(_offered(run).figure_modules(run), run)
     run.finish(seconds=round(time.perf_counter() - started, 3))
@@ -353,19 +355,23 @@ def finished_later(
         tables: makes them.
         started: when the measurement began, of ``time.perf_counter``.
     """
+    _doubt_broken_states(run, run.rows())
     run.when_asked(lambda: _write_tables(run, tables()))
     run.finish(seconds=round(time.perf_counter() - started, 3))
     return Run(run)
 
 
 def _write_tables(run: RunStore, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Write the tables and the paper's numbers, and say which states are no vectors to measure."""
+    """Write the tables and the paper's numbers."""
     for name, table in tables.items():
         run.write_table(name, table)
-    if _offered(run).over_samples:
-        for line in broken_states(tables[_offered(run).main_table]):
-            doubt(run, line)
     write_published(run, str(run.record["model"]))
+
+
+def _doubt_broken_states(run: RunStore, table: pd.DataFrame) -> None:
+    """Say which states are no vectors to measure."""
+    for line in broken_states(table):
+        doubt(run, line)
 
 
 def write_published(run: RunStore, model: str, base: str | None = None) -> None:

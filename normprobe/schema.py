@@ -12,12 +12,14 @@ VISUAL = "visual"  # rows that come from pixels
 STRUCTURAL = "structural"  # placeholder rows that pixels do not change: newline, separator
 SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vision stages
 TEXT = "text"  # everything else that is not padding
+VIDEO = "video"  # placeholders of a video: counted, and followed through the decoder alone
+AUDIO = "audio"  # placeholders of a sound, likewise
 NON_VISUAL = "non_visual"  # text and special tokens together
 PAIR = "visual_text"  # quantities of (visual, text) token pairs
 IMAGE = "image"  # visual tokens of one of several images; also the column with its number, from 1
 
 #: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.
-TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT)
+TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, VIDEO, AUDIO)
 PADDING = -1
 
 # --- inputs that the model does not get ---------------------------------------------------------

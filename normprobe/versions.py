@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from importlib import import_module
+from threading import RLock
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,9 @@ import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import Size, Tensor, nn
+
+#: It is replaced for the whole process: one thread at a time.
+_REPLACING_AUTOCAST = RLock()
 
 #: Attributes of the types of transformers that hold the vision encoder, and the language model.
 _IMAGE_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
@@ -80,18 +84,19 @@ def image_encoder(model: Any) -> Any:
 def reader_of_encoder(encoder: nn.Module, projector: nn.Module | None) -> nn.Module | None:
     """The module inside a vision encoder that reads its hidden states; None: they are its output.
 
-    In 5 an encoder returns its hidden states beside what its merger makes of them, in 4.57 the
-    latter alone. Ovis2's returns probabilities there.
+    In 5 an encoder of transformers returns its hidden states beside what its merger makes of them;
+    in 4.57, and in code of a repository written for it, the latter alone. Ovis2's returns
+    probabilities there.
 
     Args:
         encoder: the vision encoder.
         projector: of the model, which may be a merger inside the encoder.
     """
-    if is_line_5():
+    if is_line_5() and type(encoder).__module__.startswith("transformers."):
         return None
     if projector is not None and projector in encoder.modules():
         return projector
-    return getattr(encoder, "head_linear", None)
+    return None if is_line_5() else getattr(encoder, "head_linear", None)
 
 
 def decoder(model: Any) -> Any:
@@ -207,12 +212,13 @@ def autocast_on_meta() -> Iterator[None]:
     if is_line_5():
         yield
         return
-    autocast = torch.autocast
+    with _REPLACING_AUTOCAST:
+        autocast = torch.autocast
 
-    def unless_on_meta(device_type: str, *arguments: Any, **options: Any) -> Any:
-        if device_type == "meta":
-            return nullcontext()
-        return autocast(device_type, *arguments, **options)
+        def unless_on_meta(device_type: str, *arguments: Any, **options: Any) -> Any:
+            if device_type == "meta":
+                return nullcontext()
+            return autocast(device_type, *arguments, **options)
 
-    with patch.object(torch, "autocast", unless_on_meta):
-        yield
+        with patch.object(torch, "autocast", unless_on_meta):
+            yield

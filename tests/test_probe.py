@@ -1,9 +1,12 @@
 """``Probe``: the numbers of the functions and of the command line, loading when it is needed."""
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -19,6 +22,7 @@ from normprobe.model.align.norm import inserted_norm
 from normprobe.runs import model_source
 from normprobe.runs.csv_text import csv_bytes
 from normprobe.schema import DECODER_INPUT, VISUAL
+from normprobe.specimen import SPECIMEN_DIR
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -438,3 +442,119 @@ def test_a_vision_encoder_has_no_layers_to_measure() -> None:
     model = tiny_model("clip_vision_model")
     with pytest.raises(NormprobeError, match="no decoder layers"):
         Probe(model).layers(tiny_inputs(model))
+
+
+def test_a_processor_in_memory_that_changed_is_told_by_a_prompt(tmp_path: Path) -> None:
+    """No file tells of it: the prompts that it makes do."""
+    probe = in_memory()
+    probe.interface(limit=2, output=tmp_path / "run")
+    probe.interface(limit=2, output=tmp_path / "run", resume=True)
+    processor = make_processor("llava")
+    processor.chat_template = f"{processor.chat_template} "
+    other = Probe(tiny_model("llava"), processor)
+    with pytest.raises(NormprobeError, match=r"the prompt of .* is not the one that .* measured"):
+        other.interface(limit=2, output=tmp_path / "run", resume=True)
+    assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "complete"
+
+
+def test_a_model_in_memory_that_changed_is_told_by_a_tensor(tmp_path: Path) -> None:
+    model = tiny_model("llava")
+    probe = Probe(model, make_processor("llava"))
+    assert "weight_digests" not in probe.interface(limit=1).record  # of a training, at every step
+    kept = probe.interface(limit=1, output=tmp_path / "run")
+    weight = model.get_submodule(kept.record["parts"]["projector"]).linear_2.weight
+    before = float(weight[3, 5])
+    weight.data[3, 5] = before + 1
+    changed = r"(?m)multi_modal_projector.linear_2.weight was [0-9a-f]{16}, is [0-9a-f]{16}$"
+    with pytest.raises(NormprobeError, match=changed):
+        probe.interface(limit=1, output=tmp_path / "run", resume=True)
+    weight.data[3, 5] = before
+    probe.interface(limit=1, output=tmp_path / "run", resume=True)
+
+
+# --- what is said of the states, the arithmetic and random numbers -----------------------------
+
+
+def scaled_embeddings(scale: float) -> PreTrainedModel:
+    model = tiny_model("llava")
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(scale)
+        model.model.multi_modal_projector.linear_2.weight.mul_(scale)
+        model.model.multi_modal_projector.linear_2.bias.mul_(scale)
+    return model
+
+
+def test_doubts_of_a_run_in_memory_are_there_when_it_returns() -> None:
+    model = tiny_model("llava")
+    with torch.no_grad():
+        model.model.language_model.layers[1].mlp.down_proj.weight.fill_(torch.nan)
+    run = Probe(model).layers(tiny_inputs(model))
+    assert [doubt for doubt in run.record["doubts"] if "none has finite numbers" in doubt]
+    said = list(run.record["doubts"])
+    assert "layers" in run.tables
+    assert run.record["doubts"] == said
+
+
+def test_zero_states_are_no_doubt_and_lose_no_other_number() -> None:
+    model, sound = tiny_model("llava"), tiny_model("llava")
+    inputs = tiny_inputs(model)
+    word = int(inputs["input_ids"][0, -2])
+    model.config.text_config.pad_token_id = None
+    with torch.no_grad():
+        model.get_input_embeddings().weight[word] = 0.0
+    assert Probe(sound).layers(inputs).record.get("doubts") is None
+    run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs, verify=True)
+    assert run.record.get("doubts") is None
+    assert run.table["nonfinite"].sum() == 0
+    row = run.samples.query("layer == 1 and group == 'text'").iloc[0]
+    zeros = int((inputs["input_ids"][0] == word).sum())
+    assert row["tokens"] - row["angle_tokens"] == zeros
+
+
+def test_a_decoder_that_moves_no_token_is_in_doubt() -> None:
+    """States near 1e36: their squares overflow inside RMSNorm, which then returns zeros."""
+    model = scaled_embeddings(1e36)
+    run = Probe(model).layers(tiny_inputs(model))
+    assert run.record["doubts"] == ["no token is moved in layers 1-3: every update is exactly zero"]
+
+
+def test_autocast_is_recorded_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model("llava")
+    with torch.autocast("cpu", torch.bfloat16):
+        run = Probe(model).layers(tiny_inputs(model))
+    said = "torch.autocast is on: the model, of float32, computes in bfloat16"
+    assert run.record["autocast"] == "bfloat16"
+    assert said in run.record["warnings"]
+    assert said in caplog.text
+    assert "autocast" not in Probe(model).layers(tiny_inputs(model)).record
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_random_numbers_are_those_that_would_have_been_drawn(verify: bool) -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    def seeded() -> None:
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
+    seeded()
+    expected = draws()
+    probe = in_memory()
+    seeded()
+    probe.layers("sample", limit=1, verify=verify, workers=0)
+    probe.layers("sample", limit=2, workers=1)
+    assert draws() == expected
+
+
+def test_config_and_files_that_differ_are_said_in_the_record(tmp_path: Path) -> None:
+    shutil.copytree(SPECIMEN_DIR, tmp_path / "model")
+    file = tmp_path / "model/config.json"
+    config = json.loads(file.read_text())
+    config["text_config"]["num_hidden_layers"] -= 1
+    file.write_text(json.dumps(config | {"dtype": "float32"}))
+    run = Probe(tmp_path / "model").layers(limit=1)
+    assert run.record["dtype"] == "bfloat16"
+    warnings = " ".join(run.record["warnings"])
+    assert "language_model.layers: 5 by the config, 6 in the weight files" in warnings
+    assert "config.json says float32, and the weights are saved in bfloat16" in warnings
+    assert set(run.record["attn_implementation"]) == {"vision_encoder", "decoder_layers"}

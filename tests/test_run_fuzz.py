@@ -71,10 +71,10 @@ def test_damaged_maps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_damaged_maps(tmp_path: Path) -> None:
-    check_maps(tmp_path, 300)
+    check_maps(tmp_path, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", *TABLES])
 def test_many_damaged_run_folders(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path, 700)
+    check(name, tmp_path, 300)

@@ -52,7 +52,7 @@ def align(
             from normprobe.probe import Probe
             from normprobe.runs.begin import AUTO
 
-        probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
+        probe = Probe(model, **vars(loading), named=parts.named(), **sampling.prompting)
         run = probe.align(
             target,
             sampling.data,

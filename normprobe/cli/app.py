@@ -18,6 +18,7 @@ from normprobe.cli import (
     paper,
     report,
     survey,
+    verify,
 )
 from normprobe.cli.over_samples import command_of
 from normprobe.colour import has_colour
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "embeddings": embeddings.embeddings,
     "attention": attention.attention,
     "compare": compare.compare,
+    "verify": verify.verify,
     "survey": survey.survey,
     "inspect": inspect.inspect,
     "align": align.align,

@@ -51,7 +51,7 @@ def attention(
             help="Target region: left,top,right,bottom in pixels of the image.", metavar="BOX"
         ),
     ] = None,
-    sampling: Annotated[Sampling, only(Sampling, "system")],
+    sampling: Annotated[Sampling, only(Sampling, "system", "allow_long_prompts")],
     loading: Annotated[Loading, Without("range_reads")],
     parts: Annotated[NamedParts, Without("verify")],
     folder: Annotated[RunFolderOptions, Without("resume")],
@@ -64,7 +64,7 @@ def attention(
             from normprobe.probe import Probe
             from normprobe.runs.begin import AUTO
 
-        probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
+        probe = Probe(model, **vars(loading), named=parts.named(), **sampling.prompting)
         run = probe.attention(
             image,
             prompt,

@@ -20,6 +20,7 @@ import typer
 
 from normprobe.cli.options import Display
 from normprobe.colour import has_colour
+from normprobe.ctrl_c import interrupting
 from normprobe.errors import NormprobeError
 from normprobe.foreign_text import visible
 
@@ -144,7 +145,8 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     level = logging.WARNING if display.quiet else logging.INFO
     with _messages_of_the_package(level), _stdout_is_data():
         try:
-            yield
+            with interrupting():
+                yield
         except KeyboardInterrupt as interrupt:
             folder: Path | None = getattr(interrupt, "folder", None)
             message("interrupted" + (f": what was measured is in {folder}" if folder else ""))
@@ -165,6 +167,8 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
 
 def _resuming(folder: Path) -> str:
     """The command that goes on with the run in a folder: the one that was typed, and --resume."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # the launcher's own words are not among these
+        return f"start all processes as before, with {shlex.join(['-o', str(folder)])} --resume"
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
     named = any(word.startswith(("-o", "--output")) for word in words)
     return shlex.join(["normprobe", *words, *([] if named else ["-o", str(folder)]), "--resume"])

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from normprobe.ctrl_c import just_ending
+
 
 @contextmanager
 def lasting_imports() -> Iterator[None]:
@@ -19,7 +21,8 @@ def lasting_imports() -> Iterator[None]:
         return
     gc.disable()
     try:
-        yield
+        with just_ending():
+            yield
         gc.freeze()
     finally:
         gc.enable()

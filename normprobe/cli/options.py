@@ -240,6 +240,12 @@ System = Annotated[
     str | None,
     typer.Option(help="System prompt; `none` for none. Default: the template's.", metavar="TEXT"),
 ]
+AllowLongPrompts = Annotated[
+    bool,
+    typer.Option(
+        "--allow-long-prompts", help="Measure prompts beyond the model's positions, with a warning."
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Run folder. Default: below runs/.", metavar="DIR"),
@@ -282,6 +288,12 @@ class Sampling:
     seed: Seed = 42
     skip_bad: SkipBad = False
     system: System = None
+    allow_long_prompts: AllowLongPrompts = False
+
+    @property
+    def prompting(self) -> dict[str, Any]:
+        """What ``Probe`` takes of prompts."""
+        return {"system": self.system, "allow_long_prompts": self.allow_long_prompts}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
                 from normprobe.probe import Probe
                 from normprobe.runs.begin import AUTO
 
-            probe = Probe(model, **vars(loading), named=parts.named(), system=sampling.system)
+            probe = Probe(model, **vars(loading), named=parts.named(), **sampling.prompting)
             run = probe.measure(
                 offered.name,
                 sampling.data,

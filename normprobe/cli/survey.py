@@ -76,7 +76,7 @@ def survey(
             skip_bad=sampling.skip_bad,
             prompt=sampling.prompt,
             batching={"batch_size": batch_size, "workers": sampling.workers},
-            loading={**vars(loading), "system": sampling.system},
+            loading={**vars(loading), **sampling.prompting},
             keep=keep,
             timeout=timeout,
             output=folder.output or AUTO,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.bad_rows import RefusedSample
@@ -15,6 +16,8 @@ from normprobe.inputs.image_numbers import with_image_numbers
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.refusals import REFUSALS
 from normprobe.inputs.vocabulary import special_token_ids, tokenizer_of, vocabulary_ids
+from normprobe.nested import find_named
+from normprobe.rehearsal import limited, rehearse
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
@@ -34,6 +37,9 @@ class InputBuilder:
         inputs_file: of the model's family, or the user's. Its ``build`` comes first, with the
             shapes and the padding of the model's own processor.
         model: what ``build`` of the inputs file gets.
+        bounded: whether the processor's files are a stranger's: what they make of samples is
+            limited in a worker, and rehearsed elsewhere.
+        longest: how many tokens a prompt may have; None: any number.
     """
 
     processor: Any
@@ -42,6 +48,8 @@ class InputBuilder:
     own_code: bool = False
     inputs_file: InputsFile = NO_INPUTS_FILE
     model: Any = None
+    bounded: bool = False
+    longest: int | None = None
 
     @property
     def tokenizer(self) -> Any:
@@ -70,12 +78,23 @@ class InputBuilder:
             one image, ``image_numbers`` says which image a position belongs to.
 
         Raises:
-            RefusedSample: the processor does not take a sample; the message names it.
-            NormprobeError: the chat template cannot show the prompt or the system prompt.
+            RefusedSample: the processor does not take a sample, or its prompt is too long; the
+                message names it.
+            NormprobeError: the chat template cannot show the prompt or the system prompt, or the
+                files of the processor ask for more than ``rehearse`` allows.
         """
+        if self.bounded:
+            unbounded = replace(self, bounded=False)
+            if not _in_a_worker():
+                what = f"making inputs of {', '.join(map(_described, samples))}"
+                rehearse(lambda: unbounded.build(samples), what, **_size_of(samples))
+            with self.limits(samples):
+                return unbounded.build(samples)
         self._check_prompts(samples)
         try:
-            return with_image_numbers(self._build(samples), samples, self._build)
+            inputs = with_image_numbers(self._build(samples), samples, self._build)
+            self._check_lengths(inputs, samples)
+            return inputs
         except MemoryError as error:
             raise NormprobeError(
                 f"there is no memory for the inputs of {', '.join(map(_described, samples))}: "
@@ -91,15 +110,47 @@ class InputBuilder:
                 "leave the sample out of the data, or use --batch-size 1 if only the batch fails",
             ) from error
 
+    def limits(self, samples: Sequence[Sample]) -> AbstractContextManager[None]:
+        """What reading samples may take in a worker: that process may be killed for it."""
+        if self.bounded and _in_a_worker():
+            return limited(**_size_of(samples))
+        return nullcontext()
+
     def _build(self, samples: Sequence[Sample]) -> BatchFeature:
         from transformers import BatchFeature
 
         if build := self.inputs_file.build:
-            return BatchFeature(dict(build(self.model, self.processor, samples, self.system)))
+            try:
+                made = build(self.model, self.processor, samples, self.system)
+            except AttributeError as error:  # a model of the same names may have any other code
+                if f"{type(self.model).__name__!r} object" not in str(error):
+                    raise
+                name = " ".join(self.inputs_file.record.values())
+                raise NormprobeError(
+                    f"the inputs file {name} does not fit this model: {first_line(error)}",
+                    "pass --inputs FILE.py with a build of your own",
+                ) from error
+            return BatchFeature(dict(made))
         if self.own_code:
             return own_ways.build(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
         return standard.build(self.processor, samples, self.system, layout)
+
+    def _check_lengths(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
+        """Refuse prompts that are longer than the model has positions for."""
+        ids = find_named(inputs, "input_ids")
+        if self.longest is None or ids is None or ids.shape[-1] <= self.longest:
+            return
+        mask = find_named(inputs, "attention_mask")
+        fits = mask is not None and mask.shape == ids.shape
+        lengths = mask.sum(dim=-1).tolist() if fits else [ids.shape[-1]] * len(samples)
+        for sample, length in zip(samples, lengths, strict=True):
+            if length > self.longest:
+                raise RefusedSample(
+                    f"the prompt of {sample.id} has {length} tokens, more than the {self.longest} "
+                    "positions of the model (max_position_embeddings)",
+                    "shorten it, or pass --allow-long-prompts",
+                )
 
     def _check_prompts(self, samples: Sequence[Sample]) -> None:
         placeholder = image_token(self.processor)
@@ -109,6 +160,18 @@ class InputBuilder:
                     f"{sample.id}: the prompt contains this model's image token {placeholder!r}",
                     "remove it from the prompt; normprobe places the image itself",
                 )
+
+
+def _in_a_worker() -> bool:
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is not None
+
+
+def _size_of(samples: Sequence[Sample]) -> dict[str, int]:
+    """How much samples are, as ``rehearse`` takes it."""
+    pixels = sum(image.width * image.height for sample in samples for image in sample.images)
+    return {"times": len(samples), "pixels": pixels}
 
 
 def _described(sample: Sample) -> str:

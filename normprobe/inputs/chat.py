@@ -15,11 +15,6 @@ from PIL import Image
 
 from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.memory_limit import stopped_beyond
-from normprobe.inputs.time_limit import stopped_after
-
-PATIENCE = 20  # seconds for a template, which takes milliseconds
-ROOM = 2**30  # bytes for a template, which takes kilobytes
 
 NO_SYSTEM = "none"
 """As a system prompt: suppress the one that the template would insert."""
@@ -251,13 +246,10 @@ def _render(processor: Any, messages: list[_Message]) -> str | None:
     """Render a conversation; ``None`` where the template fails or prints a list of parts as is."""
     from jinja2 import TemplateError
 
-    endless = _unusable(processor, f"takes more than {PATIENCE} seconds for a prompt")
-    huge = _unusable(processor, f"takes more than {ROOM / 2**30:g} GB for a prompt")
     try:
-        with stopped_after(PATIENCE, endless), stopped_beyond(ROOM, huge):
-            text: str = processor.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
+        text: str = processor.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
     except (TemplateError, TypeError, ValueError):
         return None
     leaked = any(

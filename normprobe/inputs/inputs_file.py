@@ -10,7 +10,8 @@ user's. All of its names are optional::
         # what makes inputs, in place of AutoProcessor; path: a local folder with its files
 
     def prepare(model, processor): ...
-        # once, when the model is loaded: what its README sets by hand
+        # once, when the model is loaded: what its README sets by hand; it may return a list of
+        # words for what it changed, which are logged and stand in run.json
 
     def build(model, processor, samples, system): ...
         # samples to one batch: a mapping of what the model takes; values may be nested
@@ -51,12 +52,13 @@ class InputsFile:
         prepare: likewise.
         build: likewise.
         parts: likewise.
-        record: what ``run.json`` says of it: path and SHA-256 of a user's file.
+        record: what ``run.json`` says of it: path and SHA-256 of a user's file, the family of one
+            of the package's own.
     """
 
     setup: Callable[[], None] | None = None
     load_processor: Callable[[str], Any] | None = None
-    prepare: Callable[[Any, Any], None] | None = None
+    prepare: Callable[[Any, Any], Sequence[str] | None] | None = None
     build: BuildFunction | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class InputsFile:
     def over(self, other: InputsFile) -> InputsFile:
         """This file, and the functions of another one that this one does not have."""
         functions = {name: getattr(self, name) or getattr(other, name) for name in _FUNCTIONS}
-        return replace(self, **functions)
+        return replace(self, record={**other.record, **self.record}, **functions)
 
 
 NO_INPUTS_FILE = InputsFile()

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from xxhash import xxh3_64_hexdigest
+
+from normprobe.ctrl_c import unheard_by_children
 from normprobe.data.bad_rows import BadRows
 from normprobe.data.data_set import DataSet
 from normprobe.data.sample import Sample
@@ -20,6 +23,7 @@ from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.in_flight import InFlight
 from normprobe.inputs.refusals import REFUSALS
+from normprobe.nested import find_named
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
@@ -43,11 +47,13 @@ class Batch:
 
     Attributes:
         image_hashes: by sample id, in the order of the batch.
+        prompt_hashes: likewise, of ``_prompt_hash``.
         inputs: of ``InputBuilder.build``.
         samples: with their pictures; none where they are not asked for.
     """
 
     image_hashes: dict[str, str | None]
+    prompt_hashes: dict[str, str]
     inputs: BatchFeature
     samples: list[Sample]
 
@@ -96,7 +102,8 @@ def prefetched(
         worker_init_fn=_end_with_the_parent,
         multiprocessing_context="fork" if workers else None,
     )
-    arriving = iter(loader)  # has a name, so that it ends, which joins the workers, after `ended`
+    with unheard_by_children():
+        arriving = iter(loader)  # has a name: it ends, which joins the workers, after `ended`
     try:
         for index, packed in enumerate(arriving):
             windows.in_flight.taken(index)
@@ -167,7 +174,11 @@ class _Windows:
             for batch, inputs in batches(samples, self._builder, self._batch_size, bad):
                 hashes = {sample.id: sample.image_hash for sample in batch}
                 if self._wanted & hashes.keys():
-                    made.append(Batch(hashes, inputs, batch if self._with_samples else []))
+                    prompts = {
+                        sample.id: _prompt_hash(sample, inputs, row, len(batch))
+                        for row, sample in enumerate(batch)
+                    }
+                    made.append(Batch(hashes, prompts, inputs, batch if self._with_samples else []))
                 del batch, inputs  # before the next one is decoded
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))
@@ -182,7 +193,8 @@ class _Windows:
         left = self.picture_bytes
         for sample in samples:
             left -= sum(_BYTES_A_PIXEL * image.width * image.height for image in sample.images)
-            length = about_length(self._builder, sample)
+            with self._builder.limits([sample]):
+                length = about_length(self._builder, sample)
             read.append((length, sample.id, sample if left >= 0 else None))
         waiting = deque(sorted(read, key=lambda entry: entry[0]))
         read.clear()
@@ -192,6 +204,19 @@ class _Windows:
                 yield kept
             else:
                 yield from self._data.subset([sample_id], bad)
+
+
+def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int) -> str:
+    """16 hex digits of a prompt as the model gets it: its token ids, and what a word of it means.
+
+    Where no ids with a mask of padding hold a row a sample: of the prompt as the data have it.
+    """
+    ids, mask = (find_named(inputs, name) for name in ("input_ids", "attention_mask"))
+    seen = sample.prompt
+    padded = mask is not None and getattr(ids, "shape", None) == mask.shape
+    if padded and ids.ndim == 2 and len(ids) == rows:
+        seen = repr(ids[row][mask[row] > 0].tolist())
+    return xxh3_64_hexdigest(f"{seen} {sample.referent or ''}".encode(errors="surrogatepass"))
 
 
 def about_length(builder: InputBuilder, sample: Sample) -> int:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.inputs.picture_size import refuse_huge_pictures
+from normprobe.inputs.vocabulary import tokenizer_of
+from normprobe.rehearsal import rehearse
 
 #: What processors and tokenizers are made of; weights are not.
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
@@ -19,6 +20,7 @@ def load_processor(
     auto_class: str = "AutoProcessor",
     load: Callable[[str], Any] | None = None,
     bridges: list[str] | None = None,
+    bounded: bool = False,
 ) -> Any:
     """Load what turns text and images into inputs of a checkpoint.
 
@@ -30,13 +32,14 @@ def load_processor(
             vision encoder: their folders often name a processor that they do not hold.
         load: of an inputs file, in place of the auto class; it gets a local folder.
         bridges: gets the names of the bridges that its own code needed.
+        bounded: whether its files are a stranger's: loading them is rehearsed.
 
     Returns:
         The processor, tokenizer or image processor.
 
     Raises:
         NormprobeError: the files are missing or damaged, need a library that is not installed, or
-            ask for pictures larger than any that is read.
+            ask for more than ``rehearse`` allows.
     """
     import transformers
     from transformers import PretrainedConfig
@@ -57,6 +60,10 @@ def load_processor(
             if load is not None:
                 processor = load(_folder_of(path_or_id, revision))
             else:
+                if bounded:
+                    folder = _folder_of(path_or_id, revision)
+                    what = f"the processor of {path_or_id}"
+                    rehearse(lambda: _try(auto.from_pretrained(folder)), what)
                 processor = auto.from_pretrained(
                     path_or_id, revision=revision, trust_remote_code=trust_remote_code
                 )
@@ -77,8 +84,13 @@ def load_processor(
             f"the processor of {path_or_id} cannot be loaded: {first_line(error)}",
             _remedy(error, path_or_id),
         ) from error
-    refuse_huge_pictures(processor, path_or_id)
     return processor
+
+
+def _try(processor: Any) -> None:
+    """Read a word, as is done in many places besides making inputs."""
+    if tokenizer := tokenizer_of(processor):
+        tokenizer("normprobe")
 
 
 def _folder_of(path_or_id: str, revision: str | None) -> str:

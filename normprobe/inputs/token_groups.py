@@ -1,11 +1,11 @@
-"""The group of every token of a prompt, by its id: visual, special, text or padding."""
+"""The group of every token of a prompt, by its id: visual, video, audio, special, text, padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import AUDIO, PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,8 @@ def token_groups(
     attention_mask: torch.Tensor | None,
     image_token_ids: Sequence[int],
     special_token_ids: Sequence[int],
+    video_token_ids: Sequence[int] = (),
+    audio_token_ids: Sequence[int] = (),
 ) -> torch.Tensor:
     """Name the group of every token.
 
@@ -29,6 +31,8 @@ def token_groups(
         image_token_ids: ids of image placeholders; visual even where the tokenizer calls them
             special.
         special_token_ids: as ``InputBuilder.special_token_ids``.
+        video_token_ids: ids of placeholders of a video, likewise whatever the tokenizer calls them.
+        audio_token_ids: ids of placeholders of a sound.
 
     Returns:
         int8 [batch, seq] on the device of ``input_ids``: indices into ``schema.TOKEN_GROUPS``, or
@@ -42,6 +46,8 @@ def token_groups(
     groups = torch.full_like(input_ids, TOKEN_GROUPS.index(TEXT), dtype=torch.int8)
     groups[is_one_of(special_token_ids)] = TOKEN_GROUPS.index(SPECIAL)
     groups[is_one_of(image_token_ids) | (input_ids < 0)] = TOKEN_GROUPS.index(VISUAL)
+    groups[is_one_of(video_token_ids)] = TOKEN_GROUPS.index(VIDEO)
+    groups[is_one_of(audio_token_ids)] = TOKEN_GROUPS.index(AUDIO)
     if attention_mask is not None:
         groups[attention_mask == 0] = PADDING
     return groups

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from normprobe.errors import NormprobeError
-from normprobe.hooks import attached
+from normprobe.hooks import after_call, attached, on_this_thread
 from normprobe.model.find.parts import Part
 from normprobe.statistics.attention_rows import attention_scores
 
@@ -29,6 +30,9 @@ ROWS_AT_ONCE = 64
 
 #: Largest error of rows times values against the output, relative to it, by dtype.
 _AGREEMENT = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+#: The functions are those of the process: one thread at a time wraps them.
+_WRAPPING = Lock()
 
 #: (layer from 1, name of the attention module inside it, place of the first row, weights, scores
 #: before the softmax: None where the model returns its weights itself)
@@ -88,11 +92,11 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
                     see(number, name, start, weights, scores)
             return result
 
-        return attend
+        return on_this_thread(attend, elsewhere=function)
 
     read_last: weakref.ref[Tensor] | None = None
 
-    def read(module: nn.Module, _: Any, output: Any) -> None:
+    def read(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Weights that a module returns; its parents may hand the same tensor on."""
         nonlocal read_last
         weights = _weights_in(output, int(rows.max()) + 1)
@@ -103,16 +107,17 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
         for start, chunk in chunks:
             see(number, name, start, weights[0][:, chunk.to(weights.device)].float(), None)
 
-    functions = {name: ALL_ATTENTION_FUNCTIONS[name] for name in ALL_ATTENTION_FUNCTIONS}
-    try:
-        for name, function in functions.items():
-            AttentionInterface.register(name, wrapped(function))
-        modules = (module for layer in layers.module.children() for module in layer.modules())
-        with attached(*(module.register_forward_hook(read) for module in modules)):
-            yield
-    finally:
-        for name, function in functions.items():
-            AttentionInterface.register(name, function)
+    with _WRAPPING:
+        functions = {name: ALL_ATTENTION_FUNCTIONS[name] for name in ALL_ATTENTION_FUNCTIONS}
+        try:
+            for name, function in functions.items():
+                AttentionInterface.register(name, wrapped(function))
+            modules = (module for layer in layers.module.children() for module in layer.modules())
+            with attached(*(after_call(module, read) for module in modules)):
+                yield
+        finally:
+            for name, function in functions.items():
+                AttentionInterface.register(name, function)
 
 
 def _is_square(mask: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normprobe.hooks import HIDDEN_STATE, observing
+from normprobe.hooks import HIDDEN_STATE, lock_of, observing, on_this_thread
 from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
 
@@ -58,7 +58,7 @@ def captured_states(
         inputs: what its processor returned, on the same device.
     """
     calls: list[list[Call]] = [[] for _ in layers]
-    with ExitStack() as stack:
+    with lock_of(model), ExitStack() as stack:
         for layer, of_layer in zip(layers, calls, strict=True):
             stack.enter_context(_replaced_forward(layer, of_layer.append))
         output = _run(model, inputs, use_cache=False, output_hidden_states=True)
@@ -91,7 +91,7 @@ def captured_calls(
         The calls of each module in their order, without those that take or return no state.
     """
     calls: dict[str, list[Call]] = {name: [] for name in modules}
-    with ExitStack() as stack, suppress(_Done):
+    with lock_of(model), ExitStack() as stack, suppress(_Done):
         for name, module in modules.items():
             field = fields.get(name, HIDDEN_STATE)
             keep = _replaced_forward(module, calls[name].append, field, stops=module is last)
@@ -133,7 +133,7 @@ def _replaced_forward(
                 raise _Done
         return output
 
-    module.forward = forward
+    module.forward = on_this_thread(forward, elsewhere=original)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from normprobe.model.alignment_settings import (
     adapter_settings,
     config_settings,
 )
-from normprobe.model.config_checks import refuse_config
+from normprobe.model.config_checks import refuse_kernels
 from normprobe.model.config_file import config_of, read_config_file
 from normprobe.model.find.overrides import overrides_of
 from normprobe.model.find.vision_fields import vision_fields
 from normprobe.model.original_llava import refuse_original_llava
+from normprobe.rehearsal import rehearse
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
@@ -86,6 +88,11 @@ class Checkpoint:
         return is_own_code(self.config)
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether its files are a stranger's and not trusted: reading them is rehearsed."""
+        return _is_bounded(self.source, self.trust_remote_code)
+
+    @property
     def local_folders(self) -> list[str]:
         """The folders on this machine that it is read from, adapters last."""
         folders = [self.source, self.adapter, self.alignment and self.alignment.folder]
@@ -148,19 +155,26 @@ def open_checkpoint(
         return replace(base, name=_name_of(model), typed=model)
     # One commit for all that follows, however the branch moves meanwhile.
     revision = _commit_of(config_file) or revision
+    if config_file is not None:
+        config_of(config_file)  # a broken one is named before anything is built of it
     bridges: list[str] = []
     try:
         refuse_original_llava(model, config_file)
         with foreign_code(trust_remote_code, bridges):
             raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
-            refuse_config(raw, model, trust_remote_code=trust_remote_code)
-            setup = inputs_file.over(family_file(raw.get("model_type"))).setup
+            if not trust_remote_code:
+                refuse_kernels(raw, model)
+            setup = inputs_file.over(family_file(raw)).setup
             if trust_remote_code:
                 _import_code(raw, source, revision)
             elif setup != inputs_file.setup:
                 raise _not_trusted(model)
             if setup is not None:
                 setup()
+        if _is_bounded(source, trust_remote_code) and config_file is not None:
+            _import_models(raw)
+            folder = config_file.parent
+            rehearse(lambda: _build(folder, kind), f"building what config.json of {model} asks for")
         with foreign_code(trust_remote_code, bridges):
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
@@ -193,6 +207,34 @@ def open_checkpoint(
 def is_here(model: str) -> bool:
     """Whether a model is on this machine, and no hub is asked for it."""
     return model == SPECIMEN or Path(model).is_dir()
+
+
+def _is_bounded(source: str, trust_remote_code: bool) -> bool:
+    return not trust_remote_code and source != str(SPECIMEN_DIR)
+
+
+def _import_models(raw: Any) -> None:
+    """Import what transformers builds a config's models of: once, before the process is forked."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    for config in [raw, *raw.values()]:
+        model_type = config.get("model_type") if isinstance(config, Mapping) else None
+        if isinstance(model_type, str) and model_type in CONFIG_MAPPING:
+            home = model_type_to_module_name(model_type)
+            with suppress(ImportError):  # said better when it is built
+                import_module(f"transformers.models.{home}.modeling_{home}")
+
+
+def _build(folder: Path, kind: str | None) -> None:
+    """Make the config and the modules of a checkpoint, as ``build_on_meta`` does."""
+    from transformers import AutoConfig
+
+    from normprobe.versions import made_on_meta
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    kind = _kind_of(config) if kind is None else KINDS[kind]
+    made_on_meta(lambda: _auto_class(kind, config).from_config(config))
 
 
 def _is_name(model: str) -> bool:
@@ -326,13 +368,17 @@ def _base_of(
 
 def auto_class(checkpoint: Checkpoint) -> Any:
     """The transformers auto class that builds the whole model of this kind."""
+    return _auto_class(checkpoint.kind, checkpoint.config)
+
+
+def _auto_class(kind: str, config: Any) -> Any:
     import transformers
 
-    if checkpoint.kind == VISION_ENCODER:
+    if kind == VISION_ENCODER:
         return transformers.AutoModel
-    if _is_image_text_to_text(checkpoint.config):
+    if _is_image_text_to_text(config):
         return transformers.AutoModelForImageTextToText
-    own = getattr(checkpoint.config, "auto_map", None) or {}
+    own = getattr(config, "auto_map", None) or {}
     if "AutoModel" in own and "AutoModelForCausalLM" not in own:
         return transformers.AutoModel
     return transformers.AutoModelForCausalLM
@@ -389,7 +435,7 @@ def _has_vision_part(config: Any) -> bool:
     return (
         any(getattr(config, name, None) is not None for name in known)
         or bool(vision_fields(config))
-        or overrides_of(config.model_type).get("vision_encoder") is not None
+        or overrides_of(config).get("vision_encoder") is not None
     )
 
 
@@ -408,8 +454,6 @@ def _refuse_bad_path(model: str, source: str) -> None:
                 f"{model} holds no config.json; expected a checkpoint saved by save_pretrained",
                 "pass the folder that holds config.json and the weights",
             )
-        if (path / "config.json").is_file():
-            config_of(path / "config.json")  # a broken one is named before anything is built of it
     elif looks_local:
         raise NormprobeError(
             f"no such folder: {model}",

@@ -6,15 +6,19 @@ from typing import Any
 
 from normprobe.errors import NormprobeError, first_line
 
+_LARGEST = 2**23  # bytes: a hundred times what a config has
+
 
 def config_of(path: Path) -> dict[str, Any]:
     """The fields of a config.json.
 
     Raises:
-        NormprobeError: it is not a JSON object, and where it breaks.
+        NormprobeError: it is not a JSON object, and where it breaks, or too large for a config.
     """
     remedy = "fetch or save the checkpoint again"
     try:
+        if (size := path.stat().st_size) > _LARGEST:
+            raise ValueError(f"expected {_LARGEST >> 20} MB at most, received {size >> 20} MB")
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise NormprobeError(f"{path} is broken: {first_line(error)}", remedy) from error

@@ -13,6 +13,7 @@
 Where a step fails there is no map: a resampler's queries, for example, stand for no place.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,13 @@ StatesOf = Callable[[Mapping[str, Any]], Sequence[torch.Tensor]]
 
 #: Random changes of the image that test a map; each costs a run of the vision encoder.
 _CHANGES = 16
+
+#: How much a coordinate image rises along the other axis: places are found to 0.0002 of a picture
+#: of 300 pixels or more, where they are not those of whole pictures, which are exact.
+_TILT = 0.35
+
+#: The usual side of a patch in pixels.
+_PATCH = 14
 
 #: Least correlation of where the image changed with which tokens reacted: this, or of few tokens
 #: as many standard deviations of a correlation by chance.
@@ -98,13 +106,14 @@ def places_of_rows(
     Raises:
         PlacesUnknown: the rows form no grid over the image.
     """
-    before = states_of(build(image))
+    inputs = build(image)
+    before = states_of(inputs)
     tokens = len(before[0])
     if tokens < 4:
         raise PlacesUnknown(f"{tokens} visual tokens are too few to tell places apart")
     across, down = _pixel_coordinates(build, image.size)
     if _is_list_of_patches(across, tokens):
-        boxes = _over_patches(across, down, tokens)
+        boxes = _over_patches(across, down, tokens, inputs)
     elif lines is not None:
         boxes = _over_thumbnail_and_lines(across, down, *lines)
     else:
@@ -134,21 +143,29 @@ def share_inside(boxes: Array, box: Box, size: tuple[int, int]) -> Array:
 def _pixel_coordinates(build: Build, size: tuple[int, int]) -> tuple[Array, Array]:
     """For every number of the pixel tensor, from where in the image it comes, 0 to 1.
 
-    The values of a coordinate image, between those of a black and those of a white one. NaN:
-    padding, or an empty tile.
+    The values of two coordinate images, between those of a black and those of a white one. Each is
+    a plane that also rises a little along the other axis: whole grey values are coarse, but along
+    a row or column all of their fractions occur, and cancel in its mean. NaN: padding, or an empty
+    tile.
     """
     width, height = size
-    x = np.broadcast_to(255 * (np.arange(width) + 0.5) / width, (height, width))
-    y = np.broadcast_to(255 * (np.arange(height)[:, None] + 0.5) / height, (height, width))
-    black, white = np.zeros((height, width)), np.full((height, width), 255.0)
-    at_black, at_white, at_x, at_y = (_pixels(build(_grey(v))) for v in (black, white, x, y))
+    x = np.broadcast_to((np.arange(width) + 0.5) / width, (height, width))
+    y = np.broadcast_to((np.arange(height)[:, None] + 0.5) / height, (height, width))
+    planes = ((1 - _TILT) * x + _TILT * y, _TILT * x + (1 - _TILT) * y)
+    values = (np.zeros((height, width)), np.ones((height, width)), *planes)
+    at_black, at_white, at_x, at_y = (_pixels(build(_grey(255 * value))) for value in values)
     if not at_black.shape == at_white.shape == at_x.shape == at_y.shape:
         raise PlacesUnknown("the processor cuts images of one size differently")
     span = at_white - at_black
     span[np.abs(span) < 1e-3] = np.nan
     if np.isnan(span).all():
         raise PlacesUnknown("what the processor returns does not depend on the image")
-    return (at_x - at_black) / span, (at_y - at_black) / span
+    first, second = (at_x - at_black) / span, (at_y - at_black) / span
+    determinant = (1 - _TILT) ** 2 - _TILT**2
+    return (
+        ((1 - _TILT) * first - _TILT * second) / determinant,
+        ((1 - _TILT) * second - _TILT * first) / determinant,
+    )
 
 
 def _grey(values: Array) -> Image.Image:
@@ -250,39 +267,133 @@ def _edges(coordinates: Array, axis: int, cells: int) -> tuple[Array, Array]:
     """
     known = np.isfinite(coordinates).any(1 - axis)
     mean = np.nanmean(coordinates[:, known] if axis else coordinates[known], axis=1 - axis)
-    position = np.flatnonzero(known) + 0.5
-    inner = slice(1, -1) if len(position) > 4 else slice(None)
-    slope, start = np.polyfit(position[inner], mean[inner], 1)
-    if np.abs(start + slope * position - mean)[inner].max() > 0.02 or slope <= 0:
+    size = coordinates.shape[axis]
+    edges = _straight(np.flatnonzero(known) + 0.5, mean, np.linspace(0, size, cells + 1), 0.25)
+    if edges is None:
         raise PlacesUnknown("the processor does more to the image than resize, cut and pad it")
-    edges = start + slope * np.linspace(0, coordinates.shape[axis], cells + 1)
     return edges[:-1], edges[1:]
 
 
-def _over_patches(across: Array, down: Array, tokens: int) -> Array:
+def _straight(
+    position: NDArray[Any], coordinate: NDArray[Any], edges: Array, near: float
+) -> Array | None:
+    """Where edges lie in the image, on the straight scale through coordinates of positions.
+
+    Processors cut and pad whole pixels: an outer edge that is nearer than a quarter of one to the
+    image's own is the image's own, exactly.
+
+    Args:
+        position: in any unit.
+        coordinate: of each, a fraction of the image.
+        edges: in the unit of ``position``, ascending.
+        near: a quarter of a pixel of the processor in that unit.
+
+    Returns:
+        None where the coordinates form no straight scale.
+    """
+    inner = slice(1, -1) if len(position) > 4 else slice(None)
+    if len(position[inner]) < 2:
+        return None
+    slope, start = np.polyfit(position[inner], coordinate[inner], 1)
+    missed = np.abs(start + slope * position - coordinate)[inner].max()
+    if missed > min(0.02, abs(slope) / 2 + 0.004) or slope <= 0:
+        return None
+    first, last = start + slope * edges[0], start + slope * edges[-1]
+    first = 0.0 if abs(first) < near * slope else first
+    last = 1.0 if abs(last - 1) < near * slope else last
+    places: Array = first + (last - first) * (edges - edges[0]) / (edges[-1] - edges[0])
+    return places
+
+
+def _over_patches(across: Array, down: Array, tokens: int, inputs: Mapping[str, Any]) -> Array:
     """Flattened patches, of which each square of some makes a token.
 
     The patches of a square follow each other (Qwen-VL), or all patches are in reading order and
-    the model makes the squares.
+    the model makes the squares (MoonViT). Patches may be padded at the right and below.
     """
     # [..., patches, numbers], or [patches, channels, height, width]
     shape = (-1, across.shape[-1]) if across.ndim < 4 else (len(across), -1)
+    rows_of_patches = across.shape[-2] if across.ndim == 3 else None
     x, y = across.reshape(shape), down.reshape(shape)
-    patches = np.isfinite(x).any(1)
-    x, y = np.nanmean(x[patches], axis=1), np.nanmean(y[patches], axis=1)
-    patch_rows, patch_columns = _patch_grid(x, y)
+    shown: NDArray[np.bool_] = np.isfinite(x)
+    own, grid = _own_grid(inputs, np.any(shown, axis=1), rows_of_patches)
+    x, y, whole = x[own], y[own], shown[own].mean(1) == shown[own].mean(1).max()
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # patches that show nothing of the image
+        x, y = np.nanmean(x, axis=1), np.nanmean(y, axis=1)
+    patch_rows, patch_columns = grid or _patch_grid(x, y)
     side = max(1, round((len(x) / tokens) ** 0.5))
     if side**2 * tokens != len(x) or patch_rows % side or patch_columns % side:
         raise PlacesUnknown(
             f"{tokens} visual tokens are no squares of {patch_rows} x {patch_columns} patches"
         )
-    rows, columns = patch_rows // side, patch_columns // side
-    cell = (np.floor(y * rows) * columns + np.floor(x * columns)).reshape(tokens, -1)
+    row, column = np.divmod(np.arange(len(x)), patch_columns)
+    squares = np.arange(len(x)).reshape(patch_rows // side, side, -1, side).swapaxes(1, 2).ravel()
+    orders = [(row, column), (row[squares], column[squares])]
+    if grid is None:  # whole patches in any order
+        orders.append(
+            (np.floor(y * patch_rows).astype(int), np.floor(x * patch_columns).astype(int))
+        )
+    for row, column in orders:
+        lefts = _scale(column, x, whole, patch_columns, side)
+        tops = _scale(row, y, whole, patch_rows, side)
+        if lefts is not None and tops is not None:
+            break
+    else:
+        raise PlacesUnknown("the patches of the processor form no grid")
+    cell = ((row // side) * (patch_columns // side) + column // side).reshape(tokens, -1)
     if (cell != cell[:, :1]).any():
         cell = np.arange(tokens)[:, None]
-    row, column = np.divmod(cell[:, 0], columns)
-    left, top = column / columns, row / rows
-    return np.stack([left, top, left + 1 / columns, top + 1 / rows], axis=1)
+    row, column = np.divmod(cell[:, 0], patch_columns // side)
+    boxes = np.stack([lefts[column], tops[row], lefts[column + 1], tops[row + 1]], axis=1)
+    return boxes.clip(0.0, 1.0)
+
+
+def _scale(
+    place: NDArray[np.int_], coordinate: Array, whole: NDArray[np.bool_], patches: int, side: int
+) -> Array | None:
+    """Where rows or columns of tokens begin and end; None where no straight scale does it."""
+    lines = np.unique(place[whole])
+    means = np.array([coordinate[whole & (place == line)].mean() for line in lines])
+    edges = np.arange(0, patches + side, side).astype(float)
+    found = _straight(lines + 0.5, means, edges, 0.25 / _PATCH)
+    if found is None:
+        return None
+    slope = (found[-1] - found[0]) / patches
+    expected = found[0] + slope * (place + 0.5)
+    return found if np.abs(expected - coordinate)[whole].max() < slope / 2 else None
+
+
+def _own_grid(
+    inputs: Mapping[str, Any], shown: NDArray[np.bool_], patches: int | None
+) -> tuple[slice | NDArray[np.bool_], tuple[int, int] | None]:
+    """The patches of the image that ``shown`` is of, and their rows and columns.
+
+    The inputs hold them (image_grid_thw, image_grid_hws, spatial_shapes) where the model needs
+    them; then patches that are padding throughout are among them. None: they do not.
+
+    Args:
+        inputs: of the model.
+        shown: of all patches those that show something of the image.
+        patches: of each image, padded to as many; None: all images' follow each other.
+    """
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.is_floating_point():
+            continue
+        grids = value.tolist()
+        if not ("grid" in name or "spatial" in name) or len(grids[0]) not in (2, 3):
+            continue
+        counts = [int(np.prod(grid)) for grid in grids]
+        starts = [sum(counts[:i]) for i in range(len(counts))]
+        if sum(counts) != len(shown):
+            if patches is None or len(grids) * patches != len(shown):
+                continue
+            starts = [i * patches for i in range(len(counts))]
+        for grid, start, count in zip(grids, starts, counts, strict=True):
+            inside = shown[start : start + count].sum()
+            if inside and inside == shown.sum() and count == grid[-1] * grid[-2]:
+                return slice(start, start + count), (grid[-2], grid[-1])
+    return shown, None
 
 
 def _patch_grid(x: Array, y: Array) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from normprobe.inputs.image_marks import marked_positions
 from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import token_groups
+from normprobe.model.find.candidates import by_hand
 from normprobe.model.find.layer_norms import norms_of
 from normprobe.model.find.norm_placement import norm_placement_note
 from normprobe.model.find.overrides import (
@@ -32,13 +33,17 @@ from normprobe.model.find.overrides import (
     PREPENDED,
 )
 from normprobe.model.find.parts import Parts
+from normprobe.model.parts_check import wrong_part
+from normprobe.model.vision_stages import VisionStages
 from normprobe.nested import find_named
 from normprobe.schema import (
+    AUDIO,
     IMAGE_NUMBERS,
     PADDING,
     STRUCTURAL,
     STRUCTURAL_MASK,
     TOKEN_GROUPS,
+    VIDEO,
     VISUAL,
 )
 from normprobe.statistics.token_metrics import token_norms
@@ -53,6 +58,16 @@ _SUMMED = 4096
 SAME_STATE = 2**-5
 
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
+
+#: What the processors of transformers call the tokens of a modality, beside 0 text and 1 image.
+_TOKEN_TYPES = {VIDEO: 2, AUDIO: 3}
+
+
+def positions_of(config: Any) -> int | None:
+    """How many positions the decoder of a config was made for; None: it sets no limit."""
+    text = getattr(config, "get_text_config", lambda **_: None)(decoder=True)
+    limit = getattr(text, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 class MeasuredModel:
@@ -69,6 +84,9 @@ class MeasuredModel:
         special_token_ids: ids to report as ``special`` rather than ``text``.
         vocabulary_ids: ids that the tokenizer can emit; None: there is no tokenizer.
         found_by: how the parts were found: ``structure``, ``by hand`` or ``trace``.
+
+    Attributes:
+        doubt: what the first batch with an image says against parts that were named by hand.
     """
 
     def __init__(
@@ -87,6 +105,9 @@ class MeasuredModel:
         self._structural: Tensor | None = None  # [states, hidden]; None: not learned yet
         self._learned_ids: set[int] = set()
         self._learned_weights: list[float] = []
+        self._parts_seen = False
+        self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
+        self.doubt = ""
 
     def __str__(self) -> str:
         """The class of the model, for messages."""
@@ -128,8 +149,7 @@ class MeasuredModel:
     @property
     def positions(self) -> int | None:
         """How many positions the decoder was made for; None: its config sets no limit."""
-        limit = getattr(self._text_config, "max_position_embeddings", None)
-        return limit if isinstance(limit, int) and limit > 0 else None
+        return positions_of(getattr(self.model, "config", None))
 
     @cached_property
     def _text_config(self) -> Any:
@@ -158,11 +178,16 @@ class MeasuredModel:
                 told where it is, and to ask a device for them is to wait for it.
 
         Raises:
-            NormprobeError: without ``input_ids``, with an image but no placeholder for it, or with
-                placeholders but no image.
+            NormprobeError: without ``input_ids``, with an image, a video or a sound but no
+                placeholder for it, or with placeholders for what is not there.
         """
         groups = self.prompt_groups(inputs)
-        return MeasuredBatch(self, inputs, groups, self._structural_states(inputs, groups))
+        batch = MeasuredBatch(self, inputs, groups, self._structural_states(inputs, groups))
+        # Frames of a video may pass through other modules, or through the same ones.
+        if not self._parts_seen and pixel_inputs(inputs) and not pixel_inputs(inputs, VIDEO):
+            self._check_parts(batch)
+        self._last_watched = None  # states of a batch do not stay
+        return batch
 
     def prompt_groups(self, inputs: Mapping[str, Any]) -> Tensor:
         """``MeasuredBatch.prompt_groups``, without asking which placeholders are structural.
@@ -187,6 +212,8 @@ class MeasuredModel:
             mask if mask is not None and mask.shape == ids.shape else None,
             self.parts.image_token_ids,
             self.special_token_ids,
+            self.parts.video_token_ids,
+            self.parts.audio_token_ids,
         )
         if self.parts.fusion in (PREPENDED, CROSS_ATTENTION):
             return groups
@@ -196,6 +223,8 @@ class MeasuredModel:
             structural = inputs.get(STRUCTURAL_MASK)
             if structural is not None:
                 groups = torch.where(structural.to(groups.device) & marked, _STRUCTURAL, groups)
+        for group in _TOKEN_TYPES:
+            groups = self._with_group(group, inputs, groups)
         placeholders = int((groups == _VISUAL).sum())
         if not pixel_inputs(inputs):
             if placeholders:
@@ -217,6 +246,46 @@ class MeasuredModel:
             )
         return groups
 
+    def _with_group(self, group: str, inputs: Mapping[str, Any], groups: Tensor) -> Tensor:
+        """Tell the tokens of videos, or of sounds: by their ids, else by what the inputs hold.
+
+        Some models write a video with the placeholders of an image. Then the processor says which
+        are a video's; where it does not, all are if there is no image, and else those that other
+        pixels of the video change.
+
+        Raises:
+            NormprobeError: there is one without a placeholder, or a placeholder without one.
+        """
+        held, code = pixel_inputs(inputs, group), TOKEN_GROUPS.index(group)
+        if not held:
+            if placeholders := int((groups == code).sum()):
+                raise NormprobeError(
+                    f"the prompts hold {placeholders} {group} placeholders, and the inputs no "
+                    f"{group}: received {', '.join(inputs)}",
+                    f"pass all that the processor returns for {group}, or prompts without it",
+                )
+            return groups
+        types = find_named(inputs, "mm_token_type_ids")
+        if types is not None and types.shape == groups.shape:
+            said = (types.to(groups.device) == _TOKEN_TYPES[group]) & (groups != PADDING)
+            as_image = said & (groups == _VISUAL)
+            if (as_image | (groups == code)).any():  # types may mark its start and end, too
+                said = as_image
+            groups = torch.where(said, code, groups)
+        if (groups == code).any():
+            return groups
+        if group == VIDEO and not pixel_inputs(inputs) and (groups == _VISUAL).any():
+            return torch.where(groups == _VISUAL, code, groups)
+        seen, other = self._with_two_images(inputs, group)
+        moved = (seen != other).any(-1).to(groups.device)
+        if moved.shape == groups.shape and (moved & (groups != PADDING)).any():
+            return torch.where(moved & (groups != PADDING), code, groups)
+        raise NormprobeError(
+            f"the inputs hold {group} ({', '.join(held)}), and no token of the prompts stands for "
+            f"it: expected one of the ids {list(getattr(self.parts, f'{group}_token_ids'))}",
+            "use the processor of this model, or inputs without it",
+        )
+
     def _groups_by_perturbation(
         self, inputs: Mapping[str, Any], ids: Tensor, groups: Tensor
     ) -> Tensor:
@@ -230,7 +299,9 @@ class MeasuredModel:
         ids, groups = ids.to(seen.device), groups.to(seen.device)
         moved = (seen != other).any(-1)
         if self.parts.fusion == IN_SEQUENCE and ids.shape == moved.shape:
-            groups[torch.isin(ids, ids[moved]) & (groups != PADDING)] = _VISUAL
+            others = torch.tensor([PADDING, *map(TOKEN_GROUPS.index, _TOKEN_TYPES)])
+            alike = torch.isin(ids, ids[moved])
+            groups[alike & ~torch.isin(groups, others.to(groups))] = _VISUAL
         groups = fitted(groups, seen, self.parts)
         unmoved = torch.where(groups == _VISUAL, _STRUCTURAL, groups)
         return torch.where(moved & (groups != PADDING), _VISUAL, unmoved)
@@ -277,9 +348,42 @@ class MeasuredModel:
         assert ids is not None
         return set(self.parts.image_token_ids).intersection(torch.unique(ids).tolist())
 
-    def _with_two_images(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The decoder input, and that for other pixels."""
-        return self.decoder_input(inputs), self.decoder_input(with_other_pixels(inputs))
+    def _with_two_images(
+        self, inputs: Mapping[str, Any], group: str = VISUAL
+    ) -> tuple[Tensor, Tensor]:
+        """The decoder input, and that for other pixels, or for another video or sound."""
+        entered = self.decoder_input(inputs) if self._parts_seen else self._watched(inputs)[1]
+        return entered, self.decoder_input(with_other_pixels(inputs, group))
+
+    def _watched(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
+        """What the vision side hands over, and the decoder input; those of the last inputs kept."""
+        if self._last_watched is None or self._last_watched[0] is not inputs:
+            stages = VisionStages(self.parts, keep=Tensor.clone)
+            with attached(*stages.handles()):
+                entered = self.decoder_input(inputs)
+            self._last_watched = inputs, stages.visual_rows(), entered
+        return self._last_watched[1:]
+
+    def _check_parts(self, batch: "MeasuredBatch") -> None:
+        """See that the parts do what they are taken for, by the first batch with an image.
+
+        Raises:
+            NormprobeError: one does not; of a model whose parts are named by hand it is a doubt.
+        """
+        if self.parts.fusion in (DISCRETE, CROSS_ATTENTION):
+            return  # no row of the projector enters the sequence
+        handed_over, entered = self._watched(batch.inputs)
+        visual = entered[batch.groups_at(entered) == _VISUAL]
+        wrong = wrong_part(self.parts, handed_over, visual) if len(visual) else None
+        if wrong is not None:
+            role, does = wrong
+            name = getattr(self.parts, role).name or self
+            problem = f"{name} looks like no {role.replace('_', ' ')}"
+            if self.found_by != "by hand":
+                option = f"--{role.replace('_', '-')}"
+                raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, option, "NAME"))
+            self.doubt = f"{problem}, as it was named by hand: it {does}"
+        self._parts_seen = bool(len(visual))  # what was refused is looked at again
 
     @torch.no_grad()
     def _weight_sums(self) -> list[float]:

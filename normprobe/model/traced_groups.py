@@ -11,7 +11,17 @@ from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing import TracedParts
-from normprobe.schema import NON_VISUAL, PADDING, SPECIAL, STRUCTURAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import (
+    AUDIO,
+    NON_VISUAL,
+    PADDING,
+    SPECIAL,
+    STRUCTURAL,
+    TEXT,
+    TOKEN_GROUPS,
+    VIDEO,
+    VISUAL,
+)
 
 Masks = dict[str, NDArray[np.bool_]]
 
@@ -43,12 +53,13 @@ def traced_groups(
     untold = _untold(model, decoder_input, traced) if has_image else ""
     if has_image and not untold:
         assert traced.visual_positions is not None
-        moved = traced.visual_positions.numpy() & ~_padding(model, inputs, groups)
+        # A trace changes what the inputs hold of videos and sounds, too.
+        others = by_id[VIDEO] | by_id[AUDIO] | _padding(model, inputs, groups)
+        moved = traced.visual_positions.numpy() & ~others
     masks = {
         VISUAL: moved,
         STRUCTURAL: (by_id[VISUAL] | by_id[STRUCTURAL]) & ~moved,
-        SPECIAL: by_id[SPECIAL] & ~moved,
-        TEXT: by_id[TEXT] & ~moved,
+        **{group: by_id[group] & ~moved for group in (SPECIAL, TEXT, VIDEO, AUDIO)},
     }
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
     return masks, untold or float((moved != by_id[VISUAL]).sum())

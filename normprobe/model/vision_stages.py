@@ -46,6 +46,7 @@ class VisionStages:
 
     def __init__(self, parts: Parts, keep: Callable[[Tensor], Tensor] = token_norms) -> None:
         self._parts = parts
+        self._class_rows = parts.class_rows
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
@@ -60,7 +61,7 @@ class VisionStages:
             if reader is None:
                 handles.append(on_call(encoder.module, self._encoded))
             else:
-                handles.append(on_call(reader, lambda x, _, __: self._encoded(x, x, {})))
+                handles.append(on_call(reader, self._read))
         if projector is not None:
             handles.append(on_call(projector.module, self._projected, PROJECTED_STATE))
         return handles
@@ -81,6 +82,13 @@ class VisionStages:
             stage: torch.cat([kept[groups == _VISUAL] for kept, groups, _ in calls])
             for stage, calls in self._kept.items()
         }
+
+    def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
+        """What a module inside the encoder reads are the encoder's states; a merger's: patches."""
+        del arguments
+        if left[..., 0].numel() < state[..., 0].numel():
+            self._class_rows = 0
+        self._encoded(state, state, {})
 
     def _encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         del pixels
@@ -122,7 +130,7 @@ class VisionStages:
     def _keep(self, stage: str, state: Tensor) -> None:
         groups = torch.full(state.shape[:-1], _VISUAL, dtype=torch.int8, device=state.device)
         if state.shape[-2] == self._rows_of_tile:
-            groups[..., : self._parts.class_rows] = TOKEN_GROUPS.index(SPECIAL)
+            groups[..., : self._class_rows] = TOKEN_GROUPS.index(SPECIAL)
         groups = groups.flatten()
         if self._counted is not None and self._counted.numel() == groups.numel():
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)

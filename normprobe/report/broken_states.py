@@ -1,4 +1,4 @@
-"""Which states of a model are no vectors to measure: not finite, or zero."""
+"""Which states of a model are no vectors to measure: not finite, zero, or moved by no layer."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ def broken_states(table: pd.DataFrame) -> list[str]:
     """What is wrong with the states that a table is made of, a line each token group and fault.
 
     Args:
-        table: ``layers.csv`` or ``interface.csv``.
+        table: ``layers.csv`` or ``interface.csv``, or the sample rows that they are made of.
 
     Returns:
         E.g. "visual tokens: none has finite numbers in layers 2-4"; empty where nothing is wrong.
@@ -20,13 +20,29 @@ def broken_states(table: pd.DataFrame) -> list[str]:
     if "nonfinite" not in table:
         return []
     lines = []
+    table = _of_all_samples(table)
     decoder = table[table["stage"] == DECODER_INPUT] if "stage" in table else table
     if STRUCTURAL in set(decoder["group"]) and VISUAL not in set(decoder["group"]):
         lines.append("visual tokens: none, because other pixels change no token of the image")
     for group in TOKEN_GROUPS:
         rows = table[table["group"] == group]
         lines += [f"{group} tokens: {fault}" for fault in _faults(rows)]
+    if "update_norm_mean" in table:
+        moved = table[table["tokens"] > 0].groupby("layer")["update_norm_mean"].max()
+        if (still := moved[moved == 0]).size:
+            layers = layer_names([int(layer) for layer in still.index])
+            lines.append(f"no token is moved in {layers}: every update is exactly zero")
     return lines
+
+
+def _of_all_samples(table: pd.DataFrame) -> pd.DataFrame:
+    """Counts and largest lengths, one row a layer or stage and group."""
+    place = "stage" if "stage" in table else "layer"
+    lengths = {name: (name, "max") for name in ("norm_mean", "update_norm_mean") if name in table}
+    groups = table.groupby([place, "group"], sort=False)
+    return groups.agg(
+        tokens=("tokens", "sum"), nonfinite=("nonfinite", "sum"), **lengths
+    ).reset_index()
 
 
 def broken_states_sentence(table: pd.DataFrame) -> str:
@@ -35,7 +51,7 @@ def broken_states_sentence(table: pd.DataFrame) -> str:
 
 
 def _faults(rows: pd.DataFrame) -> Iterator[str]:
-    lost, left = rows["nonfinite"].fillna(0), rows["tokens"]
+    lost, left = rows["nonfinite"], rows["tokens"]
     if (none := (lost > 0) & (left == 0)).any():
         yield f"none has finite numbers {_places(rows[none])}"
     if (some := (lost > 0) & (left > 0)).any():

@@ -9,10 +9,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from normprobe.ctrl_c import unheard_by_children
 from normprobe.errors import NormprobeError, first_line
 from normprobe.known_failures import known_failure
 
@@ -49,7 +51,9 @@ def done_apart(work: Callable[[Send], None], log: Path, *, timeout: float | None
         context.set_forkserver_preload(_IMPORTED_ONCE)
     received, sent = context.Pipe(duplex=False)
     process = context.Process(target=_do, args=(work, log, sent))
-    process.start()
+    resource_tracker.ensure_running()  # Python starts it beside the first, and lets Ctrl-C in again
+    with unheard_by_children():
+        process.start()
     sent.close()
     try:
         process.join(timeout)

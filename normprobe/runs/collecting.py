@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -75,6 +75,7 @@ def collect(
     measurement: Measurement,
     batch_size: BatchSize = 1,
     workers: int | None = None,
+    only: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """Measure what the run does not hold yet, this process's share of it.
 
@@ -86,6 +87,7 @@ def collect(
         measurement: what is measured.
         batch_size: samples a forward, or ``auto``.
         workers: processes that make inputs, as for ``prefetched``.
+        only: ids of samples that are all there is to measure, in the batches of all; None: all.
 
     Returns:
         The sample rows of the whole run, in the order of ``data``, in the main process.
@@ -103,8 +105,11 @@ def collect(
     alone = state.num_processes == 1  # otherwise another may be adding its first rows
     with run.discarded_on_failure() if alone else nullcontext():
         if state.is_main_process:
-            _refuse_other_pictures(run, data)
-        left = set(data.ids) - run.sample_ids()
+            _refuse_other_samples(run, data, builder, workers)
+            run.reopen()
+        with meeting():  # nobody reads what is there before the main process has put it in order
+            state.wait_for_everyone()
+        left = set(data.ids if only is None else only) - run.sample_ids()
         with meeting():  # every process has seen the same parts before one adds another
             state.wait_for_everyone()
         _measure_share(run, model, data, left, share, builder, measurement, batch_size, workers)
@@ -116,31 +121,50 @@ def collect(
     if not state.is_main_process:
         raise SystemExit(0)
     _note_skipped(run, data)
-    rows = _collected(run, data)
-    if warning := note_confidence(run, rows):
+    rows = _collected(run, data, only, alone)
+    if (warning := note_confidence(run, rows)) and only is None:
         log.warning("note: %s", warning)
     return rows
 
 
-def _refuse_other_pictures(run: RunStore, data: DataSet) -> None:
-    """Refuse to go on where a picture that was measured is another one by now.
+def _refuse_other_samples(
+    run: RunStore, data: DataSet, builder: InputBuilder, workers: int | None
+) -> None:
+    """Refuse to go on where a sample that was measured has another picture or prompt by now.
 
     Raises:
         NormprobeError: naming the sample.
     """
-    rows = run.rows(["sample_id", "image_hash"])
+    rows = run.rows(["sample_id", "image_hash", "prompt_hash"])
     if rows.empty:
         return
-    pictured = rows.dropna().drop_duplicates("sample_id")
-    measured = dict(zip(pictured["sample_id"], pictured["image_hash"], strict=True))
-    known = [sample_id for sample_id in data.ids if sample_id in measured]
-    samples = data.subset(known, BadRows(skip=True))
-    for sample in progress(samples, total=len(known), what="pictures", shown=True):
-        if sample.image_hash != measured[sample.id]:
-            raise NormprobeError(
-                f"the picture of {sample.id} is not the one that {run.path} measured",
-                "put it back, or measure again with --overwrite",
-            )
+    measured = rows.drop_duplicates("sample_id").set_index("sample_id")
+    left = dict.fromkeys(sample_id for sample_id in data.ids if sample_id in measured.index)
+    pictures, prompts = (
+        measured[name].dropna().to_dict() if name in measured else {}
+        for name in ("image_hash", "prompt_hash")
+    )
+    bad = BadRows(skip=True)  # what cannot be read any more is named below
+    read = prefetched(data.subset(left, bad), builder, 1, wanted=set(left), workers=workers)
+    for batch in progress(read, total=len(left), what="samples measured before", shown=True):
+        for what, before, now in (
+            ("picture", pictures, batch.image_hashes),
+            ("prompt", prompts, batch.prompt_hashes),
+        ):
+            for sample_id, hashed in now.items():
+                if before.get(sample_id, hashed) != hashed:
+                    raise _other(run, f"the {what} of {sample_id} is not the one")
+                left.pop(sample_id, None)
+    for sample_id in left:
+        reason = bad.skipped[0].reason
+        raise _other(run, f"{sample_id} cannot be read any more ({reason}): it is not the one")
+
+
+def _other(run: RunStore, problem: str) -> NormprobeError:
+    return NormprobeError(
+        f"{problem} that {run.path} measured",
+        "put it back, or measure again with --overwrite",
+    )
 
 
 def _measure_share(
@@ -163,6 +187,8 @@ def _measure_share(
     size = _largest(model) if batch_size == "auto" else batch_size
     observe = measurement.observer(model, builder)
     while left:
+        used = {*run.record.get("batch_sizes", ()), size}
+        run.note(batch_size=size, batch_sizes=sorted(used))
         batches = prefetched(
             data,
             builder,
@@ -188,7 +214,6 @@ def _measure_share(
         size //= 2
         del batches, measured
         clear_device_cache(garbage_collection=True)
-    run.note(batch_size=size)
 
 
 def _largest(model: MeasuredModel) -> int:
@@ -210,15 +235,18 @@ def _measured(
     observe: Callable[[Mapping[str, Any], Sequence[Sample]], Any],
     measurement: Measurement,
 ) -> Iterator[pd.DataFrame]:
-    """Sample rows in the order of the batches, each with the hash of its image.
+    """Sample rows in the order of the batches, each with the hashes of its image and prompt.
 
     The rows of a batch are made in a thread while the model runs on the batch after it. Of a batch
     that fails, the one before it is still yielded.
     """
 
-    def rows_of(seen: Any, hashes: Mapping[str, str | None]) -> pd.DataFrame:
-        rows = measurement.rows(seen, list(hashes))
-        return rows.assign(image_hash=rows["sample_id"].map(hashes))
+    def rows_of(
+        seen: Any, images: Mapping[str, str | None], prompts: Mapping[str, str]
+    ) -> pd.DataFrame:
+        rows = measurement.rows(seen, list(images))
+        ids = rows["sample_id"]
+        return rows.assign(image_hash=ids.map(images), prompt_hash=ids.map(prompts))
 
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
         warned = False
@@ -229,7 +257,7 @@ def _measured(
                 warn(run, too_long)
                 warned = True
             seen = observe(completed(model.model, batch.inputs), batch.samples)
-            yield thread.submit(rows_of, seen, batch.image_hashes)
+            yield thread.submit(rows_of, seen, batch.image_hashes, batch.prompt_hashes)
             del seen  # while the next one is made
 
     with ThreadPoolExecutor(1) as thread:
@@ -317,23 +345,34 @@ def _note_skipped(run: RunStore, data: DataSet) -> None:
     log.warning("warning: %s left out, listed in skipped.csv", rows)
 
 
-def _collected(run: RunStore, data: DataSet) -> pd.DataFrame:
-    """All rows of the run, in the order of the data."""
+def _collected(
+    run: RunStore, data: DataSet, only: Collection[str] | None, alone: bool
+) -> pd.DataFrame:
+    """All rows of the run, in the order of the data; ``alone``: one process measured them."""
     rows = run.rows()
-    skipped = {row.sample for row in data.bad.skipped}
-    if rows.empty:
+    place = {sample_id: place for place, sample_id in enumerate(data.ids)}
+    asked = place.keys() if only is None else set(only)
+    missing = asked - {row.sample for row in data.bad.skipped}
+    if not missing:
         reasons = [row.reason for row in data.bad.skipped]
         left_out = f" that can be used; {len(reasons)} left out: {reasons[0]}" if reasons else ""
         raise NormprobeError(f"{data.name} holds no samples{left_out}", "pass another --data")
-    place = {sample_id: place for place, sample_id in enumerate(data.ids)}
-    missing = place.keys() - set(rows["sample_id"]) - skipped
+    missing -= set() if rows.empty else set(rows["sample_id"])
     if missing:
+        held = f"{run.path} holds {len(asked) - len(missing)} of {len(asked)} samples"
+        if alone:
+            raise NormprobeError(
+                f"{held}: rows that were written have been deleted since",
+                "leave the folder alone while a run writes into it; --resume measures them again",
+            )
         raise NormprobeError(
-            f"{run.path} holds {len(place) - len(missing)} of {len(place)} samples: what another "
-            "process measured is not there",
-            "give an --output on a file system that all nodes share",
+            f"{held}: what another process measured is not there",
+            "give an --output on a file system that all nodes share, and leave the folder alone "
+            "while a run writes into it",
         )
     rows = rows.sort_values("sample_id", key=lambda ids: ids.map(place), kind="stable")
-    images = rows.drop_duplicates("sample_id").set_index("sample_id")["image_hash"]
-    run.note(image_hashes=images.to_dict())
+    samples = rows.drop_duplicates("sample_id").set_index("sample_id")
+    for name in ("image_hash", "prompt_hash"):
+        if name in samples:
+            run.note(**{f"{name}es": samples[name].to_dict()})
     return rows.reset_index(drop=True)

@@ -10,6 +10,8 @@ import pandas as pd
 # What a spreadsheet takes for a formula, also in its full-width forms, behind any apostrophes.
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
+_MOST_COLUMNS = 1000
+
 #: Columns of text that may read like numbers: the token "1", the word "nan", layer "1" of "1-3, 6".
 _TEXTS = ["token", "query", "run", "sample"]
 _TEXTS += ["layers", "holds_in", "fails_in", "open_in", "exempt_in"]
@@ -33,8 +35,11 @@ def csv_table(data: bytes) -> pd.DataFrame:
     """The table of ``csv_bytes``.
 
     Raises:
-        ValueError: no CSV.
+        ValueError: no CSV, or more columns than any table has.
     """
+    for line in data.split(b"\n", 2)[:2]:  # the names, and a row, which may be longer
+        if line.count(b",") >= _MOST_COLUMNS:
+            raise ValueError(f"expected {_MOST_COLUMNS} columns at most")
     table = pd.read_csv(
         io.BytesIO(data), keep_default_na=False, na_values=[""], dtype=dict.fromkeys(_TEXTS, str)
     ).rename(columns=_unquoted)

@@ -1,19 +1,37 @@
-"""Whether local files are still what they were, told from their content."""
+"""Whether a model and local files are still what they were, told from their content alone.
 
-from hashlib import sha256
+Weights are told by the tensors of the loaded model, wherever they came from: one file or many, of
+any format, merged with an adapter, or a module in memory. Nothing is read twice for it, and what is
+told is what is measured. Pictures and prompts are told sample by sample, as they become inputs.
+"""
+
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from hashlib import file_digest
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from xxhash import xxh3_64, xxh3_128
+
+from normprobe.data.image_folder import SUFFIXES
 from normprobe.runs.run_folder import RECORD
 
-#: Bytes that are read of a file at most: in blocks, evenly over its length, both ends included.
-_BLOCK, _BLOCKS = 1 << 16, 64
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+#: Files that are not hashed: weights and pictures, which are told when they are read.
+_TOLD_WHEN_READ = {
+    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx"),
+    *SUFFIXES,
+}
+
+_THREADS = 4  # hashing releases the interpreter's lock; more would wait for the memory
 
 
 def fingerprints(*sources: str) -> dict[str, str]:
     """A fingerprint of each file, and of each file in or below a folder; nothing of a hub id.
 
-    Of a large file a few megabytes are read, evenly over its length: training changes nearly all
-    numbers of a weight file, also where size and time stay.
+    Files are read whole, but for weights and pictures: these are left out.
 
     Args:
         sources: files, folders or hub ids.
@@ -29,6 +47,69 @@ def fingerprints(*sources: str) -> dict[str, str]:
     }
 
 
+def tensor_digests(model: "nn.Module", names: Collection[str]) -> dict[str, str]:
+    """A digest of each tensor that a checkpoint of a model holds: 16 hex digits.
+
+    It is of type, shape and every byte. Buffers that a model computes by itself have none.
+
+    Args:
+        model: loaded; tensors that are offloaded are read back, a module at a time.
+        names: of parameters and buffers, as ``required_tensors`` gives them; of modules that own
+            none of these nothing is told.
+
+    Returns:
+        By name; a tensor that is tied to another of them has no entry of its own.
+    """
+    from accelerate.utils import align_module_device, has_offloaded_params
+
+    from normprobe.versions import tied_weights
+
+    owners = {_owner(name) for name in names}
+    tied = tied_weights(model).items()
+    again = {name for name, first in tied if {_owner(name), _owner(first)} <= owners}
+    made: dict[str, Future[str]] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for prefix, module in model.named_modules():
+            if prefix not in owners:
+                continue
+            with align_module_device(module):
+                own = {
+                    name: threads.submit(_digest, tensor)
+                    for name, tensor in _saved(module, prefix).items()
+                    if not tensor.is_meta and name not in again
+                }
+                if has_offloaded_params(module):
+                    wait(own.values())
+            made |= own
+    return {name: digest.result() for name, digest in made.items()}
+
+
+def _owner(name: str) -> str:
+    """The module that holds a tensor."""
+    return name.rpartition(".")[0]
+
+
+def _saved(module: "nn.Module", prefix: str) -> "dict[str, Tensor]":
+    """What a module saves of its own: weights, buffers, and scales where it is quantised."""
+    import torch
+
+    saved: dict[str, Any] = {}
+    module._save_to_state_dict(saved, f"{prefix}." if prefix else "", keep_vars=True)
+    return {name: tensor for name, tensor in saved.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _digest(tensor: "Tensor") -> str:
+    import torch
+
+    digest = xxh3_64(f"{tensor.dtype} {list(tensor.shape)}".encode())
+    if hasattr(tensor, "__tensor_flatten__"):  # several tensors in one, such as values and scales
+        for name in tensor.__tensor_flatten__()[0]:
+            digest.update(_digest(getattr(tensor, name)).encode())
+    else:
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source] if source.is_file() else []
@@ -37,19 +118,14 @@ def _files(source: Path) -> list[Path]:
     return [
         file
         for file in below
-        if not any(part.startswith((".", "__pycache__")) for part in file.relative_to(source).parts)
+        if file.suffix.lower() not in _TOLD_WHEN_READ
+        and not any(
+            part.startswith((".", "__pycache__")) for part in file.relative_to(source).parts
+        )
         and runs.isdisjoint(file.parents)
     ]
 
 
 def _of(file: Path) -> str:
-    length = file.stat().st_size
-    digest = sha256(str(length).encode())
     with file.open("rb") as content:
-        if length <= _BLOCK * _BLOCKS:
-            digest.update(content.read())
-        else:
-            for number in range(_BLOCKS):
-                content.seek((length - _BLOCK) * number // (_BLOCKS - 1))
-                digest.update(content.read(_BLOCK))
-    return digest.hexdigest()
+        return file_digest(content, xxh3_128).hexdigest()

@@ -6,8 +6,10 @@ Both give a ``MeasuredModel`` that holds at least the weights that a measurement
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from torch import nn
@@ -16,7 +18,8 @@ from transformers.utils import logging as transformers_logging
 
 from normprobe.data.bad_rows import RefusedSample
 from normprobe.data.sample import Sample
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
+from normprobe.hooks import lock_of
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
@@ -29,6 +32,7 @@ from normprobe.model.checkpoint import (
     Checkpoint,
     is_own_code,
 )
+from normprobe.model.find.attention import attention_in
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.buffers import changed_buffers
@@ -37,12 +41,15 @@ from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.reading import bytes_to_fetch, reading_record, reading_sentence
 from normprobe.model.load.required_tensors import Needs
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.tracing.find_or_trace import find_or_trace
 from normprobe.runs.begin import checkpoint_facts, model_facts
 from normprobe.specimen import SPECIMEN_DIR
 
 log = logging.getLogger(__name__)
+
+#: transformers loads under settings of the whole process: one thread at a time.
+_LOADING = RLock()
 
 _AUTO_CLASSES = {LANGUAGE_MODEL: "AutoTokenizer", VISION_ENCODER: "AutoImageProcessor"}
 
@@ -56,6 +63,7 @@ class MemorySource:
             measured.
         named: parts named by hand, as ``find_parts`` takes them.
         system: a system prompt, as ``InputBuilder`` takes it.
+        allow_long_prompts: make inputs of prompts beyond the model's positions.
         special_token_ids: ids to report as ``special``; None: those of the tokenizer.
         inputs_file: the user's.
     """
@@ -72,17 +80,20 @@ class MemorySource:
         *,
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
+        allow_long_prompts: bool = False,
         special_token_ids: Iterable[int] | None = None,
         inputs_file: InputsFile = NO_INPUTS_FILE,
     ) -> None:
+        self.lock = lock_of(model)
         self._model = model
         self._processor = processor
         self._named = {**inputs_file.parts, **(named or {})}
-        self._inputs_file = inputs_file.over(family_file(_model_type(model)))
-        self._system = system
+        self._inputs_file = inputs_file.over(family_file(getattr(model, "config", None)))
+        self._prompting: dict[str, Any] = {"system": system, "any_length": allow_long_prompts}
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._measured: MeasuredModel | None = None
         self._runs = False  # whether what was found can run: not its tables alone
+        self.prepared: list[str] = []  # what the inputs file changed in the model, in words
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -120,7 +131,7 @@ class MemorySource:
                 "samples need a processor to become inputs, and none was given",
                 "pass Probe(model, processor), or measure inputs: probe.layers(inputs)",
             )
-        return _builder(self._processor, self._system, self._inputs_file, self._model)
+        return _builder(self._processor, self._inputs_file, self._model, **self._prompting)
 
     @property
     def tokenizer(self) -> Any:
@@ -149,8 +160,8 @@ class MemorySource:
             runs: False: its tables are enough.
         """
         if self._measured is None or (runs and not self._runs):
-            if runs and (prepare := self._inputs_file.prepare):
-                prepare(self._model, self._processor)
+            if runs:
+                self.prepared = _prepared(self._inputs_file, self._model, self._processor)
             found = _find(self._model, self._named, examples, runs)
             self._measured = _measured(self._model, *found, self.tokenizer, self._special)
             self._runs = runs or _is_whole(self._measured, self._inputs_file)
@@ -171,6 +182,7 @@ class CheckpointSource:
         range_reads: of files that are not here, fetch the needed bytes alone.
         named: parts named by hand, as ``find_parts`` takes them.
         system: a system prompt, as ``InputBuilder`` takes it.
+        allow_long_prompts: make inputs of prompts beyond the model's positions.
         special_token_ids: ids to report as ``special``; None: those of the tokenizer.
         inputs_file: the user's.
     """
@@ -187,16 +199,18 @@ class CheckpointSource:
         range_reads: bool = False,
         named: Mapping[str, Any] | None = None,
         system: str | None = None,
+        allow_long_prompts: bool = False,
         special_token_ids: Iterable[int] | None = None,
         inputs_file: InputsFile = NO_INPUTS_FILE,
     ) -> None:
+        self.lock = RLock()
         self.checkpoint = checkpoint
         self.kind = checkpoint.kind
         self.argument = checkpoint.argument
         self.plan: LoadPlan | None = None
         self.fetched: int | None = 0  # bytes of weights, by all loads; None: unknown
         self._given_processor = processor
-        self._inputs_file = inputs_file.over(family_file(checkpoint.config.model_type))
+        self._inputs_file = inputs_file.over(family_file(checkpoint.config))
         self._model: Any = None
         self._device = device
         self._loading: dict[str, Any] = {
@@ -206,11 +220,12 @@ class CheckpointSource:
         }
         self._range_reads = range_reads
         self._named = {**inputs_file.parts, **(named or {})}
-        self._system = system
+        self._prompting: dict[str, Any] = {"system": system, "any_length": allow_long_prompts}
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._measured: MeasuredModel | None = None
         self._runs = False  # whether what was found can run: not its tables alone
         self._needs: tuple[Needs, ...] = ()
+        self.prepared: list[str] = []  # what the inputs file changed in the model, in words
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -251,14 +266,16 @@ class CheckpointSource:
 
     def _load(self, auto_class: str, load: Callable[[str], Any] | None = None) -> Any:
         checkpoint = self.checkpoint
-        return load_processor(
-            checkpoint.source,
-            revision=checkpoint.revision,
-            trust_remote_code=checkpoint.trust_remote_code,
-            auto_class=auto_class,
-            load=load,
-            bridges=checkpoint.bridges,
-        )
+        with _LOADING:
+            return load_processor(
+                checkpoint.source,
+                revision=checkpoint.revision,
+                trust_remote_code=checkpoint.trust_remote_code,
+                auto_class=auto_class,
+                load=load,
+                bridges=checkpoint.bridges,
+                bounded=checkpoint.is_bounded,
+            )
 
     @property
     def builder(self) -> InputBuilder:
@@ -269,8 +286,16 @@ class CheckpointSource:
         Raises:
             NormprobeError: the processor cannot be loaded.
         """
-        config = self.checkpoint.config
-        return _builder(self._processor, self._system, self._inputs_file, self._model, config)
+        builder = _builder(
+            self._processor,
+            self._inputs_file,
+            self._model,
+            self.checkpoint.config,
+            **self._prompting,
+        )
+        # What the user gave is no stranger's.
+        own = self._given_processor is not None or self._inputs_file.build is not None
+        return replace(builder, bounded=self.checkpoint.is_bounded and not own)
 
     @property
     def tokenizer(self) -> Any:
@@ -334,28 +359,30 @@ class CheckpointSource:
         if not sys.stderr.isatty():
             transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         processor = self._processor if runs else None  # or the error, before anything is read
-        self.plan = plan_for(
-            _all_of(self._needs),
-            self.checkpoint,
-            named=self._named,
-            find=find_parts if runs else find_tables,
-            range_reads=self._range_reads,
-        )
-        if self.plan.files:
-            log.info(reading_sentence(self.plan))
-            more = bytes_to_fetch(self.plan)
-            unknown = self.fetched is None or more is None
-            self.fetched = None if unknown else (self.fetched or 0) + (more or 0)
-        device = device or self._device
-        model = load_model(self.checkpoint, self.plan, device=device, **self._loading)
+        with _LOADING:
+            self.plan = plan_for(
+                _all_of(self._needs),
+                self.checkpoint,
+                named=self._named,
+                find=find_parts if runs else find_tables,
+                range_reads=self._range_reads,
+            )
+            if self.plan.files:
+                log.info(reading_sentence(self.plan))
+                more = bytes_to_fetch(self.plan)
+                unknown = self.fetched is None or more is None
+                self.fetched = None if unknown else (self.fetched or 0) + (more or 0)
+            device = device or self._device
+            model = load_model(self.checkpoint, self.plan, device=device, **self._loading)
         if bridges := self.checkpoint.bridges:
             log.warning(
                 "note: the code of %s is older than this transformers; bridged: %s",
                 self.checkpoint.name,
                 ", ".join(bridges),
             )
-        if runs and (prepare := self._inputs_file.prepare):
-            prepare(model, processor)
+        if runs:
+            asked = self._loading["attn_implementation"]
+            self.prepared = _prepared(self._inputs_file, model, processor, asked)
         self._model = model
         found = _find(model, self._named, examples, runs)
         self._measured = _measured(model, *found, self.tokenizer, self._special)
@@ -391,7 +418,13 @@ def example_inputs(builder: InputBuilder, samples: Iterable[Sample]) -> BatchFea
 
 
 def _builder(
-    processor: Any, system: str | None, inputs_file: InputsFile, model: Any, config: Any = None
+    processor: Any,
+    inputs_file: InputsFile,
+    model: Any,
+    config: Any = None,
+    *,
+    system: str | None,
+    any_length: bool,
 ) -> InputBuilder:
     config = getattr(model, "config", None) if config is None else config
     return InputBuilder(
@@ -401,11 +434,46 @@ def _builder(
         own_code=is_own_code(config),
         inputs_file=inputs_file,
         model=model,
+        longest=None if any_length else positions_of(config),
     )
 
 
-def _model_type(model: Any) -> str | None:
-    return getattr(getattr(model, "config", None), "model_type", None)
+def _prepared(
+    inputs_file: InputsFile, model: nn.Module, processor: Any, attention: str | None = None
+) -> list[str]:
+    """Let an inputs file prepare a model; what it changed, in words.
+
+    Args:
+        inputs_file: of the model.
+        model: just loaded.
+        processor: of the model.
+        attention: the implementation that was asked for, which is to stay.
+
+    Raises:
+        NormprobeError: the file does not fit the model, or does not let it run as asked.
+    """
+    if inputs_file.prepare is None:
+        return []
+    before = attention_in(model)
+    name = f"the inputs file of {' '.join(inputs_file.record.values()) or 'its family'}"
+    try:
+        changed = list(inputs_file.prepare(model, processor) or ())
+    except NormprobeError:
+        raise
+    except Exception as error:  # a model of the same names may have any other code
+        raise NormprobeError(
+            f"{name} does not fit {type(model).__name__}: {first_line(error)}",
+            "pass --inputs FILE.py with prepare and build of your own",
+        ) from error
+    if attention is not None and attention in before - attention_in(model):
+        raise NormprobeError(
+            f"--attn-implementation {attention}: {name} lets {type(model).__name__} not run so: "
+            f"{', '.join(changed)}",
+            "leave --attn-implementation out",
+        )
+    for change in changed:
+        log.warning("note: %s changes the model: %s", name, change)
+    return changed
 
 
 def _all_of(needs: tuple[Needs, ...]) -> Needs:

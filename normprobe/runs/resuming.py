@@ -8,14 +8,14 @@ from typing import Any
 from normprobe.errors import NormprobeError
 from normprobe.runs.folder_lock import holds_files
 from normprobe.runs.run_folder import RunFolder, read_record
-from normprobe.runs.run_store import PARTIAL
+from normprobe.runs.run_store import PARTIAL, RunStore
 
 log = logging.getLogger(__name__)
 
 #: Options that change how a run is done or shown, not what it measures.
 _FREE = {
     "output", "overwrite", "resume", "verify", "batch_size", "device", "device_map",
-    "range_reads", "workers", "json", "quiet", "verbose",
+    "range_reads", "workers", "json", "quiet", "verbose", "allow_long_prompts",
 }  # fmt: skip
 
 _FACTS = (
@@ -53,11 +53,37 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
         for damaged in run.set_damaged_aside():
             run.add_warning(f"measured again, for its file was damaged: {damaged}")
             log.warning("warning: %s cannot be read: its samples are measured again", damaged)
-        run.reopen()
     except BaseException:
         run.unlock()
         raise
     return run
+
+
+def note_weights(run: RunStore, digests: Mapping[str, str]) -> None:
+    """Record the tensors that a run measures; of one that goes on, they have to be the same.
+
+    Args:
+        run: before a sample is measured.
+        digests: of ``tensor_digests``.
+
+    Raises:
+        NormprobeError: naming a tensor that is another one than before.
+    """
+    before = run.record.get("weight_digests", digests)
+    if changed := differing(before, digests):
+        old, new = (found.get(changed[0], "absent") for found in (before, digests))
+        more = f", and {len(changed) - 1} more" if changed[1:] else ""
+        raise NormprobeError(
+            f"{run.path} was measured with other weights: {changed[0]} was {old}, is {new}{more}",
+            "put the weights back that it was started with, or choose another --output",
+        )
+    run.note(weight_digests=digests)
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names under which two mappings differ, those of one alone among them, in their order."""
+    names = dict.fromkeys((*before, *now))
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:

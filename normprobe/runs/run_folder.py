@@ -27,7 +27,7 @@ from normprobe.runs.atomic import temporary_name, write_by_rename, write_failure
 from normprobe.runs.csv_text import csv_bytes, csv_table
 from normprobe.runs.folder_lock import FolderLock, holds_files
 from normprobe.runs.json_text import json_bytes
-from normprobe.runs.own_files import is_own, own_files
+from normprobe.runs.own_files import is_own, own_bytes, own_files, own_picture
 from normprobe.runs.run_store import COMPLETE, PARTIAL, RunStore
 from normprobe.runs.sample_parts import MERGED, PARTS, SampleParts
 
@@ -182,7 +182,7 @@ class RunFolder(RunStore):
             if self.writer > 0:
                 raise
             kept = self._parts.exist()
-            if not kept:
+            if not kept and (self.path / RECORD).exists():  # nobody has deleted it meanwhile
                 _delete_run(self.path)
             self.unlock()
             if not kept:
@@ -194,10 +194,12 @@ class RunFolder(RunStore):
         """Add per-sample rows as one more part; an empty frame adds nothing.
 
         Raises:
-            NormprobeError: the part cannot be written. Earlier parts are untouched.
+            NormprobeError: the part cannot be written, or the folder is no longer there. Earlier
+                parts are untouched.
         """
         if rows.empty:
             return
+        self._lock.check()
         self.reopen()
         self._parts.append(rows)
 
@@ -260,6 +262,7 @@ class RunFolder(RunStore):
         """
         self.record.update(facts)
         if self.writer == 0:
+            self._lock.check()
             write_by_rename(self.path / RECORD, json_bytes(self.record))
 
     def finish(self, **facts: object) -> None:
@@ -315,7 +318,7 @@ def _record_or_fault(path: Path) -> tuple[dict[str, Any], str]:
     if not is_own(file, path):
         return {}, f"it holds no {RECORD}"
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(own_bytes(file, path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         return {}, f"{RECORD} cannot be read ({first_line(error)})"
     if not isinstance(record, dict) or not record.keys() >= _ALWAYS:
@@ -342,7 +345,7 @@ def read_table(path: Path, name: str) -> pd.DataFrame:
             f"{path} holds no {file.name}", "give a run folder of the command that writes it"
         )
     try:
-        return csv_table(file.read_bytes())
+        return csv_table(own_bytes(file, path))
     except (OSError, ValueError) as error:
         raise NormprobeError(
             f"cannot read {file}: {first_line(error)}", "run the command again"
@@ -357,9 +360,7 @@ def read_image(path: Path, name: str) -> NDArray[np.uint8]:
     """
     file = path / f"{name}.png"
     try:
-        if not is_own(file, path):
-            raise FileNotFoundError("it is no regular file of the folder")
-        with Image.open(file) as image:
+        with own_picture(file, path) as image:
             return np.asarray(image.convert("RGB"))
     except OSError as error:
         raise NormprobeError(

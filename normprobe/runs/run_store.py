@@ -124,6 +124,9 @@ class RunStore:
         if not rows.empty:
             self._rows.append(rows)
 
+    def reopen(self) -> None:
+        """Make a complete run ready for more rows; in memory it is."""
+
     def write_table(self, name: str, table: pd.DataFrame) -> None:
         """Add a table."""
         self._tables[name] = table

@@ -26,7 +26,7 @@ MERGED = "samples/samples.parquet"
 _DAMAGED = "damaged-"
 
 #: What is one row: no two rows of a run agree in all of these that it has.
-_KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
+KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
 _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
@@ -174,7 +174,7 @@ def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
     Raises:
         NormprobeError: naming one.
     """
-    keys = [name for name in _KEYS if name in table.column_names]
+    keys = [name for name in KEYS if name in table.column_names]
     known = table.select(keys).to_pandas()
     doubled = known[known.duplicated()]
     if len(doubled):

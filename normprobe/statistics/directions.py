@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normprobe.schema import NON_VISUAL, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.token_metrics import squarable, token_norms, widened
 
 #: Groups whose mean vectors are compared; ``non_visual`` is text and special tokens together.
-POOLED_GROUPS = (*TOKEN_GROUPS, NON_VISUAL)
+POOLED_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, NON_VISUAL)
 
 #: Groups whose mean unit vectors are kept, in this order.
 MODALITIES = (VISUAL, TEXT)
@@ -29,8 +29,8 @@ def group_masks(groups: Tensor) -> Tensor:
     Returns:
         ``[batch, len(POOLED_GROUPS), seq]`` bool.
     """
-    masks = [groups == code for code in range(len(TOKEN_GROUPS))]
-    masks.append(masks[TOKEN_GROUPS.index(TEXT)] | masks[TOKEN_GROUPS.index(SPECIAL)])
+    masks = [groups == TOKEN_GROUPS.index(group) for group in POOLED_GROUPS[:-1]]
+    masks.append(masks[POOLED_GROUPS.index(TEXT)] | masks[POOLED_GROUPS.index(SPECIAL)])
     return torch.stack(masks, dim=1)
 
 

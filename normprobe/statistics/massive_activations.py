@@ -22,7 +22,7 @@ def peaks(states: Tensor) -> Tensor:
 
     - top1_share, top10_share: share of ||h||^2 in the largest dimension, and in the ten largest
     - peak: the largest magnitude
-    - peak_to_median: the largest over the median magnitude (of an even number the lower median)
+    - peak_to_median: the largest over the median magnitude
     - massive: 1 where the token holds a massive activation, else 0. The median is that of the
       token's own dimensions, not of its whole sequence as in the paper's code: a modality that is
       louder as a whole makes no token massive.
@@ -36,7 +36,12 @@ def peaks(states: Tensor) -> Tensor:
     magnitudes = widened(states).abs()
     largest = magnitudes.topk(min(FEW, states.shape[-1]), dim=-1).values
     shares = (largest / token_norms(states).unsqueeze(-1)).square()
-    peak, median = largest[..., 0], magnitudes.median(dim=-1).values
+    peak, width = largest[..., 0], states.shape[-1]
+    # The two in the middle, one of an odd number; `Tensor.median` is the lower of them.
+    lower, upper = (
+        magnitudes.kthvalue(place, dim=-1).values for place in ((width + 1) // 2, width // 2 + 1)
+    )
+    median = (lower + upper) / 2
     massive = (peak > MASSIVE_MAGNITUDE) & (peak >= MASSIVE_RATIO * median)
     return torch.stack([shares[..., 0], shares.sum(-1), peak, peak / median, massive.to(peak)])
 

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.statistics.bootstrap import draw_weights, percentile_interval, ratio_draws
+from normprobe.statistics.sample_statistics import tokens_of
 
 
 def image_units(rows: pd.DataFrame) -> "pd.Series[str]":
@@ -56,7 +57,8 @@ class Resampled:
         """
         values = self._rows[column].to_numpy(dtype=np.float64)
         held = ~np.isnan(values)
-        weight = self._rows[tokens].to_numpy(dtype=np.float64) if by_tokens else held * 1.0
+        counts = tokens_of(self._rows, column, tokens) if by_tokens else pd.Series(held * 1.0)
+        weight = counts.to_numpy(dtype=np.float64)
         return ratio_draws(
             self._weights,
             self._sums(np.where(held, values * weight, 0.0)),
@@ -74,7 +76,9 @@ class Resampled:
             products: column of the sums of products of deviations from both.
             tokens: the column that counts the tokens.
         """
-        columns = self._rows[[tokens, first, second, products]]
+        columns = self._rows[[tokens, first, second, products]].assign(
+            **{tokens: tokens_of(self._rows, first, tokens)}
+        )
         columns = columns.where(columns.notna().all(axis=1), 0.0)  # a row without such tokens
         weight, *means, within = columns.to_numpy(dtype=np.float64).T
         count = self._sums(weight)

@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 from normprobe.schema import QUANTILES
 from normprobe.statistics.histograms import SCALES, count_bins, histogram_quantiles, histograms
 
+#: Those of h and of h - x: finite where both states are, and their difference.
+_LENGTHS = ("norm", "update_norm")
+
 
 def statistics_of(values: NDArray[np.floating[Any]], metrics: Sequence[str]) -> dict[str, Any]:
     """The sufficient statistics of some tokens.
 
-    A token with a non-finite value is counted in ``nonfinite`` and enters nothing else.
+    A token whose state is not finite is counted in ``nonfinite`` and enters nothing else. One that
+    has no value of some metric (a zero state has no angle) is left out of that metric alone.
 
     Args:
         values: ``[len(metrics), tokens]``, any float dtype; sums are float64.
@@ -28,7 +32,8 @@ def statistics_of(values: NDArray[np.floating[Any]], metrics: Sequence[str]) -> 
 
     Returns:
         ``tokens``, ``nonfinite``, and per metric ``_mean`` and ``_m2`` (sum of squared
-        deviations); for the metrics of ``histograms.SCALES`` also ``_bins`` and ``_counts``.
+        deviations), and ``_tokens`` where some of the tokens have no value of it; for the metrics
+        of ``histograms.SCALES`` also ``_bins`` and ``_counts``.
     """
     columns = statistics_by_layer(np.asarray(values)[None], metrics)
     return {name: column[0] for name, column in columns.items()}
@@ -47,14 +52,17 @@ def statistics_by_layer(
         The columns of ``statistics_of``, each with one entry a layer.
     """
     values = np.asarray(values, dtype=np.float64)
-    finite = np.isfinite(values).all(axis=1)  # [layers, tokens]
-    kept = finite[:, None]
-    spoiled = not finite.all()
+    finite = finite_tokens(values, metrics)
+    defined = np.isfinite(values)
+    kept = defined.all(axis=1)[:, None]
+    if ((finite[:, None] & defined) != kept).any():
+        kept = finite[:, None] & defined
+    spoiled = not kept.all()
     if spoiled:
         values = np.where(kept, values, 0.0)
-    tokens = finite.sum(axis=1)
+    tokens, counts = finite.sum(axis=1), np.broadcast_to(kept.sum(axis=-1), values.shape[:2])
     with np.errstate(invalid="ignore"):  # no token, no mean
-        means = values.sum(axis=-1) / tokens[:, None]
+        means = values.sum(axis=-1) / counts
     deviations = values - means[..., None]
     if spoiled:
         deviations = np.where(kept, deviations, 0.0)
@@ -63,11 +71,37 @@ def statistics_by_layer(
     for index, name in enumerate(metrics):
         columns[f"{name}_mean"] = means[:, index].tolist()
         columns[f"{name}_m2"] = squares[:, index].tolist()
+        if ((counts[:, index] != tokens) & (counts[:, index] > 0)).any():
+            columns[f"{name}_tokens"] = counts[:, index].tolist()
         if name in SCALES:
             columns[f"{name}_bins"], columns[f"{name}_counts"] = histograms(
-                values[:, index], finite, SCALES[name]
+                values[:, index], kept[:, min(index, kept.shape[1] - 1)], SCALES[name]
             )
     return columns
+
+
+def finite_tokens(values: NDArray[np.floating[Any]], metrics: Sequence[str]) -> NDArray[np.bool_]:
+    """Which tokens have finite states, ``[layers, tokens]``: their lengths tell.
+
+    Args:
+        values: ``[layers, len(metrics), tokens]``.
+        metrics: the name of each row. Without a length among them every token counts.
+    """
+    other = np.array([name not in _LENGTHS for name in metrics])
+    finite: NDArray[np.bool_] = (np.isfinite(values) | other[:, None]).all(axis=1)
+    return finite
+
+
+def tokens_of(rows: pd.DataFrame, column: str, tokens: str = "tokens") -> "pd.Series[float]":
+    """Over how many tokens the mean of each sample row is.
+
+    Args:
+        rows: sample rows.
+        column: the mean, ``<metric>_mean``.
+        tokens: the column that counts the tokens of the group.
+    """
+    own = f"{column.removesuffix('_mean')}_tokens"
+    return rows[own].fillna(rows[tokens]) if own in rows else rows[tokens]
 
 
 def merge(rows: pd.DataFrame, by: list[str], metrics: Sequence[str]) -> pd.DataFrame:
@@ -103,8 +137,12 @@ def _moments(
     held = rows[f"{metric}_mean"].notna().to_numpy()
     codes = codes[held]
     tokens, mean, m2 = (
-        rows[column].to_numpy(dtype=np.float64)[held]
-        for column in ("tokens", f"{metric}_mean", f"{metric}_m2")
+        np.asarray(column, dtype=np.float64)[held]
+        for column in (
+            tokens_of(rows, f"{metric}_mean"),
+            rows[f"{metric}_mean"],
+            rows[f"{metric}_m2"],
+        )
     )
 
     def total(values: NDArray[np.float64] | None = None) -> NDArray[np.float64]:

@@ -71,6 +71,9 @@ def token_metrics(
     The angle equals arccos(cosine) in exact arithmetic. It is not computed that way, because
     arccos loses half of the digits near 1.
 
+    A zero vector has no direction: NaN where a cosine, an angle or a share of a norm would need
+    one of x, h or D. Every other number of the token is there.
+
     Args:
         x: ``[batch, seq, hidden]``, what enters the layer.
         h: ``[batch, seq, hidden]``, what leaves it.
@@ -95,16 +98,21 @@ def token_metrics(
         [
             h_norm,
             torch.linalg.vecdot(x, h) / (x_norm * h_norm),
-            torch.atan2(turn, x_norm + parallel),
+            _where(h_norm, torch.atan2(turn, x_norm + parallel)),
             update_norm,
-            update_norm / x_norm,
-            torch.atan2(turn, parallel),
+            _where(x_norm, update_norm / x_norm),
+            _where(update_norm, torch.atan2(turn, parallel)),
         ]
     )
     if scale is not None:
         metrics[[TOKEN_METRICS.index("norm"), TOKEN_METRICS.index("update_norm")]] /= scale
         perpendicular, turn = perpendicular / scale.unsqueeze(-1), turn / scale
     return Moved(metrics, perpendicular, turn)
+
+
+def _where(norms: Tensor, values: Tensor) -> Tensor:
+    """The values of what is no zero vector, else NaN."""
+    return torch.where(norms == 0, torch.nan, values)
 
 
 def squarable(states: Tensor) -> Tensor:

@@ -252,7 +252,7 @@ def test_a_run_does_not_go_on_with_another_norm(run: Run, adapter: Path) -> None
     record = json.loads(Path("out/run.json").read_text())
     Path("out/run.json").write_text(json.dumps(record | {"status": "partial"}))
     resumed = run("layers", adapter, "-n", 2, "-o", "out", "--resume")
-    assert_two_lines(resumed, "another model files")
+    assert_two_lines(resumed, "other weights: alignment_norm.weight was")
 
 
 # --- refusals -----------------------------------------------------------------------------------

@@ -120,6 +120,54 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
     assert "warning" not in run("compare", *fixed, "-o", "training").stderr
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([{}], "same weights; same prompts; same pictures."),
+        (
+            [{"weight_digests": {"a": "1", "b": "3"}}],
+            "other weights (1 of 2 tensors differ, first b);",
+        ),
+        (
+            [{"weight_digests": {"a": "1", "b": "2", "c": "3"}}],
+            "other weights (1 of 3 tensors differ, first c);",
+        ),
+        ([{"weight_digests": {"x": "1"}}], "other weights; same prompts; same pictures."),
+        ([{"weight_digests": None}], "Measured: same prompts; same pictures."),
+        ([{"dtype": "float32", "weight_digests": {}}], "Measured: same prompts; same pictures."),
+        ([{"prompt_hashes": {"s": "1"}}], "other prompts (1 of 1 prompts differ, first s);"),
+        ([{"prompt_hashes": {"z": "0"}}], "Measured: same weights; same pictures."),
+        ([{"image_hashes": {"s": None}}], "Measured: same weights; same prompts."),
+        (
+            [{}, {"weight_digests": {"a": "2", "b": "2"}}],
+            "other weights than m0 in 1 of 2 runs (m2: 1 of 2 tensors differ, first a);",
+        ),
+    ],
+)
+def test_runs_say_whether_they_measured_the_same(
+    others: list[dict[str, object]], said: str, run: Run, tmp_path: Path
+) -> None:
+    known = {
+        "dtype": "bfloat16",
+        "weight_digests": {"a": "1", "b": "2"},
+        "prompt_hashes": {"s": "0"},
+        "image_hashes": {"s": "p"},
+    }
+    folders = [
+        make_run(tmp_path / f"m{number}", **known | facts)
+        for number, facts in enumerate([{}, *others])
+    ]
+    result = run("compare", *folders, "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert said in " ".join(result.stdout.split())
+    assert said in run("report", "out", "-o", "page.html").output + Path("page.html").read_text()
+
+
+def test_older_runs_say_nothing_of_what_they_measured(run: Run, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name) for name in ("a", "b")]
+    assert "Measured:" not in run("compare", *folders, "-o", "out").stdout
+
+
 def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
     a, b = (make_run(tmp_path / name) for name in ("a", "b"))
     other = make_run(tmp_path / "other", "interface")

@@ -16,6 +16,7 @@ from support import made_tables
 from support.made_runs import run_folder
 from typer.testing import Result
 
+from normprobe import rehearsal
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -112,7 +113,7 @@ def test_tables_of_another_shape_are_named(
         ({"vision_config": {"patch_size": 0, "model_type": "clip_vision_model"}}, "model"),
         ({"text_config": {"model_type": "llama", "num_attention_heads": 0}}, "model"),
         ({"text_config": {"model_type": "llama", "num_hidden_layers": 0}}, "model"),
-        ({"text_config": {"model_type": "llama", "num_hidden_layers": 10**9}}, "at most"),
+        ({"text_config": {"model_type": "llama", "num_hidden_layers": 10**9}}, "takes more than"),
         ({"attn_implementation": "org/kernel"}, "--trust-remote-code"),
         ({"text_config": {"_attn_implementation": "org/kernel"}}, "--trust-remote-code"),
         ({"transformers_weights": "../canary.safetensors"}, "outside the checkpoint"),
@@ -120,8 +121,14 @@ def test_tables_of_another_shape_are_named(
 )
 @pytest.mark.parametrize("command", ["inspect", "embeddings"])
 def test_configs_that_no_model_has(
-    command: str, change: dict[str, Any], word: str, run: Run, tmp_path: Path
+    command: str,
+    change: dict[str, Any],
+    word: str,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rehearsal, "PATIENCE", 1)
     checkpoint = Path(shutil.copytree(SPECIMEN_DIR, tmp_path / "model"))
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, **change}))

@@ -3,17 +3,27 @@
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
+import time
+import tomllib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import Result
 
+from normprobe.cli import console
 from normprobe.cli.app import main
+from normprobe.cli.options import Display
+from normprobe.runs.interrupted import Interrupted
 
 Run = Callable[..., Result]
 
+ROOT = Path(__file__).parents[2]
 BEFORE = ["normprobe.probe.open_data", "normprobe.probe.start_run", "normprobe.probe.note_model"]
 
 
@@ -63,6 +73,16 @@ def test_behind_that_the_folder_is_named_and_the_command_that_goes_on(
     assert json.loads((folder / "run.json").read_text())["status"] == "complete"
 
 
+def test_of_several_processes_no_single_command_is_said_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(typer.Exit), console.reported(Display(), resumes=True):
+        raise Interrupted(tmp_path / "my out")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f"start all processes as before, with -o '{tmp_path / 'my out'}' --resume")
+
+
 def test_a_command_without_resume_leaves_nothing(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,3 +101,57 @@ def test_the_process_is_not_taken_down_piece_by_piece(monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit):
         main()
     assert ended == [130]
+
+
+def entries(folder: Path) -> list[list[str]]:
+    """Both ways to start a command; the script is what installers write."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["normprobe"].partition(":")
+    script = folder / "normprobe"
+    script.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    return [[sys.executable, "-m", "normprobe"], [sys.executable, str(script)]]
+
+
+def python_raises(process: subprocess.Popen[str]) -> bool:
+    """Whether a process catches Ctrl-C, as Python does from soon after its start."""
+    status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    (caught,) = (line.split()[1] for line in status if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what a process does with signals")
+@pytest.mark.parametrize(
+    "delays",
+    [
+        [0.0, 0.2],
+        pytest.param([0.02, 0.05, 0.1, 0.15, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0], marks=pytest.mark.slow),
+    ],
+)
+def test_from_its_first_line_on_a_command_ends_without_a_traceback(
+    delays: list[float], tmp_path: Path
+) -> None:
+    """Before that, it is Python that starts: the kernel says when it has made way."""
+
+    def start(entry: list[str]) -> subprocess.Popen[str]:
+        words = [*entry, "layers", "-n", "1", "-o", "out"]
+        pipe = subprocess.PIPE
+        # Tests that a shell runs in the background ignore Ctrl-C; a user's command does not.
+        heard = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            return subprocess.Popen(words, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+        finally:
+            signal.signal(signal.SIGINT, heard)
+
+    for delay, entry in product(delays, entries(tmp_path)):
+        process = start(entry)
+        latest = time.monotonic() + 5
+        for expected in (True, False):
+            while python_raises(process) is not expected and time.monotonic() < latest:
+                time.sleep(0.001)
+        first_line_has_run = not python_raises(process)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert first_line_has_run
+        assert "Traceback" not in said
+        assert process.returncode in (130, -signal.SIGINT)

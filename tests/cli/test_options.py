@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from normprobe.cli.app import COMMANDS, app
 
+PROMPTS = "--system --allow-long-prompts"
 WHERE = "--device --dtype --device-map"
 CODE = "--trust-remote-code --inputs"
 NAMED = "--kind --vision-encoder --projector --decoder-layers --text-embedding --image-token-id"
@@ -17,17 +18,17 @@ ALIGN = "--align --align-target"
 #: As they are shown: a panel after the other.
 OPTIONS = {
     "interface": f"""
-        --data --prompt --workers --limit -n --seed --skip-bad --system --revision {WHERE}
+        --data --prompt --workers --limit -n --seed --skip-bad {PROMPTS} --revision {WHERE}
         --attn-implementation --range-reads {CODE} --map --map-pictures {FOLDER}
         --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "layers": f"""
-        --data --prompt --batch-size -b --workers --limit -n --seed --skip-bad --system --revision
+        --data --prompt --batch-size -b --workers --limit -n --seed --skip-bad {PROMPTS} --revision
         {WHERE} --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN}
         {NAMED} --verify {ALIGN} --branches --massive
     """,
     "grounding": f"""
-        --data --workers --limit -n --seed --skip-bad --system --revision {WHERE}
+        --data --workers --limit -n --seed --skip-bad {PROMPTS} --revision {WHERE}
         --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
     """,
     "embeddings": f"""
@@ -35,12 +36,13 @@ OPTIONS = {
         {FOLDER} {SHOWN} --kind --text-embedding
     """,
     "attention": f"""
-        --image --prompt --word --layer --box --system --revision {WHERE} --attn-implementation
+        --image --prompt --word --layer --box {PROMPTS} --revision {WHERE} --attn-implementation
         {CODE} {FOLDER} {SHOWN} {NAMED}
     """,
     "compare": f"--label {FOLDER} {SHOWN}",
+    "verify": f"--limit -n --seed {CODE} --format --json --verbose -v --help -h",
     "survey": f"""
-        --layers --batch-size -b --data --prompt --workers --limit -n --seed --skip-bad --system
+        --layers --batch-size -b --data --prompt --workers --limit -n --seed --skip-bad {PROMPTS}
         {WHERE} --attn-implementation --trust-remote-code --keep --timeout {FOLDER}
         --resume --retry {SHOWN}
     """,
@@ -48,7 +50,7 @@ OPTIONS = {
         --revision {CODE} --weights --format --json --verbose -v --help -h {NAMED}
     """,
     "align": f"""
-        --stats --data --limit -n --seed --system --revision {WHERE} {CODE}
+        --stats --data --limit -n --seed {PROMPTS} --revision {WHERE} {CODE}
         {FOLDER} {SHOWN} --target {NAMED}
     """,
     "report": f"{FOLDER} --table --format --json --verbose -v --help -h",

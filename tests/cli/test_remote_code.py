@@ -4,6 +4,7 @@ The repositories are miniatures with the names and inputs that each family publi
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file
 from support.agreement import assert_agrees
+from support.commands import spawned
 from support.reference import layers_table, members, norm, observe_layers
 from support.remote_code import FAMILIES, plain_model
 from support.remote_code.expected import PARTS, STRUCTURAL_ROWS
@@ -178,3 +180,73 @@ def test_code_that_is_not_trusted_does_not_run(
     assert_two_lines(run(command, folder), "code of its own", TRUST)
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def look_alike(
+    repository: Repository, family: str, folder: Path, model_type: str = "", **words: str
+) -> Path:
+    """A copy of a repository whose config says another type, or whose code has other names."""
+    shutil.copytree(repository(family), folder)
+    config = folder / "config.json"
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"model_type": model_type or family}))
+    for file in folder.glob("modeling_*.py"):
+        code = file.read_text()
+        for old, new in words.items():
+            code = code.replace(old, new)
+        file.write_text(code)
+    return folder
+
+
+def test_another_model_of_a_known_type_goes_the_general_way(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """DeepSeek-OCR says that it is a DeepSeek-VL2: it is not asked for the package of that.
+
+    In processes of their own: here, another test may have imported that package.
+    """
+    folder = look_alike(repository, "inplace", tmp_path / "ocr", model_type="deepseek_vl_v2")
+    for command, few in (("embeddings", []), ("layers", ["-n", "1"])):
+        ended = spawned(tmp_path, [command, str(folder), TRUST, "-o", command, *few], {})
+        assert ended.returncode == 0, ended.stderr
+    record = json.loads((tmp_path / "layers/run.json").read_text())
+    assert record["inputs_file"] == {}
+    assert (record["model_type"], record["parts_found_by"]) == ("deepseek_vl_v2", "trace")
+
+
+def test_a_tower_like_moonvit_is_left_as_it_is(
+    repository: Repository, run: Run, tmp_path: Path
+) -> None:
+    """Its blocks choose their attention elsewhere, under another name."""
+    folder = look_alike(
+        repository, "kimi_vl", tmp_path / "tower", **{"self.attn_implementation": "self.kernel"}
+    )
+    result = run("layers", folder, TRUST, "-n", "1", "-o", "out")
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["inputs_file"] == {"family": "kimi_vl"}
+    assert record["prepared"] == []
+
+
+def test_code_that_a_family_file_does_not_know_is_refused_in_two_lines(
+    repository: Repository, run: Run, tmp_path: Path
+) -> None:
+    folder = look_alike(
+        repository, "internvl_chat", tmp_path / "chat", **{"num_image_token": "tokens_a_square"}
+    )
+    assert_two_lines(run("layers", folder, TRUST, "-n", "1"), "num_image_token", "--inputs")
+
+
+def test_the_record_names_the_attention_that_ran(
+    repository: Repository, run: Run, tmp_path: Path
+) -> None:
+    """Kimi-VL is built eagerly; its images are kept apart by sdpa, and the decoder stays eager."""
+    folder = tmp_path / "kimi"
+    shutil.copytree(repository("kimi_vl"), folder)
+    result = run("layers", folder, TRUST, "-n", "1", "-o", "out")
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["attn_implementation"]["vision_encoder"] == "sdpa"
+    eager = run("layers", folder, TRUST, "-n", "1", "--attn-implementation", "eager")
+    assert_two_lines(eager, "--attn-implementation eager", "leave --attn-implementation out")
+    assert json.loads(run("inspect", folder, TRUST, "--json").stdout)["inputs_file"] == "kimi_vl"

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from cli.conftest import assert_same_bytes, assert_same_tables, assert_two_lines
 from PIL import Image
+from safetensors import safe_open
 from support.commands import Forked, invoke
 from support.unrendered import save_placeholders
 from typer.testing import Result
@@ -21,9 +22,9 @@ from typer.testing import Result
 from normprobe.data.bundle import bundled_data_dir
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
-from normprobe.inputs.prefetch import Batch
+from normprobe.measurements.interface import measure as interface_measure
 from normprobe.measurements.layers import measure
-from normprobe.runs import collecting, model_source
+from normprobe.runs import model_source
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -87,17 +88,16 @@ def test_samples_that_are_there_are_not_measured_again(
         ends_after(patch, 3, KeyboardInterrupt())
         assert run(*LAYERS, "-n", "5", "-o", "out").exit_code == 130
     assert len(parts(tmp_path / "out")) > 0
-    again: list[str] = []
-    real = collecting.prefetched
+    forwards: list[None] = []
+    real = measure.observe
 
-    def watched(*arguments: Any, **options: Any) -> Iterator[Batch]:
-        for batch in real(*arguments, **options):
-            again.extend(batch.image_hashes)
-            yield batch
+    def counted(*arguments: Any) -> measure.Seen:
+        forwards.append(None)
+        return real(*arguments)
 
-    monkeypatch.setattr(collecting, "prefetched", watched)
+    monkeypatch.setattr(measure, "observe", counted)
     assert run(*LAYERS, "-n", "5", "-o", "out", "--resume").exit_code == 0
-    assert len(again) == 2
+    assert len(forwards) == 2
     rows = pd.read_parquet(tmp_path / "out/samples")
     assert rows.groupby(["sample_id", "layer", "group"]).size().max() == 1
     assert_same_bytes(tmp_path / "out", measured(*LAYERS, "-n", "5"))
@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_loses_nothing_on_disk(
         patch.setattr(DataSet, "__iter__", killed_at_the_third)
         patch.setattr(measure, "observe", counted)
         ended = run(*LAYERS, "-n", "4", "-o", "out")
-    assert_two_lines(ended, "ended from outside", "--resume")
+    assert_two_lines(ended, "a process that makes inputs was ended", "--resume")
     kept = pd.concat([pd.read_parquet(part) for part in parts(tmp_path / "out")])
     assert kept["sample_id"].nunique() == 2
     assert run(*LAYERS, "-n", "4", "-o", "out", "--resume").exit_code == 0
@@ -219,8 +219,8 @@ def test_another_command_model_or_data_is_refused(finished: Path, run: Run) -> N
     options = ["-n", "2", "-o", "out", "--resume"]
     assert_two_lines(run("interface", *options), "--model", "./model", "specimen")
     assert_two_lines(run("layers", "./model", *options), "command", "interface", "layers")
-    change(finished.parent / "model/model.safetensors")
-    assert_two_lines(run("interface", "./model", *options), "model files")
+    change(finished.parent / "model/processor_config.json")
+    assert_two_lines(run("interface", "./model", *options), "model files", "expected", "received")
 
 
 def test_data_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
@@ -321,4 +321,128 @@ def test_an_adapter_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     assert run(*command).exit_code == 0
     assert run(*command, "--resume").exit_code == 0
     change(tmp_path / "adapter/norm_alignment.safetensors")
-    assert_two_lines(run(*command, "--resume"), "model files", "expected", "received")
+    assert_two_lines(run(*command, "--resume"), "alignment_norm.weight was", ", is ")
+
+
+# --- what changes between a kill and what goes on -----------------------------------------------
+
+
+GOES_ON = ("interface", "./adapter", "--data", "own.jsonl", "--workers", "0")
+
+
+@pytest.fixture(scope="module")
+def ended_early(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with an alignment norm, three pictures, a finished run and one of two pictures."""
+    folder = tmp_path_factory.mktemp("ended") / "early"
+    folder.mkdir()
+    shutil.copytree(SPECIMEN_DIR, folder / "model")
+    for number in range(3):
+        Image.effect_noise((48, 40), 50 + number).convert("RGB").save(folder / f"{number}.bmp")
+    lines = [{"id": n, "prompt": f"Which {n}?", "image": f"{n}.bmp"} for n in range(3)]
+    (folder / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        save_placeholders(patch)
+        assert invoke("align", "./model", "-n", "1", "-o", "adapter").exit_code == 0
+        assert invoke(*GOES_ON, "-o", "whole").exit_code == 0
+        with pytest.MonkeyPatch.context() as ends:
+            real, calls = interface_measure.observe, iter(range(100))
+
+            def observe(*arguments: Any) -> Any:
+                if next(calls) == 2:
+                    raise KeyboardInterrupt
+                return real(*arguments)
+
+            ends.setattr(interface_measure, "observe", observe)
+            assert invoke(*GOES_ON, "-o", "out").exit_code == 130
+    assert len(pd.read_parquet(folder / "out/samples")["sample_id"].unique()) == 2
+    shutil.copytree(folder, folder.with_name("kept"))
+    return folder
+
+
+@pytest.fixture
+def interrupted(ended_early: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in that folder, in which all is as it was: runs name its path."""
+    shutil.rmtree(ended_early)
+    shutil.copytree(ended_early.with_name("kept"), ended_early)
+    monkeypatch.chdir(ended_early)
+    return run
+
+
+def flip(file: Path, tensor: str, chance: random.Random) -> None:
+    """The lowest bit of one number of a tensor."""
+    content = bytearray(file.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    told = json.loads(content[8 : 8 + length])[tensor]
+    begin, end = told["data_offsets"]
+    size = {"F32": 4, "BF16": 2, "F16": 2}[told["dtype"]]
+    content[8 + length + begin + size * chance.randrange((end - begin) // size)] ^= 1
+    file.write_bytes(content)
+
+
+def other_projector(chance: random.Random) -> str:
+    name = f"multi_modal_projector.linear_{chance.choice('12')}.weight"
+    with safe_open("model/model.safetensors", "pt") as saved:
+        (key,) = (key for key in saved.keys() if key.endswith(name))  # noqa: SIM118
+    flip(Path("model/model.safetensors"), key, chance)
+    return f"{name} was "
+
+
+def other_gain(chance: random.Random) -> str:
+    flip(Path("adapter/norm_alignment.safetensors"), "alignment_norm.weight", chance)
+    return "alignment_norm.weight was "
+
+
+def other_tokenizer(chance: random.Random) -> str:
+    file = Path("model/tokenizer.json")
+    told = json.loads(file.read_text())
+    vocabulary = told["model"]["vocab"]
+    a, b = chance.sample(sorted(vocabulary), k=2)
+    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+    file.write_text(json.dumps(told))
+    return "another model files"
+
+
+def other_template(chance: random.Random) -> str:
+    file = Path("model/chat_template.jinja")
+    text = file.read_text()
+    at = chance.randrange(len(text))
+    file.write_text(f"{text[:at]} {text[at:]}")
+    return "another model files"
+
+
+def other_picture(chance: random.Random) -> str:
+    number = chance.choice([0, 1])
+    with Image.open(f"{number}.bmp") as picture:
+        place = chance.randrange(48), chance.randrange(40)
+        red, *rest = picture.getpixel(place)  # type: ignore[misc]
+        picture.putpixel(place, (red ^ 1, *rest))
+        picture.save(f"{number}.bmp")
+    return f"the picture of prompts/{number} is not the one that out measured"
+
+
+CHANGES = [other_projector, other_gain, other_tokenizer, other_template, other_picture]
+
+
+def seeds(count: int) -> list[Any]:
+    """One is fast, as many as it takes are slow."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_since_is_refused_by_name(
+    change: Callable[[random.Random], str], seed: int, interrupted: Run
+) -> None:
+    told = change(random.Random(seed))
+    kept = {file: file.read_bytes() for file in Path("out/samples").iterdir()}
+    assert_two_lines(interrupted(*GOES_ON, "-o", "out", "--resume"), told)
+    assert {file: file.read_bytes() for file in Path("out/samples").iterdir()} == kept
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_what_did_not_change_goes_on(seed: int, interrupted: Run) -> None:
+    os.utime("model/model.safetensors", (seed, seed))
+    result = interrupted(*GOES_ON, "-o", "out", "--resume")
+    assert result.exit_code == 0, result.output
+    assert_same_bytes(Path("out"), Path("whole"), "interface")

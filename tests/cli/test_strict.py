@@ -80,7 +80,12 @@ def test_a_prompt_longer_than_the_positions_is_said_once(
     batch_size: str, run: Run, tmp_path: Path
 ) -> None:
     model = specimen_of_positions(tmp_path / "short", 40)
-    result = run("layers", str(model), "-n", "4", "-b", batch_size, "-o", "out")
+    command = ["layers", str(model), "-n", "4", "-b", batch_size, "-o", "out"]
+    refused = run(*command)
+    assert refused.exit_code == 1
+    assert "tokens, more than the 40 positions of the model" in refused.stderr
+    assert "--allow-long-prompts" in refused.stderr
+    result = run(*command, "--allow-long-prompts")
     assert result.exit_code == 0, result.output
     (line,) = [line for line in result.stderr.splitlines() if "positions" in line]
     record = json.loads(Path("out/run.json").read_text())

@@ -165,10 +165,10 @@ def test_damaged_images(kind, tmp_path, picture):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", TABLES)
 def test_many_damaged_tables(make, tmp_path, picture):
-    check_tables(make, tmp_path, picture, 4000)
+    check_tables(make, tmp_path, picture, 300)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_many_damaged_images(kind, tmp_path, picture):
-    check_images(kind, tmp_path, picture, 2000)
+    check_images(kind, tmp_path, picture, 150)

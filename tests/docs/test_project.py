@@ -55,3 +55,13 @@ def test_what_only_an_owner_can_give_is_listed() -> None:
     for name in tracked:
         assert "OWNER" in (ROOT / name).read_text(encoding="utf-8")
         assert f"`{name}`" in guide
+
+
+def test_each_promise_of_security_is_a_test() -> None:
+    table = (ROOT / "SECURITY.md").read_text(encoding="utf-8").partition("## Reporting")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 10
+    for row in rows:
+        *_, test, _ = (cell.strip() for cell in row.split("|"))
+        file, name = re.fullmatch(r"`(tests/\S+\.py)::(test_\w+)`", test).groups()  # type: ignore[union-attr]
+        assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), row

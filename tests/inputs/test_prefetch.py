@@ -12,6 +12,7 @@ from PIL import Image
 
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.question import Question
+from normprobe.data.region import Referent
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.prefetch import about_length, prefetched
@@ -55,6 +56,31 @@ def test_inputs_are_those_that_are_made_here(builder, batch_size):
         seen += ids
     assert sorted(seen) == sorted(data.ids)
     assert batch_size > 1 or seen == data.ids
+
+
+def prompt_hashes(data, builder, batch_size):
+    hashes = {}
+    for batch in prefetched(data, builder, batch_size, workers=0):
+        hashes |= batch.prompt_hashes
+    return hashes
+
+
+def test_a_prompt_has_one_hash_alone_and_padded_in_a_batch(builder):
+    data = made([30, 1, 2])
+    assert (builder.build(list(data))["attention_mask"] == 0).any()
+    alone = prompt_hashes(data, builder, 1)
+    assert prompt_hashes(data, builder, 3) == alone
+    assert len(set(alone.values())) == 3
+
+
+def test_what_a_word_means_belongs_to_its_prompt(builder):
+    picture = Image.new("RGB", (40, 30))
+    meant = [None, Referent("cup", (2, 3, 12, 8)), Referent("cup", (2, 3, 12, 9))]
+    questions = [
+        Question("made", str(number), lambda referent=referent: ("A cup.", (picture,), referent))
+        for number, referent in enumerate(meant)
+    ]
+    assert len(set(prompt_hashes(DataSet("made", questions, {}), builder, 1).values())) == 3
 
 
 @pytest.mark.parametrize("imported", [False, True])

@@ -5,12 +5,15 @@ import torch
 
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.token_groups import token_groups
-from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import AUDIO, PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
 
-V, S, T, P = *(TOKEN_GROUPS.index(group) for group in (VISUAL, SPECIAL, TEXT)), PADDING
+V, S, T, F, A, P = (
+    *(TOKEN_GROUPS.index(group) for group in (VISUAL, SPECIAL, TEXT, VIDEO, AUDIO)),
+    PADDING,
+)
 
 
-# Ids: 1 begin, 2 end, 9 image, 0 padding; 5 to 8 text.
+# Ids: 1 begin, 2 end, 9 image, 10 video, 11 and -10 sound, 0 padding; 5 to 8 text.
 @pytest.mark.parametrize(
     ("ids", "mask", "expected"),
     [
@@ -20,6 +23,8 @@ V, S, T, P = *(TOKEN_GROUPS.index(group) for group in (VISUAL, SPECIAL, TEXT)), 
         ([1, 9, 5, 2, 0, 9], None, [S, V, T, S, S, V]),
         ([1, -1, -1, 5, -2, -100], [1, 1, 1, 1, 1, 0], [S, V, V, T, V, P]),  # never text
         ([5, 6, 7, 8, 5, 6], [1, 1, 1, 1, 1, 1], [T] * 6),
+        ([1, 9, 10, 5, 11, 10], [1, 1, 1, 1, 1, 0], [S, V, F, T, A, P]),
+        ([1, -10, -1, 5, 10, 10], None, [S, A, V, T, F, F]),
     ],
 )
 def test_token_groups(ids, mask, expected):
@@ -27,7 +32,9 @@ def test_token_groups(ids, mask, expected):
         torch.tensor([ids]),
         None if mask is None else torch.tensor([mask]),
         image_token_ids=[9],
-        special_token_ids=[0, 1, 2, 9],
+        special_token_ids=[0, 1, 2, 9, 10, 11],
+        video_token_ids=[10],
+        audio_token_ids=[11, -10],
     )
     assert groups.dtype == torch.int8
     assert groups.tolist() == [expected]

@@ -6,6 +6,7 @@ The types are those of the transformers that is installed: 95 with images in 5.2
 """
 
 import contextlib
+from collections import Counter
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,7 +17,9 @@ from support.capture import Layer, States, capture, replaced_forward
 from support.cases import model_of, trace_of
 from support.expected_parts import ExpectedParts
 from support.reference import layers_table, observe_layers
-from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny.fragments import AUDIO, IMAGE, INDICATORS, MEDIA_END, MEDIA_START, VIDEO
+from support.tiny.media import EITHER, VIDEOS_AS_IMAGES, media_of
+from support.tiny_inputs import PROMPTLESS, SPECIAL_IDS, tiny_inputs, tiny_media
 from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, build
 
 from normprobe import NormprobeError, find_parts, probe_interface, probe_layers, schema
@@ -73,6 +76,75 @@ def test_visual_tokens_are_those_that_pixels_change(model_type: str) -> None:
     placeholders = (placed == schema.TOKEN_GROUPS.index(schema.VISUAL)).numpy()
     moved = traced.visual_positions.numpy()
     assert not (moved & ~placeholders).any()  # the rest of the placeholders is structural
+
+
+#: Ids of placeholders, where it is not IMAGE alone; none: the prompt has no place for an image.
+PLACEHOLDERS = {
+    "ovis2": (IMAGE, *INDICATORS),
+    "instructblipvideo": (VIDEO,),  # its images are videos
+    **dict.fromkeys(("blip", "git", "idefics", "mllama", *PROMPTLESS), ()),
+}
+
+
+def count_by_hand(model_type: str, inputs: dict) -> Counter[str]:
+    """How many tokens of each group a batch has, told by its ids and its padding alone."""
+    decodes = model_type in PROMPTLESS
+    ids = inputs["decoder_input_ids" if decodes else "input_ids"].tolist()
+    kept = [[1] * len(row) for row in ids] if decodes else inputs["attention_mask"].tolist()
+    placeholders = PLACEHOLDERS.get(model_type, (IMAGE,))
+    found: Counter[str] = Counter()
+    for row, mask in zip(ids, kept, strict=True):
+        in_video = False
+        for token, there in zip(row, mask, strict=True):
+            if model_type in (*VIDEOS_AS_IMAGES, *EITHER) and token in (MEDIA_START, MEDIA_END):
+                in_video = token == MEDIA_START
+            if not there:
+                continue
+            if token in placeholders:
+                found["video" if in_video else "placeholder"] += 1
+            elif token in (VIDEO, AUDIO):
+                found["video" if token == VIDEO else "audio"] += 1
+            else:
+                found["special" if token in SPECIAL_IDS else "text"] += 1
+    found["non_visual"] = found["text"] + found["special"]
+    return found
+
+
+def count_in_table(model: torch.nn.Module, model_type: str, inputs: dict) -> Counter[str]:
+    """The same of layers.csv; the tokenizer calls all placeholders special."""
+    rows = probe_layers(model, inputs, special_token_ids=(*SPECIAL_IDS, VIDEO, AUDIO))
+    found = Counter(rows[rows["layer"] == 0].set_index("group")["tokens"].to_dict())
+    visual = found.pop("visual", 0) + found.pop("structural", 0)
+    found["placeholder"] = visual if PLACEHOLDERS.get(model_type, (IMAGE,)) else 0
+    return found
+
+
+@with_images
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_tokens_by_group_are_those_of_the_ids(model_type: str, batch_size: int) -> None:
+    if model_type == "udop":
+        pytest.skip("each word carries the features of the patch that it stands on")
+    model = model_of(model_type)
+    inputs = tiny_inputs(model, batch_size)
+    by_hand = count_by_hand(model_type, inputs)
+    assert count_in_table(model, model_type, inputs) == by_hand
+    assert not by_hand["video"]
+    assert not by_hand["audio"]
+
+
+@with_images
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_tokens_of_videos_and_sounds_are_groups_of_their_own(
+    model_type: str, batch_size: int
+) -> None:
+    model = model_of(model_type)
+    taken = media_of(model)
+    if not taken:
+        pytest.skip("takes images alone")
+    inputs = tiny_media(model, batch_size)
+    by_hand = count_by_hand(model_type, inputs)
+    assert count_in_table(model, model_type, inputs) == by_hand
+    assert {name for name in ("video", "audio") if by_hand[name]} == taken
 
 
 @with_images

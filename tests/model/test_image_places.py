@@ -19,7 +19,7 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.processor import load_processor
 from normprobe.measurements.attention.measure import measure_attention
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.image_places import PlacesUnknown, image_places
+from normprobe.model.image_places import PlacesUnknown, image_places, places_of_rows
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel, fitted
 from normprobe.schema import TOKEN_GROUPS, VISUAL
@@ -172,6 +172,61 @@ def test_the_trained_specimen_looks_where_the_square_is():
     ]
     right = np.array(found) == np.arange(64)
     assert right.mean() > 0.9  # of 64 places
+
+
+def grid(lefts, tops):
+    """Boxes of a grid in reading order, from the edges of its columns and rows."""
+    row, column = np.divmod(np.arange((len(lefts) - 1) * (len(tops) - 1)), len(lefts) - 1)
+    boxes = [lefts[column], tops[row], lefts[column + 1], tops[row + 1]]
+    return np.stack(boxes, axis=1).clip(0, 1)
+
+
+@pytest.mark.parametrize("model_type", sorted(GRIDS.keys() - {"deepseek_vl"}))
+def test_places_of_a_whole_picture_are_exact(model_type):
+    columns, rows = GRIDS[model_type]
+    expected = grid(np.linspace(0, 1, columns + 1), np.linspace(0, 1, rows + 1))
+    np.testing.assert_allclose(places_of(model_type)[1], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [(448, 300), (300, 448), (640, 427), (500, 499)])
+def test_places_of_the_specimen_are_those_of_its_resizing_and_cropping(size):
+    """The shorter side becomes 64 pixels, of which the middle is cut: 8 x 8 patches."""
+    edges = []
+    for side in size:
+        resized = int(64 * side / min(size))
+        edges.append(((resized - 64) // 2 + np.linspace(0, 64, 9)) / resized)
+    boxes = specimen().places(photograph(size))[1]
+    np.testing.assert_allclose(boxes, grid(*edges), rtol=0, atol=2e-4)
+
+
+def patched(side, named):
+    """Pads a picture to whole squares of patches, in reading order, as MoonViT's processor does."""
+
+    def build(picture):
+        pixels = np.asarray(picture, dtype=np.float64) / 127.5 - 1
+        down, across = (-(-length // (2 * side)) * 2 for length in pixels.shape[:2])
+        padded = np.full((down * side, across * side, 3), -1.0)
+        padded[: pixels.shape[0], : pixels.shape[1]] = pixels
+        patches = padded.reshape(down, side, across, side, 3).transpose(0, 2, 4, 1, 3)
+        tensor = torch.from_numpy(patches.reshape(-1, 3, side, side)).float()
+        return {"pixel_values": tensor, named: torch.tensor([[down, across]])}
+
+    return build
+
+
+@pytest.mark.parametrize("size", [(84, 56), (70, 61), (83, 50), (60, 90)])
+def test_the_grid_of_the_inputs_is_used_and_its_padding_seen(size):
+    def states_of(inputs):
+        """Squares of two by two patches, made by the model."""
+        rows, columns = inputs["image_grid_hws"][0].tolist()
+        means = inputs["pixel_values"].mean((2, 3)).reshape(rows // 2, 2, columns // 2, 2, 3)
+        return [means.mean((1, 3)).reshape(-1, 3)]
+
+    build = patched(7, "image_grid_hws")
+    boxes, (agreement,) = places_of_rows(build, photograph(size), states_of)
+    edges = [np.arange(0, -(-side // 14) * 14 + 1, 14) / side for side in size]
+    np.testing.assert_allclose(boxes, grid(*edges), rtol=0, atol=2e-3)
+    assert isinstance(agreement, float)
 
 
 @pytest.mark.parametrize("order", ["mirrored", "transposed", "reversed", "shuffled"])

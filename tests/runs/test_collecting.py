@@ -1,6 +1,7 @@
 """Rows are made while the model runs on the next batch, and nothing is lost by that."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import torch
 from transformers import BatchFeature
 
+from normprobe import NormprobeError
 from normprobe.data.data_set import open_data
 from normprobe.inputs.prefetch import Batch
 from normprobe.runs import collecting
+from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import RunStore
 
 LONG = 30.0  # seconds that only a failing test waits
@@ -63,7 +66,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         for sample in data:
             if sample.id in wanted:
                 inputs = BatchFeature({"input_ids": torch.ones(1, 1, dtype=torch.long)})
-                yield Batch({sample.id: sample.image_hash}, inputs, [])
+                yield Batch({sample.id: sample.image_hash}, {sample.id: sample.prompt}, inputs, [])
 
     monkeypatch.setattr(collecting, "prefetched", batches)
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
@@ -72,7 +75,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     builder: Any = SimpleNamespace()
     store, data = RunStore({"command": "layers"}), open_data("sample", limit=5)
 
-    def collect(measurement: SlowDevice) -> pd.DataFrame:
+    def collect(measurement: SlowDevice, store: RunStore = store) -> pd.DataFrame:
         return collecting.collect(store, model, data, builder, measurement)
 
     return SimpleNamespace(collect=collect, store=store, data=data)
@@ -106,3 +109,29 @@ def test_a_failure_is_followed_by_what_is_left(run: Any) -> None:
         run.collect(SlowDevice(fails_at=2))
     rows = run.collect(SlowDevice())
     assert list(rows["sample_id"]) == list(run.data.ids)
+
+
+@pytest.mark.parametrize("deleted", ["part-00000.parquet", "part-*.parquet"])
+def test_rows_that_are_deleted_while_a_run_writes_are_said_to_be(
+    deleted: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "SECONDS_A_PART", 0.0)
+    folder = RunFolder.create(tmp_path / "run", overwrite=False, record={"command": "layers"})
+    sample_ids = folder.sample_ids
+
+    def all_measured() -> set[str]:
+        known = sample_ids()
+        monkeypatch.setattr(folder, "rows", rows_of_what_is_left)
+        return known
+
+    def rows_of_what_is_left(columns: Sequence[str] | None = None) -> pd.DataFrame:
+        for part in (folder.path / "samples").glob(deleted):
+            part.unlink()
+        return RunFolder.rows(folder, columns)
+
+    monkeypatch.setattr(folder, "sample_ids", all_measured)
+    with pytest.raises(NormprobeError) as refused:
+        run.collect(SlowDevice(), folder)
+    assert "rows that were written have been deleted since" in refused.value.problem
+    assert "--resume measures them again" in refused.value.remedy
+    assert list(run.collect(SlowDevice(), RunFolder.open(folder.path))["sample_id"]) == run.data.ids

@@ -22,6 +22,19 @@ KEPT = ["'", "'a", "a=1", "''", " =1", "nan", "", "1"]
 BEHIND = ["'=1", "''-", "'\t"]
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b",".join(b"c%d" % number for number in range(200_000)) + b"\n",
+        b"layer,norm\n" + b",".join([b"1"] * 200_000) + b"\n",
+    ],
+    ids=["names", "row"],
+)
+def test_more_columns_than_a_table_has_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="expected 1000 columns at most"):
+        csv_table(data)
+
+
 @pytest.mark.parametrize("text", [*FORMULAS, *KEPT, *BEHIND])
 def test_text_reads_back_as_it_was_and_is_no_formula(text: str) -> None:
     table = pd.DataFrame({"token": [text, "x"], "norm": [-0.5, np.nan]})

@@ -1,15 +1,23 @@
 """Two writers of one folder: one of them is refused, until the other ends."""
 
+import errno
+import fcntl
+import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 
+import pandas as pd
 import pytest
 
 from normprobe import NormprobeError
-from normprobe.runs.folder_lock import FolderLock, holds_files
+from normprobe.runs import folder_lock
+from normprobe.runs.folder_lock import SILENT, FolderLock, holds_files
 from normprobe.runs.resuming import resumed
 from normprobe.runs.run_folder import RunFolder
 
@@ -56,6 +64,19 @@ def test_one_process_is_two_writers_too(tmp_path: Path) -> None:
 def test_a_run_that_ends_leaves_no_lock(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, overwrite=False, record=RECORD).finish()
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_forked_process_does_not_give_the_lock_back(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    child = os.fork()
+    if child == 0:
+        lock.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / ".lock").exists()
+    lock.check()
+    lock.release()
 
 
 def test_a_run_that_fails_leaves_no_lock(tmp_path: Path) -> None:
@@ -114,7 +135,7 @@ def test_a_run_is_resumed_as_another_process_left_it(
     run = resumed(tmp_path, record)
     assert run is not None
     assert run.record["batch_size"] == 7
-    assert run.record["status"] == "partial"
+    assert run.record["status"] == "complete"
 
 
 def test_a_run_that_fails_takes_no_other_run_with_it(
@@ -133,3 +154,234 @@ def test_a_run_that_fails_takes_no_other_run_with_it(
     with pytest.raises(ZeroDivisionError), first.discarded_on_failure():
         raise ZeroDivisionError
     assert RunFolder.open(path).record["status"] == "complete"
+
+
+# --- file systems without locks -----------------------------------------------------------------
+
+#: Of another machine, as it would be read here.
+ELSEWHERE = {
+    "process": 7, "host": "node-2", "machine": "another", "started": "1", "system": False,
+    "since": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(params=[errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has no locks."""
+
+    def refused(*_: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "lockf", refused)
+
+
+def written(folder: Path, silent: float = 0.0, **owner: object) -> Path:
+    """A lock file that another process has left, silent for so many seconds."""
+    file = folder / ".lock"
+    file.write_text(json.dumps(ELSEWHERE | owner))
+    os.utime(file, (time.time() - silent,) * 2)
+    return file
+
+
+def own(folder: Path) -> dict[str, object]:
+    """What the lock file says while this process holds the lock."""
+    lock = FolderLock(folder)
+    lock.acquire()
+    text = (folder / ".lock").read_text()
+    lock.release()
+    return dict(json.loads(text))
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_one_of_two_writes(tmp_path: Path) -> None:
+    first = RunFolder.create(tmp_path, overwrite=False, record=RECORD)
+    with pytest.raises(NormprobeError, match=f"process {os.getpid()} on .* is writing into"):
+        RunFolder.create(tmp_path, overwrite=True, record=RECORD)
+    first.finish()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+    RunFolder.create(tmp_path, overwrite=True, record=RECORD).finish()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_living_process_of_another_machine_keeps_its_lock(tmp_path: Path) -> None:
+    file = written(tmp_path, silent=SILENT - 20)
+    with pytest.raises(NormprobeError, match="process 7 on node-2") as refused:
+        FolderLock(tmp_path).acquire()
+    assert f"delete {file}" in refused.value.remedy
+    assert json.loads(file.read_text()) == ELSEWHERE
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_one_that_is_silent_for_long_is_passed_over(tmp_path: Path) -> None:
+    written(tmp_path, silent=SILENT + 20)
+    assert own(tmp_path)["process"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_the_clock_of_the_file_system_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    written(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: now + 10 * SILENT)
+    with pytest.raises(NormprobeError, match="process 7 on node-2"):
+        FolderLock(tmp_path).acquire()
+
+
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize("text", ["", "process 7 on node-2", "[1]"])
+def test_without_locks_a_file_that_says_nothing_counts_by_its_time(
+    text: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path)
+    file.write_text(text)
+    with pytest.raises(NormprobeError, match="another process"):
+        FolderLock(tmp_path).acquire()
+    os.utime(file, (time.time() - SILENT - 20,) * 2)
+    FolderLock(tmp_path).acquire()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_dead_process_of_this_machine_is_passed_over_at_once(
+    tmp_path: Path,
+) -> None:
+    here = own(tmp_path)
+    living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        # Its number went to another process since: that one did not write the file.
+        written(tmp_path, **(here | {"process": living.pid, "started": "1"}))
+        assert own(tmp_path)["process"] == os.getpid()
+    finally:
+        living.kill()
+        living.communicate()
+    written(tmp_path, **(here | {"process": living.pid}))
+    assert own(tmp_path)["process"] == os.getpid()
+    written(tmp_path, **here)  # this one lives
+    with pytest.raises(NormprobeError, match=f"process {os.getpid()} on "):
+        FolderLock(tmp_path).acquire()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_file_that_changed_hands_is_not_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two found it silent: the slower one must not take the lock of the faster one."""
+    written(tmp_path, silent=SILENT + 20)
+    faster, slower = FolderLock(tmp_path), FolderLock(tmp_path)
+    real = FolderLock._take_away
+
+    def take_away(lock: FolderLock, text: str) -> None:
+        monkeypatch.setattr(FolderLock, "_take_away", real)
+        faster.acquire()
+        real(lock, text)
+
+    monkeypatch.setattr(FolderLock, "_take_away", take_away)
+    with pytest.raises(NormprobeError, match=f"process {os.getpid()} on "):
+        slower.acquire()
+    faster.check()
+    faster.release()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_the_file_beats_and_a_loss_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_lock, "BEAT", 0.01)
+    run = RunFolder.create(tmp_path, overwrite=False, record=RECORD)
+    file = tmp_path / ".lock"
+    os.utime(file, (0, 0))
+    latest = time.monotonic() + 10
+    while file.stat().st_mtime == 0 and time.monotonic() < latest:
+        time.sleep(0.01)
+    assert file.stat().st_mtime > 0
+    written(tmp_path)
+    with pytest.raises(NormprobeError, match=r"process 7 on node-2 took .* over"):
+        run.note(model="c/d")
+    os.utime(file, (0, 0))
+    time.sleep(0.05)
+    assert file.stat().st_mtime == 0  # a beat here would say that the other lives
+    run.unlock()
+    assert file.exists()  # it is the other's
+
+
+def test_where_there_are_locks_a_process_that_has_none_is_left_alone(tmp_path: Path) -> None:
+    """One file system, seen by a machine that can lock there and by one that cannot."""
+    written(tmp_path)
+    with pytest.raises(NormprobeError, match="process 7 on node-2"):
+        FolderLock(tmp_path).acquire()
+    written(tmp_path, silent=SILENT + 20)
+    assert own(tmp_path)["system"] is True
+    written(tmp_path, system=True)  # the system says that nobody holds it
+    assert own(tmp_path)["process"] == os.getpid()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_nothing_is_known_of_one_that_has_them(tmp_path: Path) -> None:
+    written(tmp_path, silent=10 * SILENT, system=True)
+    with pytest.raises(NormprobeError, match="process 7 on node-2"):
+        FolderLock(tmp_path).acquire()
+
+
+RACE = """
+import errno, fcntl, os, sys, time
+from pathlib import Path
+def refused(*_): raise OSError(errno.ENOLCK, "no locks")
+fcntl.flock = refused
+from normprobe import NormprobeError
+from normprobe.runs.folder_lock import FolderLock
+folder, counter = Path(sys.argv[1]), Path(sys.argv[2])
+print("ready", flush=True)
+input()
+taken = 0
+for _ in range(100):
+    lock = FolderLock(folder)
+    try:
+        lock.acquire()
+    except NormprobeError:
+        continue
+    number = int(counter.read_text())
+    time.sleep(0.001)
+    counter.write_text(str(number + 1))
+    taken += 1
+    if taken % 5 == 0:  # die, as far as others can see
+        text = (folder / ".lock").read_text().replace(f'"process": {os.getpid()}', '"process": 0')
+        (folder / ".lock").write_text(text)
+    lock.release()
+print(taken)
+"""
+
+
+@pytest.mark.slow
+def test_without_locks_processes_that_race_for_dead_ones_never_meet(tmp_path: Path) -> None:
+    folder, counter = tmp_path / "run", tmp_path / "counter"
+    folder.mkdir()
+    counter.write_text("0")
+    command = [sys.executable, "-c", RACE, str(folder), str(counter)]
+    pipe = subprocess.PIPE
+    racers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    taken = [int(racer.communicate(timeout=120)[0]) for racer in racers]
+    assert int(counter.read_text()) == sum(taken) > 10
+
+
+# --- folders that go away -----------------------------------------------------------------------
+
+
+def test_a_folder_that_is_deleted_while_a_run_writes_is_said_to_be(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", overwrite=False, record=RECORD)
+    rmtree(run.path)
+    with (
+        pytest.raises(NormprobeError, match="run or its lock was deleted while a run wrote into"),
+        run.discarded_on_failure(),
+    ):
+        run.append(pd.DataFrame({"sample_id": ["a"]}))
+    assert not run.path.exists()

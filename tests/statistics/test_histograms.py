@@ -55,6 +55,15 @@ def test_quantiles_near_zero_are_not_those_of_the_angle() -> None:
     np.testing.assert_allclose(found, exact, atol=COSINE_QUANTILE_ERROR + 1e-12)
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+def test_a_quantile_is_the_first_value_that_reaches_its_share(count: int) -> None:
+    values = 10.0 ** np.arange(count)
+    probabilities = np.linspace(0.03, 0.97, 29)
+    found = histogram_quantiles(*histogram_of(values), probabilities)
+    exact = np.quantile(values, probabilities, method="inverted_cdf")
+    np.testing.assert_allclose(found, exact, rtol=QUANTILE_RELATIVE_ERROR + 1e-9)
+
+
 def test_the_errors_are_those_that_are_stated() -> None:
     assert QUANTILE_RELATIVE_ERROR <= 0.01
     assert COSINE_QUANTILE_ERROR <= 0.001

@@ -21,7 +21,7 @@ def states(batch: int = 2, tokens: int = 6, width: int = WIDTH) -> torch.Tensor:
 def expected_peaks(h: np.ndarray) -> dict[str, np.ndarray]:
     magnitudes = np.sort(np.abs(h), axis=-1)[..., ::-1]
     shares = magnitudes**2 / (h**2).sum(-1, keepdims=True)
-    ratio = magnitudes[..., 0] / magnitudes[..., h.shape[-1] // 2]
+    ratio = magnitudes[..., 0] / np.median(magnitudes, axis=-1)
     return {
         "top1_share": shares[..., 0],
         "top10_share": shares[..., :10].sum(-1),

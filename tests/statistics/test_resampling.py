@@ -31,12 +31,14 @@ def sample_rows() -> pd.DataFrame:
         for group in ("visual", "text")
     ]
     made[5]["norm_mean"] = np.nan  # nothing finite there
+    made[2] |= {"tokens": 8, "norm_tokens": 3}  # of which the others have no such number
     return pd.DataFrame(made)
 
 
 def table_of(rows: pd.DataFrame, *, by_tokens: bool) -> pd.DataFrame:
-    held = rows.dropna(subset="norm_mean").assign(one=1)
-    weight = "tokens" if by_tokens else "one"
+    counted = rows["norm_tokens"].fillna(rows["tokens"])
+    held = rows.assign(one=1, counted=counted).dropna(subset="norm_mean")
+    weight = "counted" if by_tokens else "one"
     return pd.DataFrame(
         {
             "group": group,
@@ -88,6 +90,10 @@ def test_covariances_of_every_draw() -> None:
         | {"tokens": values.shape[1], "a_mean": values[0].mean(), "b_mean": values[1].mean()}
         | {"products": np.cov(values, ddof=0)[0, 1] * values.shape[1]}
         for (sample, group), values in tokens.items()
+    )
+    undefined = np.where(rows.index < 3, 2, 0)  # tokens that have neither number
+    rows = rows.assign(
+        tokens=rows["tokens"] + undefined, a_tokens=rows["tokens"].where(undefined > 0)
     )
     table = pd.DataFrame({"group": ["visual", "text"]})
     found = Resampled(table, rows, ["group"]).covariance("a_mean", "b_mean", "products")

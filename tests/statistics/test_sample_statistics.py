@@ -67,11 +67,28 @@ def test_quantiles_err_by_no_more_than_stated(ends: list[int]) -> None:
 
 def test_non_finite_tokens_are_counted_and_left_out() -> None:
     values = tokens(10)
-    values[0, 3], values[1, 5] = np.inf, np.nan
+    values[0, 3], values[0, 5] = np.inf, np.nan
     row = statistics_of(values, METRICS)
     kept = np.delete(values, [3, 5], axis=1)
     assert (row["tokens"], row["nonfinite"]) == (8, 2)
     assert row["cosine_mean"] == pytest.approx(kept[1].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("ends", [[], [3], [1, 6]])
+def test_a_token_without_a_metric_is_left_out_of_that_metric_alone(ends: list[int]) -> None:
+    values = tokens(10)
+    values[1, [2, 5]] = np.nan  # a zero state has a norm, and no cosine
+    values[0, 2] = 0.0
+    rows = pd.DataFrame(
+        {"layer": 1, "group": "text", **statistics_of(part, METRICS)}
+        for part in np.split(values, ends, axis=1)
+    )
+    table = merge(rows, ["layer", "group"], METRICS).iloc[0]
+    cosines = np.delete(values[1], [2, 5])
+    assert (table["tokens"], table["nonfinite"]) == (10, 0)
+    for name, there in (("norm", values[0]), ("cosine", cosines)):
+        assert table[f"{name}_mean"] == pytest.approx(there.mean(), rel=1e-12)
+        assert table[f"{name}_std"] == pytest.approx(there.std(), rel=1e-9)
 
 
 def test_a_group_of_non_finite_tokens_alone_has_no_mean_and_spoils_no_other() -> None:

@@ -69,6 +69,32 @@ def test_a_layer_that_changes_nothing_turns_nothing() -> None:
     torch.testing.assert_close(named["cosine"], torch.ones(2, 7))
 
 
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["enters as zero", "leaves as zero", "stays"])
+def test_a_zero_vector_has_a_length_and_no_direction(place: int) -> None:
+    x, h = states()
+    if place == 2:
+        h[0, 0] = x[0, 0]
+    else:
+        (x, h)[place][0, 0] = 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = expected_metrics(x, h)
+    if place == 2:  # only the update is zero
+        expected["update_angle"][0, 0] = np.nan
+    found = token_metrics(x, h).metrics.numpy()
+    for name, measured in zip(TOKEN_METRICS, found, strict=True):
+        there = np.where(np.isfinite(expected[name]), expected[name], np.nan)
+        np.testing.assert_allclose(measured, there, rtol=1e-4, atol=1e-6, err_msg=name)
+    undefined = {name for name, of in zip(TOKEN_METRICS, found, strict=True) if np.isnan(of[0, 0])}
+    assert (
+        undefined
+        == [
+            {"cosine", "angle", "relative_update", "update_angle"},
+            {"cosine", "angle"},
+            {"update_angle"},
+        ][place]
+    )
+
+
 # --- states whose squares float32 cannot hold --------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def mutated_json(data: bytes, chance: random.Random) -> bytes:
         elif kind == 1:
             inside[key] = inside[chance.choice([k for i, k in places if i is inside])]
         else:
-            inside[key] = chance.choice(VALUES)
+            inside[key] = deepcopy(chance.choice(VALUES))  # it may be damaged, too
     return json.dumps(content).encode()
 
 

@@ -154,10 +154,11 @@ def cross_modal_cosine(visual: Array, text: Array) -> float:
 class Observation:
     """The tokens of one group in one sample.
 
-    A token with a value that is not finite is counted, and enters nothing else.
+    A token with a state that is not finite is counted, and enters nothing else. One that is zero
+    has no direction: it is left out where one is asked for, and nowhere else.
     """
 
-    metrics: dict[str, Array]  # [tokens] each
+    metrics: dict[str, Array]  # [tokens that have a value] each
     of_sample: dict[str, float]
     nonfinite: int
     width: int
@@ -173,12 +174,14 @@ def observe_layers(states: States, groups: Groups) -> Observations:
         for number in range(len(states.layers) + 1):
             layer = _layer_of_sample(states, number, sample)
             metrics = token_metrics(layer) if number else {"norm": norm(layer.left)}
-            finite = np.isfinite(list(metrics.values())).all(axis=0)
+            finite = np.isfinite(norm(layer.entered)) & np.isfinite(norm(layer.left))
             if number and layer.attended is not None:
                 metrics[schema.ATTENTION_INPUT] = norm(layer.attended)
             for group, chosen in members(sample_groups).items():
                 used = chosen & finite
-                of_tokens = {name: values[used] for name, values in metrics.items()}
+                of_tokens = {
+                    name: values[used & np.isfinite(values)] for name, values in metrics.items()
+                }
                 of_sample = (
                     {schema.SAMPLE_METRICS[0]: pooled_cosine(layer, chosen)} if number else {}
                 )
@@ -241,7 +244,8 @@ def summary(observations: list[Observation]) -> Row:
     }
     for metric in observations[0].metrics:
         tokens = np.concatenate([seen.metrics[metric] for seen in observations])
-        samples = np.array([seen.metrics[metric].mean() for seen in observations])
+        held = [seen.metrics[metric] for seen in observations if len(seen.metrics[metric])]
+        samples = np.array([values.mean() for values in held])
         row[f"{metric}_mean"], row[f"{metric}_std"] = tokens.mean(), tokens.std()
         row[f"{metric}_sample_mean"], row[f"{metric}_sample_std"] = samples.mean(), samples.std()
     row["rms_mean"] = row["norm_mean"] / np.sqrt(width)

@@ -44,7 +44,7 @@ def loaded(model_type: str, folder: Path) -> tuple[MeasuredModel, InputBuilder]:
     make_checkpoint(model_type, folder)
     model = tiny_model(model_type)
     builder = InputBuilder(
-        load_processor(str(folder)), model_type=model_type, inputs_file=family_file(model_type)
+        load_processor(str(folder)), model_type=model_type, inputs_file=family_file(model.config)
     )
     return MeasuredModel(model, find_parts(model), builder.special_token_ids), builder
 

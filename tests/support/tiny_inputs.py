@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from normprobe.versions import is_line_5
+from support.tiny.media import media_sample
 from support.tiny.pixels import PIXELS, Inputs, Size
 from support.tiny_models import (
     BOS,
@@ -47,6 +48,12 @@ TOKEN_FIELDS = (
 )
 #: Inputs that hold pixels.
 PIXEL_FIELDS = ("pixel_values", "high_res_pixel_values", "image_patches", "flattened_patches")
+#: Where a type packs its patches, one strip for all samples.
+ONE_STRIP = ("pixel_values", "pixel_values_videos")
+POOLINGS = {
+    "image_token_pooling": "pixel_values",
+    "video_token_pooling": "pixel_values_videos",
+}
 #: What surrounds the image tokens.
 WRAPPERS = {"ovis2": (INDICATORS[0], INDICATORS[1])}
 #: Tokens that a tokenizer would call special. The image token is one, and stays visual.
@@ -118,17 +125,27 @@ def collate(samples: Sequence[Inputs], padding: Literal["right", "left"] = "righ
     batch = {}
     for name in samples[0]:
         tensors = [sample[name] for sample in samples]
-        if name == "pixel_values" and "target_sizes" in samples[0]:  # one strip for all
+        if name in ONE_STRIP and "target_sizes" in samples[0]:
             batch[name] = torch.cat(tensors, dim=-1)
             continue
-        if name == "image_token_pooling":  # indices into the patches of the whole batch
-            counts = [sample["pixel_values"].shape[:2].numel() for sample in samples]
+        if name in POOLINGS:  # indices into the patches of the whole batch
+            counts = [sample[POOLINGS[name]].shape[:2].numel() for sample in samples]
             tensors = [t + sum(counts[:i]) for i, t in enumerate(tensors)]
         shape = [max(lengths) for lengths in zip(*(t.shape[1:] for t in tensors), strict=True)]
         left = padding == "left" and name in TOKEN_FIELDS and "input_ids" in samples[0]
-        value = -1 if name == "image_position_ids" else 0
+        value = -1 if name in ("image_position_ids", "video_position_ids") else 0
         batch[name] = torch.cat([_padded(tensor, shape, left, value) for tensor in tensors])
     return batch
+
+
+def tiny_media(model: PreTrainedModel, batch_size: int = 1, seed: int = 0) -> Inputs:
+    """A batch with an image, a video and a sound a sample, as far as the type takes them."""
+    samples = []
+    for index in range(batch_size):
+        random = torch.Generator().manual_seed(1000 * seed + index)
+        size = SIZES[index % len(SIZES)]
+        samples.append(media_sample(model, size, 2 + index, random, count_image_tokens))
+    return collate(samples)
 
 
 def _padded(tensor: Tensor, shape: Sequence[int], left: bool, value: int) -> Tensor:

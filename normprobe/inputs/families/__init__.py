@@ -1,39 +1,77 @@
 """Model families with inputs of their own: one inputs file a family.
 
-To add a family, write a file here, as ``inputs_file`` describes it, and name it in ``MODULES``.
+To add a family, write a file here, as ``inputs_file`` describes it, and name it in ``FAMILIES``.
 """
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import Any
 
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, inputs_file_of
 
-#: The file of a family, by ``config.model_type``.
-MODULES = {
-    "Keye": "keye",
-    "deepseek_vl_v2": "deepseek_vl_v2",
-    "idefics": "idefics",
-    "internvl_chat": "internvl_chat",
-    "kimi_vl": "kimi_vl",
-    "minicpmv": "minicpmv",
-    "molmo": "molmo",
-    "moonvit": "moonvit",
-    "ovis2_5": "ovis2_5",
-    "phi3_v": "phi3_v",
-    "phi4mm": "phi4mm",
-    "vila": "vila",
+
+@dataclass(frozen=True)
+class Family:
+    """What tells a family: a type alone may be that of other code, too.
+
+    Attributes:
+        file: the module here.
+        classes: names of its model classes, as ``architectures`` or ``auto_map`` gives them.
+        field: a config field that other models of this type and class lack; empty: there are none.
+    """
+
+    file: str
+    classes: tuple[str, ...]
+    field: str = ""
+
+
+#: The family by ``config.model_type``.
+FAMILIES = {
+    "Keye": Family("keye", ("KeyeForConditionalGeneration",)),
+    "deepseek_vl_v2": Family("deepseek_vl_v2", ("DeepseekVLV2ForCausalLM",)),  # DeepSeek-OCR, too
+    "idefics": Family("idefics", ("IdeficsForVisionText2Text", "IdeficsModel")),
+    "internvl_chat": Family("internvl_chat", ("InternVLChatModel",)),
+    "kimi_vl": Family("kimi_vl", ("KimiVLForConditionalGeneration",)),
+    # MiniCPM-V 2.0 names its vision encoder by a hub id.
+    "minicpmv": Family("minicpmv", ("MiniCPMV",), "vision_config"),
+    "molmo": Family("molmo", ("MolmoForCausalLM",)),
+    "moonvit": Family("moonvit", ("MoonVitPretrainedModel",)),
+    "ovis2_5": Family("ovis2_5", ("Ovis2_5",)),
+    "phi3_v": Family("phi3_v", ("Phi3VForCausalLM",)),
+    "phi4mm": Family("phi4mm", ("Phi4MMForCausalLM",)),
+    "vila": Family("vila", ("VILAForCausalLM", "VILAForConditionalGeneration")),
 }
 
 
-def family_file(model_type: str | None) -> InputsFile:
-    """What is known of the inputs of a model type.
+def family_file(config: Any) -> InputsFile:
+    """What is known of the inputs of a model.
 
     Args:
-        model_type: ``config.model_type``.
+        config: of the model, or the content of its config.json; None: it has none.
 
     Returns:
-        The inputs file of the family; an empty one for a type that takes its inputs as most do.
+        The inputs file of its family, which names it in its ``record``; an empty one for a model
+        that takes its inputs as most do.
     """
-    module = MODULES.get(model_type or "")
-    return (
-        NO_INPUTS_FILE if module is None else inputs_file_of(import_module(f"{__name__}.{module}"))
-    )
+    family = FAMILIES.get(str(_field(config, "model_type")))
+    if family is None:
+        return NO_INPUTS_FILE
+    named = set(_classes(config))  # a config may name no class: then its type is all there is
+    if (named and not named & set(family.classes)) or (
+        family.field and _field(config, family.field) is None
+    ):
+        return NO_INPUTS_FILE
+    found = inputs_file_of(import_module(f"{__name__}.{family.file}"))
+    return replace(found, record={"family": family.file})
+
+
+def _classes(config: Any) -> Iterable[str]:
+    yield from _field(config, "architectures") or ()
+    for auto_class, reference in (_field(config, "auto_map") or {}).items():
+        if auto_class.startswith("AutoModel") and isinstance(reference, str):
+            yield reference.rpartition(".")[2]
+
+
+def _field(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

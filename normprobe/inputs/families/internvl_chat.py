@@ -46,9 +46,10 @@ def load_processor(path: str) -> Any:
     return AutoTokenizer.from_pretrained(path, trust_remote_code=True, use_fast=False)
 
 
-def prepare(model: Any, processor: Any) -> None:
+def prepare(model: Any, processor: Any) -> list[str]:
     """Tell the model which token stands for a visual one."""
     model.img_context_token_id = processor.convert_tokens_to_ids(_CONTEXT)
+    return [f"img_context_token_id {model.img_context_token_id}, as its README sets it"]
 
 
 def build(

@@ -17,7 +17,7 @@ parts = {
 }
 
 
-def prepare(model: Any, processor: Any) -> None:
+def prepare(model: Any, processor: Any) -> list[str]:
     """Keep the images of a batch apart."""
     del processor
-    keep_images_apart(model.vision_tower)
+    return keep_images_apart(getattr(model, "vision_tower", None))

@@ -18,21 +18,26 @@ if TYPE_CHECKING:
 parts = {"vision_encoder": ""}
 
 
-def prepare(model: Any, processor: Any) -> None:
+def prepare(model: Any, processor: Any) -> list[str]:
     """Keep the images of a batch apart."""
     del processor
-    keep_images_apart(model)
+    return keep_images_apart(model)
 
 
-def keep_images_apart(encoder: Any) -> None:
+def keep_images_apart(encoder: Any) -> list[str]:
     """Take sdpa in place of eager attention, which is the same for one image.
 
     The published eager attention adds 1 to scores within an image and leaves the others as they
     are, where sdpa and flash attention mask them.
+
+    Returns:
+        What was changed, in words; nothing of an encoder without such blocks.
     """
-    for block in encoder.encoder.blocks:
-        if block.attn_implementation == "eager":
-            block.attn_implementation = "sdpa"
+    blocks = getattr(getattr(encoder, "encoder", None), "blocks", ())
+    eager = [block for block in blocks if getattr(block, "attn_implementation", None) == "eager"]
+    for block in eager:
+        block.attn_implementation = "sdpa"
+    return ["sdpa for eager attention in MoonViT, which would mix images"] if eager else []
 
 
 def build(

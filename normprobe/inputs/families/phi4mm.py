@@ -22,6 +22,7 @@ parts = {
     "text_embedding": "model.embed_tokens",
     "decoder_layers": "model.layers",
     "image_token_ids": (200010,),  # a constant of its code, in no config
+    "audio_token_ids": (200011,),  # likewise
 }
 
 

@@ -20,7 +20,7 @@ _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
     ("data", lambda record: str(record.get("data") or "").rstrip("/").split("/")[-1]),
     ("revision", lambda record: str(record.get("model_revision") or "")[:8]),
     ("dtype", lambda record: record.get("dtype")),
-    ("attention", lambda record: record.get("attn_implementation")),
+    ("attention", lambda record: _attention(record.get("attn_implementation"))),
 )
 
 
@@ -68,6 +68,13 @@ def step_of(record: Mapping[str, Any], folder: str, label: str = "") -> int | No
         if found:
             return int(found[-1])
     return None
+
+
+def _attention(by_part: object) -> object:
+    """One word where all parts run the same; run folders of older versions hold one."""
+    if not isinstance(by_part, Mapping):
+        return by_part
+    return "/".join(dict.fromkeys(map(str, by_part.values())))
 
 
 def _shortened(text: str) -> str:

@@ -13,9 +13,17 @@ from normprobe.measurements import measurement, measurements
 from normprobe.measurements.compare.labels import labels_of, step_of
 from normprobe.measurements.compare.table import joined, ranking
 from normprobe.report.correlation_words import CORRELATION, correlation_table
+from normprobe.runs.resuming import differing
 from normprobe.runs.run_folder import RunFolder
 from normprobe.runs.run_store import COMPLETE, RunStore
 from normprobe.statistics.rank_correlation import FEWEST
+
+#: Of a record what tells what was measured, in words, and what it has a digest of.
+_IDENTITIES = (
+    ("weight_digests", "weights", "tensors"),
+    ("prompt_hashes", "prompts", "prompts"),
+    ("image_hashes", "pictures", "pictures"),
+)
 
 
 @dataclass(frozen=True)
@@ -117,18 +125,66 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
         "compared": offered.name,
         "runs": {label: str(_where(runs[old])) for label, old in zip(ordered, order, strict=True)},
     }
+    in_order = [runs[place] for place in order]
+    facts["alike"] = alike([run.record for run in in_order], ordered)
     warnings = doubts_about_samples([run.record for run in runs])
     tables_of_all, images = {"compare": table, "ranking": ranked}, {}
     if len(ranked) >= FEWEST and "inertia_gap" in ranked and not training:
         tables_of_all[CORRELATION] = correlation_table(
             ranked["disparity_input"], ranked["inertia_gap"]
         )
-    if shared := getattr(compared, "shared", None):
-        in_order = [runs[place] for place in order]
-        if beside := shared(in_order, ordered):
-            tables_of_all |= beside
-            images = dict(in_order[0].images())
+    shared = getattr(compared, "shared", None)
+    if shared is not None and (beside := shared(in_order, ordered)):
+        tables_of_all |= beside
+        images = dict(in_order[0].images())
     return Comparison(tables_of_all, images, facts, warnings)
+
+
+def alike(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Whether runs measured the same weights, prompts and pictures, as far as all of them know.
+
+    Weights in different types are different numbers, whatever they were rounded from: of these
+    nothing is said. Of prompts and pictures, those of samples that two runs share are compared.
+
+    Args:
+        records: of the runs; the others are compared with the first.
+        labels: of the runs.
+
+    Returns:
+        Such as ``same prompts``, ``other weights (2 of 190 tensors differ, first ...)``.
+    """
+    told = []
+    for key, what, unit in _IDENTITIES:
+        held = [found for record in records if isinstance(found := record.get(key), dict)]
+        if len(held) < len(records):
+            continue
+        shared = set(held[0]).intersection(*held)
+        if what == "weights":
+            known = len({str(record.get("dtype")) for record in records}) == 1
+        else:
+            held = [{name: found[name] for name in found if name in shared} for found in held]
+            known = all(any(found.values()) for found in held)
+        if not known:
+            continue
+        first, *others = held
+        changed = {
+            label: f"{len(names)} of {len(first | other)} {unit} differ, first {names[0]}"
+            for label, other in zip(labels[1:], others, strict=True)
+            if (names := differing(first, other))
+        }
+        if not changed:
+            told.append(f"same {what}")
+        elif not shared:
+            told.append(f"other {what}")
+        elif len(others) == 1:
+            told.append(f"other {what} ({changed[labels[1]]})")
+        else:
+            label, how = next(iter(changed.items()))
+            told.append(
+                f"other {what} than {labels[0]} in {len(changed)} of {len(others)} runs "
+                f"({label}: {how})"
+            )
+    return told
 
 
 def doubts_about_samples(records: Sequence[Mapping[str, Any]]) -> list[str]:

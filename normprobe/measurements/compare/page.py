@@ -1,7 +1,7 @@
 """The section of the page that shows a run of ``compare``."""
 
 from normprobe.measurements import measurement
-from normprobe.measurements.compare.words import verdict
+from normprobe.measurements.compare.words import alike_sentence, verdict
 from normprobe.report.page.blocks import heading, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
@@ -23,4 +23,6 @@ def section(run: RunStore) -> list[Markup]:
         compared = measurement(str(run.record["compared"])).module("compared")
         own = getattr(compared, "section", None)
         blocks += own(compare) if own else [heading("Side by side"), shown(compare)]
+    if told := alike_sentence(run):
+        blocks.append(sentence(told))
     return blocks

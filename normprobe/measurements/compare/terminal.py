@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from normprobe.measurements import measurement
-from normprobe.measurements.compare.words import verdict
+from normprobe.measurements.compare.words import alike_sentence, verdict
 from normprobe.report.significant import MISSING, significant
 from normprobe.report.terminal import (
     add_column,
@@ -23,6 +23,7 @@ def show(run: RunStore, console: Console) -> None:
     """Print the ranking, and what it says."""
     print_ranking(str(run.record["compared"]), run.table("ranking"), console)
     print_sentence(verdict(run), console)
+    print_sentence(alike_sentence(run), console)
 
 
 def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None:

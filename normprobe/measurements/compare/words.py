@@ -23,6 +23,12 @@ def verdict(run: RunStore) -> str:
     return f"{said} {correlation_sentence(correlation, 'runs')}".strip()
 
 
+def alike_sentence(run: RunStore) -> str:
+    """Whether the runs measured the same weights, prompts and pictures; empty: nobody knows."""
+    told = run.record.get("alike")
+    return f"Measured: {'; '.join(map(str, told))}." if isinstance(told, list) and told else ""
+
+
 def ranking_verdict(ranking: pd.DataFrame) -> str:
     """Who has the largest and the smallest disparity, and where inertia is largest.
 

@@ -8,6 +8,7 @@ import pandas as pd
 from torch import nn
 
 from normprobe.errors import NormprobeError
+from normprobe.inputs.families import family_file
 from normprobe.measurements.inspect.table import parts_table
 from normprobe.measurements.inspect.weights import weights_table
 from normprobe.model.checkpoint import Checkpoint
@@ -60,9 +61,13 @@ def inspected(
         "type": f"{checkpoint.config.model_type} ({checkpoint.kind})",
         "hidden size": getattr(text_config, "hidden_size", None),
         "family": family_of(parts),
+        "inputs file": family_file(checkpoint.config).record.get("family"),
         "norm placement": norm_placement_note(model, parts),
         "image token ids": ", ".join(map(str, parts.image_token_ids)),
     }
+    for name in ("video_token_ids", "audio_token_ids"):
+        if ids := getattr(parts, name):
+            facts[name.replace("_", " ")] = ", ".join(map(str, ids))
     facts["weight files"] = compared
     if checkpoint.alignment is not None:
         facts["alignment norm"] = f"behind {checkpoint.alignment.after}"
@@ -96,4 +101,4 @@ def _compared(checkpoint: Checkpoint, model: nn.Module, files: WeightFiles, *, a
     plan = plan_loading(checkpoint, model, weights=files)
     if plan.keys is None:
         return f"not compared, {plan.because}"
-    return "names and shapes as the model expects"
+    return "; ".join(["names and shapes as the model expects", *plan.notes])

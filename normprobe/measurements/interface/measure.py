@@ -27,6 +27,7 @@ from normprobe.schema import (
     SPECIAL,
     TEXT,
     TOKEN_GROUPS,
+    VIDEO,
     VISUAL,
 )
 from normprobe.statistics.sample_statistics import statistics_of
@@ -145,6 +146,8 @@ def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
         norms, codes = seen.decoder_input()
         if not (seen.attends or (codes == TOKEN_GROUPS.index(VISUAL)).any()):
             found = []  # some code always wants pixels, and of text alone gets blank ones
+        if (codes == TOKEN_GROUPS.index(VIDEO)).any():
+            found = []  # rows of images and of videos come from the same modules
         found.extend(_decoder_input_rows(norms, codes, seen))
     (sample_id,) = sample_ids or ["0"]
     return pd.DataFrame({"sample_id": sample_id, **row} for row in found)

@@ -14,6 +14,7 @@ from normprobe.schema import (
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     TEXT,
+    VIDEO,
     VISION_ENCODER,
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
@@ -27,6 +28,10 @@ def verdict(run: RunStore) -> str:
     """What the norms at the interface say, and which states are no vectors to measure."""
     interface = run.table("interface")
     sentences = [broken_states_sentence(interface), interface_verdict(interface)]
+    if _has(interface, DECODER_INPUT, VIDEO):
+        sentences.append(
+            "What comes before the decoder is left out: images and videos go the same way there."
+        )
     return " ".join(filter(None, sentences))
 
 

@@ -28,7 +28,7 @@ NOTES = (
     "mean over layers (radians per layer). Ranked by |log ratio| at the input.",
 )
 #: What the intervals need of the sample rows.
-ROW_COLUMNS = ("sample_id", "image_hash", "layer", "group", "tokens", "angle_mean")
+ROW_COLUMNS = ("sample_id", "image_hash", "layer", "group", "tokens", "angle_mean", "angle_tokens")
 
 
 def figures(compare: pd.DataFrame) -> tuple[str, ...]:

@@ -56,7 +56,11 @@ from normprobe.statistics.directions import (
     turn_cosines,
     within_modal_cosine,
 )
-from normprobe.statistics.sample_statistics import statistics_by_layer, statistics_of
+from normprobe.statistics.sample_statistics import (
+    finite_tokens,
+    statistics_by_layer,
+    statistics_of,
+)
 from normprobe.statistics.token_metrics import token_metrics, token_norms, widened
 from normprobe.transfers import to_host
 
@@ -382,7 +386,7 @@ def _watched_columns(
     seen: _NumbersOnCpu, index: int, group: str, mask: NDArray[np.bool_]
 ) -> Iterator[tuple[str, Sequence[Any]]]:
     """What the watchers say of one group of a sample, one entry a layer from 0 on."""
-    if not seen.group_watchers:
+    if not seen.group_watchers or group not in POOLED_GROUPS:
         return
     names = (*_TOKEN_NUMBERS, *seen.watched)
     tokens = dict(zip(names, seen.tokens[:, :, index, mask].swapaxes(0, 1), strict=True))
@@ -416,12 +420,12 @@ def _moments(
     values: NDArray[np.float32], measured: NDArray[np.float32], names: Sequence[str]
 ) -> dict[str, Sequence[Any]]:
     """Mean and M2 of numbers that not every decoder has: each by itself, over the same tokens."""
-    finite = np.isfinite(measured).all(axis=1)
+    finite = finite_tokens(measured, _TOKEN_NUMBERS[: measured.shape[1]])
     columns: dict[str, Sequence[Any]] = {}
     for place, name in enumerate(names):
         alone = np.where(finite, values[:, place], np.nan)[:, None]
         found = statistics_by_layer(alone, (name,))
-        columns |= {f"{name}_{part}": found[f"{name}_{part}"] for part in ("mean", "m2")}
+        columns |= {part: found[part] for part in found if part.startswith(name)}
     return columns
 
 

@@ -133,7 +133,7 @@ def _rows(
 def _rows_of_layer(layer: int, x: Array, h: Array, masks: Masks) -> Iterator[dict[str, object]]:
     # Layer 0 turns nothing: it has norms, and cosines between its tokens.
     metrics = _token_metrics(x, h) if layer else {"norm": np.linalg.norm(h, axis=-1)}
-    defined = np.logical_and.reduce([np.isfinite(values) for values in metrics.values()])
+    finite: NDArray[np.bool_] = np.all(np.isfinite(x) & np.isfinite(h), axis=-1)
     pooled, within_modal = SAMPLE_METRICS
     for sample in range(len(x)):
         place = {"sample_id": str(sample), "layer": layer}
@@ -143,9 +143,11 @@ def _rows_of_layer(layer: int, x: Array, h: Array, masks: Masks) -> Iterator[dic
             if mask[sample].any()
         }
         for group, states in of_groups.items():
-            kept = masks[group][sample] & defined[sample]
+            kept = masks[group][sample] & finite[sample]
             if kept.any():
-                values = {f"{name}_mean": of[sample, kept].mean() for name, of in metrics.items()}
+                values: dict[str, object] = {
+                    f"{name}_mean": _mean(of[sample, kept]) for name, of in metrics.items()
+                }
                 if layer:
                     values[pooled] = np.dot(*map(all_pairs.mean_direction, states))
                 if group in (VISUAL, TEXT):
@@ -160,6 +162,12 @@ def _rows_of_layer(layer: int, x: Array, h: Array, masks: Masks) -> Iterator[dic
                 "group": PAIR,
                 **dict(zip(_CROSSED + _TURNS, crossed + turns, strict=False)),
             }
+
+
+def _mean(values: Array) -> float:
+    """Of those tokens that have a value: a zero state has no angle."""
+    there = values[np.isfinite(values)]
+    return float(there.mean()) if len(there) else float("nan")
 
 
 @np.errstate(divide="ignore", invalid="ignore")

@@ -8,8 +8,10 @@ dict keep their names.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any, cast
 
 import torch
@@ -42,6 +44,11 @@ class GlobalWeightCompensatedLayerNorm(nn.LayerNorm):
         min_gain: the clamp of Eq. 25.
         **arguments: the others of ``nn.LayerNorm``.
     """
+
+    #: Of a norm inside a model: the thread whose forwards alone it acts on, and the one whose
+    #: forwards it leaves as they are. None: it acts on all.
+    only_on: int | None = None
+    set_aside_on: int | None = None
 
     def __init__(
         self,
@@ -88,7 +95,12 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def insert_norm(
-    model: nn.Module, parts: Parts, gain: float, *, compensate: bool = True
+    model: nn.Module,
+    parts: Parts,
+    gain: float,
+    *,
+    compensate: bool = True,
+    here_alone: bool = False,
 ) -> GlobalWeightCompensatedLayerNorm:
     """Put a norm behind the projector, in place of one that is there.
 
@@ -97,6 +109,7 @@ def insert_norm(
         parts: of ``find_parts(model)``.
         gain: initial value of every gain; the norm of its output is gain * sqrt(hidden).
         compensate: of ``GlobalWeightCompensatedLayerNorm``.
+        here_alone: what other threads run on the model passes as if it were not there.
 
     Returns:
         The layer, ``model.alignment_norm``, on the projector's device and in its dtype.
@@ -111,13 +124,19 @@ def insert_norm(
             f"cannot align to a gain of {gain}: expected a positive number",
             "check the target norm and the text embedding table",
         )
-    norm = attach_norm(model, projector, hidden_size_of(parts), compensate=compensate)
+    hidden_size = hidden_size_of(parts)
+    norm = attach_norm(model, projector, hidden_size, compensate=compensate, here_alone=here_alone)
     nn.init.constant_(norm.weight, gain)
     return norm
 
 
 def attach_norm(
-    model: nn.Module, projector: Part, hidden_size: int, *, compensate: bool
+    model: nn.Module,
+    projector: Part,
+    hidden_size: int,
+    *,
+    compensate: bool,
+    here_alone: bool = False,
 ) -> GlobalWeightCompensatedLayerNorm:
     """Put a norm with PyTorch's initial weights behind a module, in place of one that is there."""
     remove_norm(model)
@@ -126,20 +145,13 @@ def attach_norm(
     )
     norm.train(model.training)
     norm.placement = {"after": projector.name, "compensate": compensate}
-    attach_again(model, norm)
-    return norm
-
-
-def attach_again(model: nn.Module, norm: GlobalWeightCompensatedLayerNorm) -> None:
-    """Put a norm that was removed where it was, itself: an optimizer may hold its weights."""
-    model.add_module(NAME, norm)
-    name = norm.placement["after"]
+    norm.only_on = get_ident() if here_alone else None
+    _name(model, norm)
     # A partial rather than a closure: copies of the model then normalise with their own copy.
-    norm.attached_by = model.get_submodule(name).register_forward_hook(
-        partial(_normalise_output, norm, name)
+    norm.attached_by = model.get_submodule(projector.name).register_forward_hook(
+        partial(_normalise_output, norm, projector.name)
     )
-    if hasattr(model, "config"):  # a saved checkpoint keeps it: see ``alignment_settings``
-        setattr(model.config, CONFIG_ENTRY, norm.placement)
+    return norm
 
 
 def remove_norm(model: nn.Module) -> None:
@@ -149,6 +161,35 @@ def remove_norm(model: nn.Module) -> None:
         return
     assert norm.attached_by is not None
     norm.attached_by.remove()
+    _forget(model)
+
+
+@contextmanager
+def norm_set_aside(model: nn.Module) -> Iterator[None]:
+    """The model as it is without its norm inside the block, to this thread alone.
+
+    It is itself what comes back: an optimizer may hold its weights.
+    """
+    norm = inserted_norm(model)
+    if norm is None:
+        yield
+        return
+    norm.set_aside_on = get_ident()
+    _forget(model)
+    try:
+        yield
+    finally:
+        _name(model, norm)
+        norm.set_aside_on = None
+
+
+def _name(model: nn.Module, norm: GlobalWeightCompensatedLayerNorm) -> None:
+    model.add_module(NAME, norm)
+    if hasattr(model, "config"):  # a saved checkpoint keeps it: see ``alignment_settings``
+        setattr(model.config, CONFIG_ENTRY, norm.placement)
+
+
+def _forget(model: nn.Module) -> None:
     delattr(model, NAME)
     if hasattr(getattr(model, "config", None), CONFIG_ENTRY):
         delattr(model.config, CONFIG_ENTRY)
@@ -215,10 +256,20 @@ def running_device(module: nn.Module) -> torch.device:
 
 
 def _normalise_output(
-    norm: nn.LayerNorm, name: str, projector: nn.Module, arguments: Any, output: Any
+    norm: GlobalWeightCompensatedLayerNorm,
+    name: str,
+    projector: nn.Module,
+    arguments: Any,
+    output: Any,
 ) -> Any:
     """The forward hook of the projector: its output with a normalised hidden state."""
     del projector, arguments
+    only_on, set_aside_on = norm.only_on, norm.set_aside_on
+    # torch.compile cannot ask for the thread: it is asked where that matters.
+    if (only_on is not None and only_on != get_ident()) or (
+        set_aside_on is not None and set_aside_on == get_ident()
+    ):
+        return None
     path = path_to_state(output, PROJECTED_STATE)
     if path is None:
         raise NormprobeError(

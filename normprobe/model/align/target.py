@@ -94,6 +94,7 @@ def align(
     examples: Sequence[Mapping[str, Any]],
     *,
     compensate: bool = True,
+    here_alone: bool = False,
 ) -> Alignment:
     """Insert the layer in a model whose parts are known.
 
@@ -103,6 +104,7 @@ def align(
         examples: inputs on the model's device. ``prompt`` averages over all of them; the first one
             that has pixels shows what the model does behind the projector.
         compensate: as in ``align_norms``.
+        here_alone: as in ``insert_norm``.
 
     Raises:
         NormprobeError: as in ``align_norms``.
@@ -115,7 +117,7 @@ def align(
         text, scale = float(target), None
     example = next((inputs for inputs in examples if pixel_inputs(inputs)), None)
     gain = text / math.sqrt(hidden_size_of(model.parts))
-    norm = insert_norm(model.model, model.parts, gain, compensate=compensate)
+    norm = insert_norm(model.model, model.parts, gain, compensate=compensate, here_alone=here_alone)
     try:
         if example is not None:
             scale = _scale_behind(model, norm, example)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from normprobe.model.align.norm import attach_again, inserted_norm, remove_norm
+from normprobe.model.align.norm import norm_set_aside, remove_norm
 from normprobe.model.align.target import Alignment, align
 from normprobe.model.measured_model import MeasuredModel
 
@@ -15,6 +15,8 @@ def aligned(
 ) -> Iterator[Alignment]:
     """Align a model inside the block; after it, the model is as it was.
 
+    What other threads run on it passes as if it were not aligned.
+
     Args:
         model: as ``align`` takes it, like the two that follow.
         target: likewise.
@@ -23,11 +25,11 @@ def aligned(
     Raises:
         NormprobeError: as ``align``.
     """
-    before = inserted_norm(model.model)
     try:
-        yield align(model, target, examples)
+        with norm_set_aside(model.model):
+            try:
+                yield align(model, target, examples, here_alone=True)
+            finally:
+                remove_norm(model.model)
     finally:
-        remove_norm(model.model)
-        if before is not None:
-            attach_again(model.model, before)
         model.notice_changed_weights()

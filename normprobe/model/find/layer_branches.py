@@ -26,7 +26,7 @@ from torch import Tensor, nn, ops
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
-from normprobe.hooks import attached, hidden_state_of, on_input
+from normprobe.hooks import after_call, attached, before_call, hidden_state_of, on_input
 from normprobe.model.find.layer_norms import Operations, norms_of
 from normprobe.schema import BRANCHES
 from normprobe.statistics.token_metrics import token_norms, widened
@@ -131,15 +131,15 @@ class LayerBranches:
         handles = []
         for layer in layers:
             handles.append(on_input(layer, self._begin))
-            handles.append(layer.register_forward_hook(self._end, prepend=True))
+            handles.append(after_call(layer, self._end, first=True))
             norms = norms_of(layer)
             for norm in norms:
-                handles.append(norm.register_forward_pre_hook(self._enter_norm, with_kwargs=True))
-                handles.append(norm.register_forward_hook(self._leave))
+                handles.append(before_call(norm, self._enter_norm))
+                handles.append(after_call(norm, self._leave))
             for name, child in _children(layer, norms):
                 enter = partial(self._enter, _branch_of(name, child))
-                handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
-                handles.append(child.register_forward_hook(self._leave))
+                handles.append(before_call(child, enter))
+                handles.append(after_call(child, self._leave))
         with attached(*handles), Operations(self._run):
             yield
 
@@ -155,7 +155,7 @@ class LayerBranches:
         self._follows = True
         self._follow(x, self._keep(_State(x)))
 
-    def _end(self, layer: nn.Module, args: object, output: Any) -> None:
+    def _end(self, layer: nn.Module, args: object, kwargs: object, output: Any) -> None:
         h = hidden_state_of(output)
         left = self._held(h)
         self._forget()
@@ -178,7 +178,7 @@ class LayerBranches:
         read = _joined(self._held(value) for value in tree_leaves((args, kwargs)))
         self._running.append(read._replace(opaque=True))
 
-    def _leave(self, module: nn.Module, args: object, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, kwargs: object, output: Any) -> None:
         flow = self._running.pop()
         if not self._running:
             for value in tree_leaves(output):

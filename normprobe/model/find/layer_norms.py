@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normprobe.errors import NormprobeError
-from normprobe.hooks import attached, observing, on_call, on_input
+from normprobe.hooks import attached, before_call, observing, on_call, on_input
 
 # What a followed tensor holds. All others (inside branches, masks, weights) hold None.
 _INPUT = "the layer's input"
@@ -80,7 +80,7 @@ def norm_placement(
     norms = norms_of(layer)
     handles = [on_call(module, residual.see_norm) for module in norms]
     for child in layer.children():
-        handles.append(child.register_forward_pre_hook(residual.see_child, with_kwargs=True))
+        handles.append(before_call(child, residual.see_child))
     handles.append(on_input(layer, partial(residual.follow, holds=_INPUT)))
     handles.append(on_call(layer, residual.see_output))
     with attached(*handles), observing(layer), Operations(residual.run):

@@ -9,10 +9,13 @@ Keys (a missing key is left to ``find_parts``, None says that there is no such p
 - ``family``: two words for the family, where the module tree does not tell it
 - ``fusion``: how visual tokens meet text, a key of ``FUSIONS``
 - ``image_token_ids``: a tuple of ids, or the config field that names one
+- ``video_token_ids``, ``audio_token_ids``: a tuple of ids; not looked for in the config then
 - ``positions``: ``PERTURBATION`` where no token id tells which tokens are visual
 - ``channels_first``: the vision encoder returns maps ``[..., hidden, height, width]``
 - ``class_rows``: how many class and register tokens precede the patches it returns
 - ``videos_only``: takes no images
+- ``behind``: what the model does to a row between projector and decoder, where it does more than
+  scale it
 - ``stream``: which residual stream is reported, a key of ``residual_stream.STREAMS``
 """
 
@@ -29,10 +32,13 @@ KEYS = (
     "family",
     "fusion",
     "image_token_ids",
+    "video_token_ids",
+    "audio_token_ids",
     "positions",
     "channels_first",
     "class_rows",
     "videos_only",
+    "behind",
     "stream",
 )
 
@@ -54,7 +60,19 @@ FUSIONS = {
     "which no decoder layer changes; layer 0 holds their norms",
 }
 
-_Q_FORMER = {"projector": "language_projection", "family": "Q-Former"}
+_ADDS_POSITIONS = "adds positions"
+
+_Q_FORMER = {
+    "projector": "language_projection",
+    "family": "Q-Former",
+    "behind": _ADDS_POSITIONS,
+}
+
+_KOSMOS = {
+    "projector": "image_to_text_projection",
+    "positions": PERTURBATION,
+    "behind": _ADDS_POSITIONS,
+}
 
 
 def _projector_of_layer_one(config: Any) -> str | None:
@@ -106,6 +124,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "florence2": {
         "decoder_layers": "model.language_model.encoder.layers",
         "channels_first": True,
+        "behind": _ADDS_POSITIONS,
     },
     "t5gemma2": {
         "vision_encoder": "model.encoder.vision_tower",
@@ -137,9 +156,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "vision_encoder": "git.image_encoder",
         "projector": "git.visual_projection",
         "fusion": PREPENDED,
+        "behind": "takes the class row, too",
     },
-    "kosmos-2": {"projector": "image_to_text_projection", "positions": PERTURBATION},
-    "kosmos-2.5": {"projector": "image_to_text_projection", "positions": PERTURBATION},
+    "kosmos-2": _KOSMOS,
+    "kosmos-2.5": _KOSMOS,
     # Features are added to the embeddings of the image placeholders.
     "molmo2": {"fusion": ADDED},
     # Several modules in a row, or names of their own.
@@ -176,10 +196,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }
 
 
-def overrides_of(model_type: str | None) -> dict[str, Any]:
-    """What is known of a model type beside its structure, that of families with own code included.
+def overrides_of(config: Any) -> dict[str, Any]:
+    """What is known of a model beside its structure, that of families with own code included.
 
     Args:
-        model_type: ``config.model_type``.
+        config: of the model; None: it has none.
     """
-    return {**OVERRIDES.get(model_type or "", {}), **family_file(model_type).parts}
+    known = OVERRIDES.get(str(getattr(config, "model_type", None)), {})
+    return {**known, **family_file(config).parts}

@@ -40,6 +40,9 @@ class Parts:
         class_rows: how many class and register tokens precede the patches that the encoder returns.
         family: see ``family_of``; empty where the other fields tell it.
         channels_first: the encoder returns maps ``[..., hidden, height, width]``.
+        video_token_ids: ids that stand for rows of a video in the prompt.
+        audio_token_ids: ids that stand for rows of a sound.
+        behind: what becomes of a row between projector and decoder; empty: it is scaled at most.
     """
 
     vision_encoder: Part | None
@@ -53,6 +56,9 @@ class Parts:
     class_rows: int = 0
     family: str = ""
     channels_first: bool = False
+    video_token_ids: tuple[int, ...] = ()
+    audio_token_ids: tuple[int, ...] = ()
+    behind: str = ""
 
     def __iter__(self) -> Iterator[tuple[str, Part]]:
         """Pairs of a part's role and the part, those that exist."""

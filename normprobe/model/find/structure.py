@@ -7,12 +7,13 @@ that is not enough.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from torch import nn
 
+from normprobe.code_failures import runs_own_code
 from normprobe.errors import NormprobeError
 from normprobe.model.find.candidates import (
     by_hand,
@@ -38,9 +39,14 @@ from normprobe.versions import decoder, image_encoder
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
 IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "visual_indicator_token_ids")
+_VIDEO_TOKEN_FIELDS = ("video_token_id", "video_token_index")
+_AUDIO_TOKEN_FIELDS = ("audio_token_id", "audio_token_index")
 
 #: Sub-configs that hold them in some types.
-_HOLDERS = ("vlm_config", "vision_config")
+_HOLDERS = ("vlm_config", "thinker_config", "vision_config", "audio_config")
+
+#: What code of a repository calls the sub-config of its language model.
+_TEXT = ("llm_config", "language_config")
 
 #: The family of a model of which ``find_tables`` found no more than its table.
 UNKNOWN = "unknown"
@@ -102,16 +108,21 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if layers is None:
         raise NormprobeError(
             f"no decoder layers found in {type(model).__name__}: looked for a list of "
-            f"{_number_of_layers(model)} layers; candidates: {candidates(model, names)}",
+            f"{_layers_in_words(model)}; candidates: {candidates(model, names)}",
             by_hand(model, "--decoder-layers", largest(model, nn.ModuleList, names)),
         )
-    projector = part("projector", lambda: _projector(model, encoder, decoder, names))
+    language = [decoder, layers.module, embedding.module]
+    projector = part("projector", lambda: _projector(model, encoder, language))
+    _refuse_language_inside(
+        model, [("vision_encoder", encoder), ("projector", projector)], language
+    )
     if encoder is None and projector is None:
         _refuse_unseen_images(model)
     fusion = override.get("fusion", IN_SEQUENCE)
     ids: tuple[int, ...] = ()
     if encoder or projector:
         ids = _image_token_ids(model, override)
+    video_ids, audio_ids = video_and_audio_ids(model, override, ids)
     return Parts(
         vision_encoder=encoder,
         projector=projector,
@@ -124,6 +135,9 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         class_rows=class_rows,
         family=override.get("family", ""),
         channels_first=override.get("channels_first", False),
+        video_token_ids=video_ids,
+        audio_token_ids=audio_ids,
+        behind=override.get("behind", ""),
     )
 
 
@@ -160,7 +174,13 @@ def _refuse_unseen_images(model: nn.Module) -> None:
 
 def _override(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of the model's type, and said by hand."""
-    return {**overrides_of(getattr(_config(model), "model_type", None)), **named}
+    known = overrides_of(_config(model))
+    if not runs_own_code(model):
+        return {**known, **named}
+    # What a family's file names may not be there, in a fork: then structure has to tell it.
+    modules = {name for name, _ in model.named_modules()}
+    there = {role: part for role, part in known.items() if role not in _ROLES or part in modules}
+    return {**(known if there == known else {}), **named}
 
 
 def _part(
@@ -228,7 +248,7 @@ def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) 
         module
         for module in decoder.modules()
         if isinstance(module, nn.ModuleList)
-        and len(module) == _number_of_layers(model)
+        and 0 < len(module) == _number_of_layers(model)
         and id(module) not in inside_encoder
     ]
     return max(lists, key=size_of, default=None)
@@ -238,14 +258,23 @@ def _number_of_layers(model: nn.Module) -> int | None:
     config = _config(model)
     if config is None:
         return None
-    text_config = config.get_text_config(decoder=True)
-    return cast("int | None", getattr(text_config, "num_hidden_layers", None))
+    holders = (config.get_text_config(decoder=True), *(getattr(config, n, None) for n in _TEXT))
+    told = (getattr(holder, "num_hidden_layers", None) for holder in holders)
+    return next((number for number in told if isinstance(number, int)), None)
+
+
+def _layers_in_words(model: nn.Module) -> str:
+    number = _number_of_layers(model)
+    return "num_hidden_layers, which its config lacks" if number is None else f"{number} layers"
 
 
 def _projector(
-    model: nn.Module, encoder: Part | None, decoder: nn.Module, names: dict[int, str]
+    model: nn.Module, encoder: Part | None, language: Sequence[nn.Module]
 ) -> nn.Module | None:
     """The module beside the encoder that is no language model; else a merger inside the encoder.
+
+    ``get_decoder`` may answer with the wrapper that holds both sides: what holds the decoder layers
+    or the text table is the language model, whatever it is called.
 
     The last one is taken where several follow each other: it makes the tokens the decoder reads.
     """
@@ -258,7 +287,7 @@ def _projector(
         if child is not encoder.module
         and not isinstance(child, nn.ModuleList)
         and not _NO_PROJECTOR.search(name)
-        and not _holds(child, decoder)
+        and not any(_holds(child, part) for part in language)
         and size_of(child)
     ]
     inside = [
@@ -271,6 +300,20 @@ def _projector(
     return next(reversed(beside or inside), None)
 
 
+def _refuse_language_inside(
+    model: nn.Module, sides: Iterable[tuple[str, Part | None]], language: Sequence[nn.Module]
+) -> None:
+    """Refuse a vision encoder or projector that holds decoder layers or the text table."""
+    for role, part in sides:
+        if part is not None and any(_holds(part.module, inner) for inner in language[1:]):
+            words = role.replace("_", " ")
+            raise NormprobeError(
+                f"{part.name or 'the model itself'} of {type(model).__name__} is no {words}: it "
+                "holds the decoder layers or the text embedding",
+                by_hand(model, f"--{role.replace('_', '-')}", "NAME"),
+            )
+
+
 def _is_table(projector: nn.Module) -> bool:
     """Whether visual tokens are probability-weighted means of the rows of a table (Ovis)."""
     return isinstance(projector, nn.Embedding)
@@ -281,12 +324,7 @@ def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int
     given = override.get("image_token_ids")
     if isinstance(given, tuple):
         return given
-    config = _config(model)
-    ids: list[int] = []
-    for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
-        for field in (given,) if given else IMAGE_TOKEN_FIELDS:
-            value = getattr(holder, field, None)
-            ids.extend([value] if isinstance(value, int) else value or [])
+    ids = _ids_in_config(model, (given,) if given else IMAGE_TOKEN_FIELDS)
     needed = override.get("fusion", IN_SEQUENCE) in _NEED_IDS
     if not needed or override.get("positions") == PERTURBATION:
         return ()
@@ -297,6 +335,36 @@ def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int
             by_hand(model, "--image-token-id", "ID")
             + ", the id that stands for an image patch in the prompt",
         )
+    return ids
+
+
+def video_and_audio_ids(
+    model: nn.Module, known: Mapping[str, Any], image_token_ids: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that stand for rows of a video in the prompt, and those for rows of a sound.
+
+    An id that stands for rows of an image as well is left out: what the inputs hold tells which of
+    its tokens are a video's.
+
+    Args:
+        model: whose config may name them.
+        known: ids by the keys of ``overrides.OVERRIDES``, which are not looked for.
+        image_token_ids: of the model.
+    """
+    videos = known.get("video_token_ids", _ids_in_config(model, _VIDEO_TOKEN_FIELDS))
+    sounds = known.get("audio_token_ids", _ids_in_config(model, _AUDIO_TOKEN_FIELDS))
+    images = set(image_token_ids)
+    return tuple(i for i in videos if i not in images), tuple(i for i in sounds if i not in images)
+
+
+def _ids_in_config(model: nn.Module, fields: Sequence[str]) -> tuple[int, ...]:
+    """The ids that these fields of the config name, or of a sub-config that holds such fields."""
+    config = _config(model)
+    ids: list[int] = []
+    for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
+        for field in fields:
+            value = getattr(holder, field, None)
+            ids.extend([value] if isinstance(value, int) else value or [])
     return tuple(dict.fromkeys(ids))
 
 

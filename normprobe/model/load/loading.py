@@ -60,8 +60,9 @@ def load_model(
         source: str | None = checkpoint.source
     else:
         arguments |= {"state_dict": plan.weights.tensors(plan.keys)}
-        arguments["dtype"] = arguments["dtype"] if dtype != "auto" else plan.dtype
         source = None
+    if dtype == "auto" and (plan.keys is not None or plan.dtype is not None):
+        arguments["dtype"] = plan.dtype
     trusted = foreign_code(checkpoint.trust_remote_code, checkpoint.bridges)
     with explained_failures(checkpoint), trusted:
         loaded = load_and_report(plan.model_class, source, config=checkpoint.config, **arguments)

@@ -1,7 +1,9 @@
 """Plans a load: which tensors of a checkpoint it will read."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from normprobe.bridges import foreign_code
@@ -13,13 +15,21 @@ from normprobe.model.load.checkpoint_files import weight_files_of
 from normprobe.model.load.dry_run import dry_run
 from normprobe.model.load.partial_load import partial_class
 from normprobe.model.load.required_tensors import Needs, unneeded
-from normprobe.model.load.weight_checks import refuse_missing, refuse_scaled
+from normprobe.model.load.weight_checks import (
+    refuse_missing,
+    refuse_scaled,
+    refuse_whole_numbers,
+    unread_layers,
+)
 from normprobe.model.load.weight_files import WeightFiles
 
 if TYPE_CHECKING:
     from torch import nn
 
     from normprobe.model.find.parts import Parts
+
+#: Float types whose values need no scale, as safetensors names them.
+_FLOATS = ("F64", "F32", "F16", "BF16")
 
 #: Why everything is read of a model whose parts are not found by structure.
 NO_PARTS = "its structure does not tell its parts, and to find them the whole model has to run"
@@ -34,9 +44,11 @@ class LoadPlan:
         model_class: builds the model without the tensors that are not needed.
         weights: the checkpoint's files.
         keys: the tensors to read; None: all of them, as ``from_pretrained`` reads them.
-        dtype: the float type that ``auto`` stands for.
+        dtype: the float type that ``auto`` stands for, the one of most bytes in the files that are
+            read; None: the config's (of a quantised checkpoint).
         because: why everything is read; empty where only some of the tensors are, or where
             everything was asked for.
+        notes: where config and files differ, in words.
     """
 
     checkpoint: Checkpoint
@@ -45,6 +57,7 @@ class LoadPlan:
     keys: frozenset[str] | None
     dtype: Any = None
     because: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def files(self) -> list[str]:
@@ -115,6 +128,8 @@ def plan_loading(
         NormprobeError: a weight file is absent or unreadable, or a tensor that is needed is stored
             in a type whose values mean nothing by themselves.
     """
+    import torch
+
     weights = weights or weight_files_of(checkpoint)
     if is_quantised(checkpoint):
         refuse_scaled(checkpoint, weights, _tables(weights, model))
@@ -122,19 +137,27 @@ def plan_loading(
             checkpoint, type(model), weights, None, because="the checkpoint is quantised"
         )
     model_class = partial_class(type(model), without, checkpoint.config.name_or_path)
-    dtype = _stored_dtype(checkpoint, weights)
+    named = checkpoint.config.dtype
     try:
         with foreign_code(checkpoint.trust_remote_code, checkpoint.bridges):
-            keys, report = dry_run(model_class, checkpoint.config, weights, dtype)
+            keys, report = dry_run(model_class, checkpoint.config, weights, named or torch.float32)
     except NormprobeError:
         raise
     except Exception as error:  # a model class may do anything with tensors without values
         refuse_scaled(checkpoint, weights, weights.file_of)
         because = f"a dry run of the loader failed: {first_line(error)}"
-        return LoadPlan(checkpoint, type(model), weights, None, because=because)
+        dtype = _stored_dtype(weights, weights.files)
+        notes = _dtype_notes(named, dtype)
+        return LoadPlan(checkpoint, type(model), weights, None, dtype, because, notes)
     refuse_missing(checkpoint, report)
     refuse_scaled(checkpoint, weights, keys)
-    return LoadPlan(checkpoint, model_class, weights, keys, dtype)
+    refuse_whole_numbers(checkpoint, weights, keys, model)
+    dtype = _stored_dtype(weights, {weights.file_of[key] for key in keys}) or named
+    layers = tuple(
+        f"{text}: the layers above are not read" for text in unread_layers(model, report)
+    )
+    notes = (*layers, *_dtype_notes(named, dtype))
+    return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes)
 
 
 def is_quantised(checkpoint: Checkpoint) -> bool:
@@ -149,14 +172,20 @@ def _tables(weights: WeightFiles, model: "nn.Module") -> list[str]:
     return [key for key in weights.file_of if weights.header(key).shape == shape]
 
 
-def _stored_dtype(checkpoint: Checkpoint, weights: WeightFiles) -> Any:
-    """The float type that the config names; else that of the checkpoint's first float tensor."""
+def _stored_dtype(weights: WeightFiles, files: Iterable[str]) -> Any:
+    """The float type that most bytes of some files are saved in; None: they hold no floats."""
     from transformers.modeling_utils import str_to_torch_dtype
 
-    if checkpoint.config.dtype is not None:
-        return checkpoint.config.dtype
-    for key in weights.file_of:
-        dtype = str_to_torch_dtype.get(weights.header(key).dtype)
-        if dtype is not None and dtype.is_floating_point:
-            return dtype
-    return None
+    nbytes: Counter[str] = Counter()
+    for header in chain.from_iterable(weights.headers(file).values() for file in files):
+        if header.dtype in _FLOATS:
+            nbytes[header.dtype] += header.nbytes
+    return str_to_torch_dtype[max(nbytes, key=lambda name: nbytes[name])] if nbytes else None
+
+
+def _dtype_notes(named: Any, stored: Any) -> tuple[str, ...]:
+    """A note where the config names another float type than the files hold."""
+    if named is None or stored is None or named == stored:
+        return ()
+    named, stored = (str(dtype).removeprefix("torch.") for dtype in (named, stored))
+    return (f"config.json says {named}, and the weights are saved in {stored}",)

@@ -4,6 +4,7 @@ transformers' loader fills weights that a checkpoint lacks at random and only wa
 silence, and casts an 8-bit table without its scales.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,14 @@ from normprobe.model.load.weight_files import WeightFiles
 if TYPE_CHECKING:
     from torch import nn
 
+#: Numbers of a weight that are looked at, at most, and too few to judge by.
+_LOOKED_AT, _FEW = 2**16, 100
+#: The mean size of numbers by their root mean square, from which on they are all of one size.
+_ONE_SIZE = 0.95
+
 #: Stored types, as safetensors names them, whose values need no scale.
-_PLAIN = {"F64", "F32", "F16", "BF16", "I64", "I32", "BOOL"}
+_WHOLE = {"I64", "I32", "BOOL"}
+_PLAIN = {"F64", "F32", "F16", "BF16", *_WHOLE}
 
 
 def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
@@ -114,6 +121,60 @@ def refuse_scaled(checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[s
         )
 
 
+def refuse_whole_numbers(
+    checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[str], model: "nn.Module"
+) -> None:
+    """Refuse whole numbers where the model has floats: the loader would cast them in silence.
+
+    Args:
+        checkpoint: named in the error.
+        weights: its files.
+        keys: the tensors to read.
+        model: of ``build_on_meta``; its buffers may hold whole numbers, such as positions.
+
+    Raises:
+        NormprobeError: it names the tensors and their types.
+    """
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    whole = {name.rpartition(".")[2] for name, t in tensors if not t.is_floating_point()}
+    read = ((key, weights.header(key).dtype) for key in sorted(keys))
+    found = [
+        f"{key} ({dtype})"
+        for key, dtype in read
+        if dtype in _WHOLE and key.rpartition(".")[2] not in whole
+    ]
+    if found:
+        raise NormprobeError(
+            f"{checkpoint.name} stores whole numbers where weights are floats: {_some(found)}",
+            "fetch the checkpoint again, or use the one that this one was made from",
+        )
+
+
+def unread_layers(model: "nn.Module", report: Mapping[str, Any]) -> list[str]:
+    """Layers in the files for which the model has no place, in words.
+
+    Args:
+        model: of ``build_on_meta``.
+        report: the loading info of ``from_pretrained``.
+
+    Returns:
+        One text a list of layers, such as ``model.layers: 2 by the config, 4 in the weight files``.
+    """
+    from torch import nn
+
+    lists = {name: len(m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)}
+    saved: dict[str, int] = {}
+    for key in report["unexpected_keys"]:
+        for place in re.finditer(r"\.(\d+)\.", key):
+            name, index = key[: place.start()], int(place[1])
+            if index >= lists.get(name, index + 1):
+                saved[name] = max(saved.get(name, 0), index + 1)
+    return [
+        f"{name}: {lists[name]} by the config, {number} in the weight files"
+        for name, number in sorted(saved.items())
+    ]
+
+
 def quantised_parts(parts: Parts) -> list[str]:
     """The roles of parts that hold weights of another type than float, such as packed 4 bit."""
     return [
@@ -121,6 +182,27 @@ def quantised_parts(parts: Parts) -> list[str]:
         for role, part in parts
         if any(weight.dtype.itemsize == 1 for weight in part.module.parameters())
     ]
+
+
+def is_relabelled(weight: Any) -> bool:
+    """Whether the numbers of a weight are those of bfloat16 that were taken for float16.
+
+    The bits that bfloat16 holds its exponent in are mantissa there: numbers of all sizes become
+    about 1. The mean of their absolute values is then nearly their root mean square; of a bell
+    curve it is 0.80, of a flat one 0.87.
+
+    Args:
+        weight: a matrix; one that is not on a device, or of a class of its own, is not judged.
+    """
+    import torch
+
+    if weight.is_meta or type(weight.data) is not torch.Tensor or not weight.is_floating_point():
+        return False
+    with torch.no_grad():
+        some = weight.flatten()[:: weight.numel() // _LOOKED_AT + 1].float().abs()
+        some = some[some > 0]
+        rms = some.square().mean().sqrt()
+        return bool(len(some) > _FEW and some.mean() > _ONE_SIZE * rms and some.std() > 0)
 
 
 def refuse_lacking(checkpoint: Checkpoint, lacking: Sequence[str]) -> None:

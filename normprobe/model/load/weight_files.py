@@ -263,11 +263,24 @@ class WeightFiles:
                 f"{named_by} of {self.repository.name} names {file[:60]!r}, which is no file name",
                 FETCH_AGAIN,
             )
-        if PurePosixPath(file).is_absolute() or ".." in parts:
+        if PurePosixPath(file).is_absolute() or ".." in parts or self._leads_outside(file):
             raise NormprobeError(
                 f"{named_by} of {self.repository.name} names {file}, outside the checkpoint",
                 "do not use this checkpoint",
             )
+
+    def _leads_outside(self, file: str) -> bool:
+        """Whether a name in a local folder is a link out of it, but for the store of a hub's cache.
+
+        What a cached snapshot holds are links to ``blobs`` beside ``snapshots``.
+        """
+        if not self.repository.is_local:
+            return False
+        folder = Path(self.repository.source).resolve()
+        snapshot = folder.parent.name == "snapshots"
+        homes = [folder, folder.parent.parent / "blobs"] if snapshot else [folder]
+        target = (folder / file).resolve()
+        return not any(target.is_relative_to(home) for home in homes)
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:

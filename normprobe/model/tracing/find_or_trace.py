@@ -11,7 +11,7 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.pixels import pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 from normprobe.model.find.parts import Part, Parts, class_rows_of
-from normprobe.model.find.structure import find_parts
+from normprobe.model.find.structure import find_parts, video_and_audio_ids
 from normprobe.model.tracing import TracedParts, trace_parts
 
 
@@ -100,6 +100,7 @@ def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:
         return None if name is None else Part(name, model.get_submodule(name))
 
     encoder = part(traced.vision_encoder)
+    video_ids, audio_ids = video_and_audio_ids(model, {}, ())
     return Parts(
         vision_encoder=encoder,
         projector=part(traced.projector),
@@ -109,4 +110,6 @@ def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:
         image_token_ids=(),
         fusion=traced.fusion if traced.fusion in FUSIONS else IN_SEQUENCE,
         class_rows=class_rows_of(encoder),
+        video_token_ids=video_ids,
+        audio_token_ids=audio_ids,
     )

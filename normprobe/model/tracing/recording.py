@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normprobe.hooks import attached, observing, run_until
+from normprobe.hooks import after_call, attached, before_call, observing, run_until
 from normprobe.model.tracing.sketches import Sketch, sketch
 from normprobe.nested import unflattened
 
@@ -54,8 +54,8 @@ def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
         handle
         for name, module in watched(model).items()
         for handle in (
-            module.register_forward_pre_hook(recorder.at_begin_of(name), with_kwargs=True),
-            module.register_forward_hook(recorder.at_end_of(name)),
+            before_call(module, recorder.at_begin_of(name)),
+            after_call(module, recorder.at_end_of(name)),
         )
     ]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
@@ -98,7 +98,7 @@ class _Recorder:
         return hook
 
     def at_end_of(self, name: str) -> Any:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             # Calls above this one on the stack raised, and the model caught it.
             while (call := self._open.pop()).name != name:
                 pass

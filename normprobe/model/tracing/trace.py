@@ -67,7 +67,7 @@ def trace_parts(
         - Of two vision encoders the first is named; so it is with two projectors that write an
           equal number of tokens.
         - A weight that is used without calling its module is not seen.
-        - Audio in the same inputs is taken for an image.
+        - A video or a sound in the same inputs is taken for an image.
 
     Args:
         model: any module; training modes are restored and hooks removed, whatever happens.

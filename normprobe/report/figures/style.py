@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from normprobe.report.figures.glyphs import FONT
 from normprobe.report.significant import significant
 from normprobe.runs.atomic import write_by_rename
-from normprobe.schema import NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VISUAL
+from normprobe.schema import AUDIO, NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
 
 DOUBLE_WIDTH = 7.0  # inches: both columns
 
@@ -59,13 +59,16 @@ class GroupLook(NamedTuple):
     linestyle: str
 
 
-#: Okabe-Ito colours, which differ for colour-blind readers; one for each group, in every figure.
+#: Okabe-Ito colours, which differ for colour-blind readers, and gray; one for each group, in every
+#: figure.
 GROUP_LOOKS = {
     VISUAL: GroupLook("#D55E00", "o", "-"),
     TEXT: GroupLook("#0072B2", "s", "--"),
     SPECIAL: GroupLook("#009E73", "^", "-."),
     STRUCTURAL: GroupLook("#CC79A7", "D", ":"),
     NON_VISUAL: GroupLook("#56B4E9", "v", "--"),
+    VIDEO: GroupLook("#E69F00", "P", "-"),
+    AUDIO: GroupLook("#7F7F7F", "X", ":"),
 }
 
 

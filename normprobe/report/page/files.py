@@ -11,6 +11,7 @@ from PIL import Image
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.own_files import own_bytes, own_picture
 from normprobe.runs.run_store import RunStore
 
 _PACKED = 6  # of 9: the last tenth takes most of the time
@@ -23,7 +24,7 @@ def compressed_tables(run: RunStore) -> list[tuple[str, str]]:
     files = []
     for name in run.table_names:
         file = f"{name}.csv"
-        data = (run.path / file).read_bytes() if run.path else csv_bytes(run.table(name))
+        data = own_bytes(run.path / file, run.path) if run.path else csv_bytes(run.table(name))
         packed = gzip.compress(data, _PACKED, mtime=0)  # the same run gives the same page
         files.append((f"{file}.gz", data_url("application/gzip", packed)))
     return files
@@ -33,11 +34,11 @@ def figure_url(file: Path) -> str:
     """The data URL of a figure in 256 colours: few people see more, and it is a third of the bytes.
 
     Raises:
-        NormprobeError: the file is no image.
+        NormprobeError: the file is no image, or too large.
     """
     small = io.BytesIO()
     try:
-        with Image.open(file) as image:
+        with own_picture(file, file.parent) as image:
             image.convert("RGB").quantize(_COLORS).save(small, format="PNG", optimize=True)
     except OSError as error:
         raise NormprobeError(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from xxhash import xxh3_64_hexdigest
 
 from normprobe.report.significant import significant
+from normprobe.runs.json_text import json_bytes
 from normprobe.runs.run_store import RunStore
 
 #: Facts of run.json and their words, in the order in which a reader asks.
@@ -17,9 +19,12 @@ _FACTS = {
     "model_type": "type",
     "family": "family",
     "norm_placement": "norm placement",
+    "weight_digests": "weights",
     "alignment": "alignment norm",
     "data": "data",
     "sample_ids": "samples",
+    "prompt_hashes": "prompts",
+    "image_hashes": "pictures",
     "step": "training step",
     "argv": "command line",
     "created": "started",
@@ -34,6 +39,9 @@ _FACTS = {
 }
 #: Where one run has none of these, the others do not share it: they are what was varied.
 _VARIED = ("alignment", "step")
+
+#: Facts that are a digest of each tensor or sample.
+_DIGESTS = ("weight_digests", "prompt_hashes", "image_hashes")
 
 
 def shared_facts(runs: Sequence[RunStore]) -> list[tuple[str, str]]:
@@ -71,6 +79,9 @@ def _facts(run: RunStore) -> dict[str, str]:
 
 
 def _fact(name: str, value: object) -> str:
+    if name in _DIGESTS:  # one of them all: equal where they all are
+        held = isinstance(value, dict) and any(value.values())
+        return xxh3_64_hexdigest(json_bytes(value)) if held else ""
     if isinstance(value, dict):
         return ", ".join(
             f"{str(key).replace('_', ' ')}: {_fact('', item)}"

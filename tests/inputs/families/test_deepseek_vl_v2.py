@@ -11,7 +11,8 @@ from support.remote_code import plain_model
 
 from normprobe import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
+from normprobe.inputs.families import deepseek_vl_v2
+from normprobe.inputs.inputs_file import inputs_file_of
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.find.norm_placement import norm_placement_note
@@ -20,7 +21,7 @@ from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
 
-FILE = family_file("deepseek_vl_v2")
+FILE = inputs_file_of(deepseek_vl_v2)
 #: Of one image: two lines of two patches, the separator, two lines of four patches.
 LINES = "vv|vv|-vvvv|vvvv|"
 

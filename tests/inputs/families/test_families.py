@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ from support.remote_code.opened import opened
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs import families
-from normprobe.inputs.families import MODULES, family_file
+from normprobe.inputs.families import FAMILIES, family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
 from normprobe.schema import MASKS
 
 every_family = pytest.mark.parametrize("family", PARTS)
-every_own_way = pytest.mark.parametrize("family", [name for name in MODULES if name in PARTS])
+every_own_way = pytest.mark.parametrize("family", [name for name in FAMILIES if name in PARTS])
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +51,43 @@ def last_states(family, model, inputs):
 def test_every_file_is_named():
     modules = [file.name for file in pkgutil.iter_modules(families.__path__)]
     shared = {"placeholders", "separators"}
-    assert set(modules) - shared == set(MODULES.values())
-    for model_type, file in MODULES.items():
-        module = import_module(f"{families.__name__}.{file}")
-        assert family_file(model_type) == inputs_file_of(module) != NO_INPUTS_FILE
+    assert set(modules) - shared == {family.file for family in FAMILIES.values()}
+    for model_type, family in FAMILIES.items():
+        module = import_module(f"{families.__name__}.{family.file}")
+        known = {"model_type": model_type, "architectures": [family.classes[0]], family.field: {}}
+        found = family_file(known)
+        assert found == replace(inputs_file_of(module), record={"family": family.file})
+        assert found != NO_INPUTS_FILE
 
 
 @pytest.mark.parametrize("model_type", [None, "", "llava", "placeholders"])
 def test_other_types_have_no_way_of_their_own(model_type):
-    assert family_file(model_type) == NO_INPUTS_FILE
+    assert family_file({"model_type": model_type}) == NO_INPUTS_FILE
+    assert family_file(None) == NO_INPUTS_FILE
+
+
+def test_a_family_is_told_by_its_type_and_its_class():
+    ocr = {
+        "model_type": "deepseek_vl_v2",
+        "architectures": ["DeepseekOCRForCausalLM"],
+        "auto_map": {"AutoModel": "modeling_deepseekocr.DeepseekOCRForCausalLM"},
+    }
+    assert family_file(ocr) == NO_INPUTS_FILE
+    assert family_file({"model_type": "deepseek_vl_v2"}).setup  # its config names no class
+    assert family_file(ocr | {"architectures": ["DeepseekVLV2ForCausalLM"]}).setup
+    auto_map = {"auto_map": {"AutoModelForCausalLM": "modeling_x.MiniCPMV"}}
+    minicpm = {"model_type": "minicpmv", **auto_map}
+    assert family_file(minicpm | {"vision_config": {}}).build
+    assert family_file(minicpm | {"vision_encoder": "vit"}) == NO_INPUTS_FILE
+    assert family_file(SimpleNamespace(model_type="molmo", architectures=["Another"])).build is None
 
 
 def test_asking_for_no_family_imports_none():
     code = (
-        "import sys; from normprobe.inputs.families import MODULES, family_file; "
-        "family_file('llava'); loaded = set(sys.modules); "
-        "assert not {f'normprobe.inputs.families.{name}' for name in MODULES.values()} & loaded; "
+        "import sys; from normprobe.inputs.families import FAMILIES, family_file; "
+        "family_file({'model_type': 'llava'}); loaded = set(sys.modules); "
+        "names = {f'normprobe.inputs.families.{family.file}' for family in FAMILIES.values()}; "
+        "assert not names & loaded; "
         "assert not {'torch', 'transformers'} & loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,8 @@ from support.remote_code.expected import PARTS
 from normprobe import Probe
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
+from normprobe.inputs.families import minicpmv
+from normprobe.inputs.inputs_file import inputs_file_of
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
@@ -26,7 +27,7 @@ def folder(repository):
 @pytest.fixture(scope="module")
 def builder(folder):
     processor = load_processor(folder, trust_remote_code=True)
-    return InputBuilder(processor, None, "minicpmv", True, family_file("minicpmv"))
+    return InputBuilder(processor, None, "minicpmv", True, inputs_file_of(minicpmv))
 
 
 def text_of(builder, inputs):

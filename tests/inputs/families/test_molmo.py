@@ -10,8 +10,9 @@ from normprobe import Probe
 from normprobe.data.bad_rows import RefusedSample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import family_file
+from normprobe.inputs.families import molmo
 from normprobe.inputs.families.molmo import stacked
+from normprobe.inputs.inputs_file import inputs_file_of
 from normprobe.inputs.processor import load_processor
 
 
@@ -23,7 +24,7 @@ def folder(repository):
 @pytest.fixture(scope="module")
 def builder(folder):
     processor = load_processor(folder, trust_remote_code=True)
-    return InputBuilder(processor, None, "molmo", True, family_file("molmo"))
+    return InputBuilder(processor, None, "molmo", True, inputs_file_of(molmo))
 
 
 def test_it_pads_on_the_right(builder, samples):

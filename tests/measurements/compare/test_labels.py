@@ -60,3 +60,16 @@ def test_long_labels_are_cut_and_stay_unique() -> None:
 )
 def test_a_step_comes_from_label_record_or_name(record, folder, label, step) -> None:
     assert step_of(record, folder, label) == step
+
+
+def test_attention_by_part_is_one_word_where_the_parts_agree() -> None:
+    same = {
+        "model": "m",
+        "attn_implementation": {"vision_encoder": "sdpa", "decoder_layers": "sdpa"},
+    }
+    apart = {
+        "model": "m",
+        "attn_implementation": {"vision_encoder": "sdpa", "decoder_layers": "eager"},
+    }
+    older = {"model": "m", "attn_implementation": "eager"}
+    assert labels_of([same, apart, older], ["a", "b", "c"]) == ["sdpa", "sdpa/eager", "eager"]

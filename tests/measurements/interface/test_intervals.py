@@ -35,20 +35,30 @@ def interface_rows(scale: float) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
+EMBEDDING = pd.DataFrame(
+    {"stage": "text_embedding_table", "group": ["all_rows", "nonzero_rows"], "tokens": 9}
+    | {"hidden_size": 16, "norm_mean": [1.0, 1.5], "norm_std": 0.1}
+)
+
+
+def test_the_scale_of_the_table_is_the_median_of_the_samples() -> None:
+    rows = interface_rows(2.0)
+    rows.loc[[0, len(rows) - 1], "embedding_scale"] = [1.5, 7.0]
+    table = interface_table(rows, EMBEDDING).set_index("stage")
+    effective = table.loc["effective_embedding", ["norm_mean", "norm_std"]]
+    np.testing.assert_allclose(effective, [[2.0, 0.2], [3.0, 0.2]], rtol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [2.0, float("nan")])
 def test_means_and_ratios_have_their_intervals(scale: float) -> None:
     """With a scale the table's norms are constants; without, the prompts' rows stand for them."""
-    embedding = pd.DataFrame(
-        {"stage": "text_embedding_table", "group": ["all_rows", "nonzero_rows"], "tokens": 9}
-        | {"hidden_size": 16, "norm_mean": [1.0, 1.5], "norm_std": 0.1}
-    )
     rows = interface_rows(scale)
-    table = interface_intervals(interface_table(rows, embedding), rows)
+    table = interface_intervals(interface_table(rows, EMBEDDING), rows)
     at_decoder = table[table["stage"] == DECODER_INPUT]
     keys = ["stage", "group"]
     slow = slow_draws(
         rows,
-        lambda drawn: interface_table(drawn, embedding).query("stage == 'decoder_input'"),
+        lambda drawn: interface_table(drawn, EMBEDDING).query("stage == 'decoder_input'"),
         keys,
     )
     columns = ["norm_mean", "norm_sample_mean", "rms_mean", "ratio_to_table", "ratio_to_prompt"]

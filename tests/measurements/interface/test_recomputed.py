@@ -42,7 +42,8 @@ OF_IMAGES = {VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT}
 
 def measured(model_type: str = "llava", **changed: Any) -> MeasuredModel:
     model = model_of(model_type)
-    return MeasuredModel(model, replace(find_parts(model), **changed), SPECIAL_IDS)
+    parts = replace(find_parts(model), **changed)
+    return MeasuredModel(model, parts, SPECIAL_IDS, found_by="by hand")  # else refused before
 
 
 def found_in(model: MeasuredModel) -> dict[str, float | str]:

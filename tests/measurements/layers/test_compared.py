@@ -82,7 +82,9 @@ def test_every_number_of_the_ranking_has_the_interval_of_its_images(
 ) -> None:
     use_few_draws(monkeypatch)
     rows = sample_rows()
-    found = measures(layer_intervals(layers_table(rows), rows), rows[list(ROW_COLUMNS)])
+    found = measures(
+        layer_intervals(layers_table(rows), rows), rows.reindex(columns=list(ROW_COLUMNS))
+    )
 
     def numbers(drawn: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame([measures(layers_table(drawn))]).assign(one=0)

@@ -36,7 +36,8 @@ FLOAT32 = torch.float32
 
 def measured(model_type: str = "llava", **changed: Any) -> MeasuredModel:
     model = model_of(model_type)
-    return MeasuredModel(model, replace(find_parts(model), **changed), SPECIAL_IDS)
+    parts = replace(find_parts(model), **changed)
+    return MeasuredModel(model, parts, SPECIAL_IDS, found_by="by hand")  # else refused before
 
 
 def found_in(model: MeasuredModel) -> dict[str, float | str]:

@@ -1,25 +1,30 @@
 """Weights that are missing, not finite, without scales or of another shape are refused."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from support.cases import model_of
 from support.tiny_models import build
 
-from normprobe import find_parts
+from normprobe import Probe, find_parts
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
+from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
-from normprobe.model.load.plan import plan_for
+from normprobe.model.load.plan import plan_for, plan_loading
 from normprobe.model.load.required_tensors import (
     Needs,
     before_the_decoder,
     embedding_tables,
     forward_to_last_layer,
 )
-from normprobe.model.load.weight_checks import quantised_parts
+from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
+from normprobe.specimen import SPECIMEN_DIR
 
 Weights = dict[str, torch.Tensor]
 
@@ -128,3 +133,73 @@ def test_parts_with_packed_weights_are_told() -> None:
     packed = torch.nn.Parameter(torch.zeros(3, dtype=torch.uint8), requires_grad=False)
     parts.projector.module.register_parameter("packed", packed)
     assert quantised_parts(parts) == ["projector"]
+
+
+@pytest.mark.parametrize("needs", NEEDED)
+def test_whole_numbers_in_place_of_floats_are_named(needs: Needs, tmp_path: Path) -> None:
+    weights, file = damaged(tmp_path)
+    key = key_of(weights, "linear_1.weight")
+    weights[key] = (100 * weights[key]).to(torch.int32)
+    weights["vision_tower.vision_model.embeddings.position_ids"] = torch.arange(17)[None]
+    save_file(weights, file, metadata={"format": "pt"})
+    if needs is embedding_tables:
+        load(tmp_path, needs)
+        return
+    named = r"whole numbers .*linear_1\.weight \(I32\)"
+    if transformers.__version__.startswith("4."):  # its own loader refuses them before
+        named = r"cannot build .* copying the parameter named \"weight\""
+    with pytest.raises(NormprobeError, match=named):
+        load(tmp_path, needs)
+
+
+@pytest.mark.parametrize("needs", NEEDED)
+def test_layers_that_the_config_leaves_out_are_named(needs: Needs, tmp_path: Path) -> None:
+    damaged(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    saved = config["text_config"]["num_hidden_layers"]
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert plan_for(needs, checkpoint).notes == ()
+    config["text_config"]["num_hidden_layers"] = saved - 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (note,) = plan_for(needs, open_checkpoint(str(tmp_path))).notes
+    assert f"language_model.layers: {saved - 1} by the config, {saved} in" in note
+
+
+def test_no_layers_at_all_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(SPECIMEN_DIR, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["num_hidden_layers"] = 0
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(NormprobeError, match="no decoder layers"):
+        Probe(str(tmp_path)).layers(limit=1)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_auto_is_the_type_of_most_bytes_in_the_files(form: str, tmp_path: Path) -> None:
+    weights, file = damaged(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    for dtype, note in ((torch.float32, ["config.json says bfloat16"]), (torch.bfloat16, [])):
+        kept = {name: w if "norm" in name else w.to(dtype) for name, w in weights.items()}
+        if form == "bin":
+            file.unlink(missing_ok=True)
+            torch.save(kept, tmp_path / "pytorch_model.bin")
+        else:
+            save_file(kept, file, metadata={"format": "pt"})
+        checkpoint = open_checkpoint(str(tmp_path))
+        plan = plan_for(forward_to_last_layer, checkpoint)
+        assert [text.partition(",")[0] for text in plan.notes] == note
+        assert load_model(checkpoint, plan, device="cpu").dtype == dtype
+        if form == "safetensors":  # from its files, as what is offloaded stays there
+            whole = plan_loading(checkpoint, build_on_meta(checkpoint))
+            spread = load_model(checkpoint, whole, device_map={"": "cpu"})
+            assert spread.dtype == dtype
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.02, 1.0])
+def test_bfloat16_that_is_read_as_float16_is_told_by_its_numbers(size: float) -> None:
+    table = size * torch.randn(500, 64, generator=torch.Generator().manual_seed(0))
+    assert is_relabelled(table.bfloat16().view(torch.float16))
+    assert not any(map(is_relabelled, (table, table.bfloat16(), table.half())))
+    assert not is_relabelled(torch.ones(500, 64))  # made by hand, not read from a file
+    assert not is_relabelled(table.to("meta"))

@@ -120,6 +120,31 @@ def test_an_index_cannot_lead_out_of_the_folder(file: str, tmp_path: Path) -> No
         _ = files_of(tmp_path).file_of
 
 
+def test_a_link_of_an_index_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write(folder, "sharded safetensors")
+    (folder / "w-1.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (folder / "w-1.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
+    with pytest.raises(NormprobeError, match=r"names w-1\.safetensors, outside the checkpoint"):
+        _ = files_of(folder).file_of
+
+
+def test_links_of_a_hub_cache_are_followed(tmp_path: Path) -> None:
+    """A snapshot holds links to ``blobs``, and may itself be reached by a link."""
+    folder = tmp_path / "models--org--a/snapshots/commit"
+    folder.mkdir(parents=True)
+    write(folder, "sharded safetensors")
+    (tmp_path / "models--org--a/blobs").mkdir()
+    for file in list(folder.iterdir()):
+        blob = tmp_path / "models--org--a/blobs" / f"blob-{file.name}"
+        file.rename(blob)
+        file.symlink_to(Path("../../blobs") / blob.name)
+    (tmp_path / "linked").symlink_to(folder)
+    for reached in (folder, tmp_path / "linked"):
+        assert set(files_of(reached).file_of) == set(KEYS)
+
+
 @pytest.mark.parametrize("file", ["x" * 5000, "a\0b", "\x1b[31m"])
 def test_an_index_names_files_as_file_systems_do(file: str, tmp_path: Path) -> None:
     index = {"weight_map": {"x": file}}

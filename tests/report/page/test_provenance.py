@@ -36,3 +36,11 @@ def test_what_differs_stands_by_run() -> None:
         {"run": "layers, aligned", "alignment norm": "scale: 0.1235", "device": "cuda"},
         {"run": "compare", "alignment norm": "", "device": ""},
     ]
+
+
+def test_digests_of_all_tensors_are_one() -> None:
+    one, other = {"a": "1", "b": "2"}, {"a": "1", "b": "3"}
+    runs = [RunStore(LAYERS | {"weight_digests": weights}) for weights in (one, one, other)]
+    (told,) = (value for words, value in shared_facts(runs[:2]) if words == "weights")
+    assert len(told) == 16
+    assert list(own_facts(runs, ["a", "b", "c"])["weights"].value_counts()) == [2, 1]

@@ -21,7 +21,7 @@ def opened(folder: Path, system: str | None = None, model: nn.Module | None = No
     """
     checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
     family = checkpoint.config.model_type
-    file = family_file(family)
+    file = family_file(checkpoint.config)
     processor = load_processor(str(folder), trust_remote_code=True, load=file.load_processor)
     model = load_model(checkpoint, device="cpu") if model is None else model
     if file.prepare:

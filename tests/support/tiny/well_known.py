@@ -3,6 +3,7 @@
 from support.tiny.fragments import (
     CLIP,
     FIXED_VISION,
+    GLM_IDS,
     GPTJ,
     GRID_VISION,
     IMAGE,
@@ -142,7 +143,8 @@ WELL_KNOWN: dict[str, Tiny] = {
     ),
     "glm4v": Tiny(
         "Glm4vForConditionalGeneration",
-        {
+        GLM_IDS
+        | {
             "text_config": MROPE,
             "vision_config": GRID_VISION
             | {
@@ -151,10 +153,6 @@ WELL_KNOWN: dict[str, Tiny] = {
                 "intermediate_size": 64,
                 "image_size": TILE,
             },
-            "image_token_id": IMAGE,
-            "video_token_id": VIDEO,
-            "image_start_token_id": IMAGE_START,
-            "image_end_token_id": IMAGE_END,
         },
     ),
     "ovis2": Tiny(

@@ -64,9 +64,10 @@ def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
         names = {
             f"{branch}_{metric}_{part}": f"{metric}_{part}"
             for metric in BRANCH_METRICS
-            for part in ("mean", "m2")
+            for part in ("mean", "m2", "tokens")
+            if f"{branch}_{metric}_{part}" in rows
         }
-        if names.keys() <= set(rows.columns):
-            held = rows.dropna(subset=list(names))
+        if names:
+            held = rows.dropna(subset=[f"{branch}_{BRANCH_METRICS[0]}_mean"])
             parts.append(held[[*common, *names]].rename(columns=names).assign(branch=branch))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

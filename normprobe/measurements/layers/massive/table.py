@@ -5,7 +5,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.massive.without import SUFFIX, WITHOUT
-from normprobe.schema import IMAGE, NON_VISUAL, PAIR, RATIOS_TO_TEXT, TEXT, TOKEN_GROUPS
+from normprobe.schema import (
+    AUDIO,
+    IMAGE,
+    NON_VISUAL,
+    PAIR,
+    RATIOS_TO_TEXT,
+    TEXT,
+    TOKEN_GROUPS,
+    VIDEO,
+)
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 #: How many dimensions of a layer and group are told.
@@ -26,7 +35,8 @@ def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """
     if "massive_mean" not in rows:
         return {}
-    rows = rows[~rows["group"].isin([PAIR, IMAGE]) & rows["massive_mean"].notna()]
+    others = [PAIR, IMAGE, VIDEO, AUDIO]  # a watcher sees the pooled groups
+    rows = rows[~rows["group"].isin(others) & rows["massive_mean"].notna()]
     return {"massive": massive_table(rows), "dimensions": dimensions_table(rows)}
 
 

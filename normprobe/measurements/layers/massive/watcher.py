@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from normprobe.measurements.layers.massive.without import SUFFIX, WITHOUT
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.schema import INJECTION, TOKEN_METRICS
+from normprobe.schema import TOKEN_METRICS
 from normprobe.statistics.massive_activations import (
     PEAK_METRICS,
     dimension_shares,
     peaks,
     sinks,
 )
-from normprobe.statistics.sample_statistics import statistics_by_layer
+from normprobe.statistics.sample_statistics import finite_tokens, statistics_by_layer
 from normprobe.statistics.token_kinds import HIGH_NORM, STILL_COSINE
 
 
@@ -58,7 +58,7 @@ class MassiveActivations:
         with np.errstate(divide="ignore", invalid="ignore"):  # no token, no share
             number = counted.sum(axis=1)
             high = (norms >= HIGH_NORM * _median(norms)).sum(axis=1) / number
-            columns: dict[str, Sequence[Any]] = {
+            columns: dict[str, Any] = {
                 "sink_mean": (of_sinks[:, 0] / number).tolist(),
                 "high_norm_mean": high.tolist(),
                 "still_mean": (still.sum(axis=1) / number).tolist(),
@@ -69,11 +69,14 @@ class MassiveActivations:
         columns["dimensions"] = list(dimensions.astype(np.int32))
         columns["dimension_shares"] = list(shares)
         kept = counted & ~(counted & (tokens["massive"] > 0)).any(axis=0)
+        number_kept = kept.sum(axis=1).tolist()
         for name in WITHOUT:
             values = np.where(kept, tokens[name], np.nan)[:, None]
             found = statistics_by_layer(values, (name + SUFFIX,))
             columns |= {part: found[part] for part in found if part.startswith(name)}
-        columns["tokens" + SUFFIX] = kept.sum(axis=1).tolist()
+            if columns.get(f"{name}{SUFFIX}_tokens") == number_kept:
+                del columns[f"{name}{SUFFIX}_tokens"]
+        columns["tokens" + SUFFIX] = number_kept
         return columns
 
 
@@ -85,14 +88,16 @@ def watcher(model: MeasuredModel) -> MassiveActivations:
 
 def _counted(tokens: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
     """``[layers, tokens]``: which tokens the means of layers.csv are over."""
-    measured = np.stack([tokens[name] for name in (*TOKEN_METRICS, INJECTION)])
-    measured[1:, 0] = 0.0  # layer 0 has norms alone
-    counted: NDArray[np.bool_] = np.all(np.isfinite(measured), axis=0)
-    return counted
+    measured = np.stack([tokens[name] for name in TOKEN_METRICS], axis=1)
+    measured[0, 1:] = 0.0  # layer 0 has norms alone
+    return finite_tokens(measured, TOKEN_METRICS)
 
 
 def _median(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """``[layers, 1]``; NaN, without a warning, where a layer has no number."""
     ordered = np.sort(values, axis=1)  # NaN last
-    middle = np.maximum(np.isfinite(values).sum(axis=1, keepdims=True) - 1, 0) // 2
-    return np.take_along_axis(ordered, middle, axis=1)
+    count = np.isfinite(values).sum(axis=1, keepdims=True)
+    middle = np.hstack([np.maximum(count - 1, 0) // 2, count // 2])  # the same of an odd number
+    middle = np.minimum(middle, values.shape[1] - 1)
+    median: NDArray[np.float32] = np.take_along_axis(ordered, middle, axis=1).mean(1, keepdims=True)
+    return median

@@ -14,6 +14,10 @@ from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
 from normprobe.statistics.co_moments import LOGARITHMS
 from normprobe.statistics.resampling import Resampled, with_intervals
 
+#: From which deviation of log ||x|| on tokens differ in norm. Equal norms, as an alignment makes
+#: them, differ by 3e-4 once the states are rounded to bfloat16 (64 dimensions; less in more).
+SAME_NORM = 1e-3
+
 Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first is the estimate
 
 
@@ -54,7 +58,8 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
           Consistent Update Geometry
         - norm_angle_correlation and norm_angle_slope of log angle on log ||x|| within each
           modality, predicted_norm_angle_slope by Eq. 13 at the modality's mean log ||x||, and
-          log_norm_std, the deviation of log ||x||
+          log_norm_std, the deviation of log ||x||; correlations with log ||x|| and slopes on it
+          are empty where it is below ``SAME_NORM``
         - angle_ratio: text / visual angle, geometric means; predicted_angle_ratio by Eq. 13 from
           the geometric mean norms, with one ||D|| and one update angle (the mean of both
           modalities') for all; angle_ratio_error: measured / predicted
@@ -141,6 +146,8 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
     norm, update, update_angle = map(drawn.mean, ("norm", "update_norm", "update_angle"))
     log_norm, log_update, log_angle = map(drawn.log_mean, LOGARITHMS)
     norms, updates, angles = (drawn.log_covariance(name, name) for name in LOGARITHMS)
+    log_norm_std = np.sqrt(norms)
+    norms = np.where(log_norm_std >= SAME_NORM, norms, np.nan)  # a slope on rounding is none
     norm_angle = drawn.log_covariance("log_norm", "log_angle")
     with np.errstate(divide="ignore", invalid="ignore"):
         predicted, slope = _eq_13_with_slope(
@@ -159,7 +166,7 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
             "norm_angle_correlation": norm_angle / np.sqrt(norms * angles),
             "norm_angle_slope": norm_angle / norms,
             "predicted_norm_angle_slope": slope,
-            "log_norm_std": np.sqrt(norms),
+            "log_norm_std": log_norm_std,
         }
         return {
             "norm_ratio": norm[..., 0] / norm[..., 1],

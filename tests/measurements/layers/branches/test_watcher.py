@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support import toy_layers
 from support.agreement import assert_agrees
 from support.capture import Array, replaced_forward, to_numpy
 from support.cases import model_of
@@ -24,6 +25,7 @@ from transformers import PreTrainedModel
 
 from normprobe import NormprobeError, Probe, find_parts
 from normprobe.measurements import measurement
+from normprobe.measurements.layers.branches.watcher import BranchWatcher
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import BRANCHES, PAIR, TOKEN_GROUPS
 
@@ -278,6 +280,33 @@ def test_all_other_numbers_are_the_same(model_type: str) -> None:
     for name, table in without.tables.items():
         pd.testing.assert_frame_equal(with_branches.tables[name], table)
     assert len(hooks_of(model)) == hooks
+
+
+class MlpBesideExperts(toy_layers.Layer):
+    """Dense MLP and experts are one branch, added one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = toy_layers.Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attend(self.first(x))
+        normed = self.second(x)
+        return x + self.mlp(normed) + self.experts(normed)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def test_all_that_a_branch_adds_is_measured() -> None:
+    torch.manual_seed(0)
+    layer, seen = MlpBesideExperts(), BranchWatcher()
+    x = torch.randn(1, 5, toy_layers.HIDDEN)
+    with seen.watching([layer]):
+        h = layer(x)
+    numbers = dict(zip(seen.metrics, seen.see(1, x, h).double().numpy(), strict=True))
+    between = x + layer.attend(layer.first(x))
+    state, left = between.double().numpy(), h.double().numpy()
+    assert numbers["mlp_update_norm"] == pytest.approx(norm(left - state), rel=1e-4)
+    assert numbers["mlp_angle"] == pytest.approx(angle(state, left), rel=1e-4)
 
 
 def test_parallel_branches_add_up_to_the_update() -> None:

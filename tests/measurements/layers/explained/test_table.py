@@ -140,6 +140,21 @@ def test_a_share_of_nothing_is_empty() -> None:
     assert table[[f"log_{part}" for part in PARTS]].notna().all(axis=None)
 
 
+def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
+    """Of three images two turn visual tokens more slowly, and one more quickly."""
+    worlds = (EXACT, EXACT, replace(EXACT, norm=EXACT.norm[::-1]))
+    parts = []
+    for number, world in enumerate(worlds):
+        part = simulated(world, number)
+        part = part[part["sample_id"] == part["sample_id"].iloc[0]]
+        parts.append(part.assign(sample_id=str(number), image_hash=str(number)))
+    table = explained_table(pd.concat(parts, ignore_index=True))
+    assert (table["angle_ratio"] > 1.2).all()
+    assert (table["angle_ratio_ci_low"] < 1).all()
+    assert set(table["scope"]) == {ONE_LAYER}
+    assert table[[f"{part}_share" for part in PARTS]].isna().all(axis=None)
+
+
 def test_faster_visual_tokens_have_a_row_of_their_own() -> None:
     table = explained_table(simulated(replace(FAITHFUL, norm=(4.0, 20.0)), 0))
     (row,) = table[table["scope"] != ONE_LAYER].itertuples()

@@ -199,3 +199,20 @@ def test_tokens_that_do_not_differ_have_no_correlation() -> None:
     columns = [name for name in table if "correlation" in name]
     assert table[columns].isna().all(axis=None)
     assert (table.loc[1:, "update_norm_cv_text"] == 0).all()
+
+
+@pytest.mark.parametrize(("spread", "has"), [(0.0, False), (3e-4, False), (3e-3, True)])
+def test_equal_norms_have_no_slope(spread: float, has: bool) -> None:
+    """Such as an alignment makes: what rounding leaves of them is no spread."""
+    random, place = np.random.default_rng(0), TOKEN_METRICS.index
+    tokens = tokens_of(0, SAMPLES)
+    for (_, group), metrics in tokens.items():
+        if group == VISUAL:
+            norms = 20 * np.exp(spread * random.normal(size=metrics[0].shape[-1]))
+            metrics[0, place("relative_update")] = metrics[0, place("update_norm")] / norms
+    table = theory_table(rows_of_tokens(tokens)).set_index("layer")
+    of_norms = ("update_norm_correlation", "norm_angle_correlation", "norm_angle_slope")
+    for name in (f"{name}_{VISUAL}{end}" for name in of_norms for end in ("", "_ci_low")):
+        assert table[name].notna().loc[1:].tolist() == [has, True], name
+        assert table[name.replace(VISUAL, TEXT)].loc[1:].notna().all()
+    assert table.loc[1, "log_norm_std_visual"] == pytest.approx(spread, rel=0.3, abs=1e-12)

@@ -1,0 +1,186 @@
+"""Forks of published models in which a part is not what its place in the module tree suggests."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.cases import model_of
+from support.expected_parts import PARTS
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import TINY, tiny_model
+from torch import nn
+from transformers import Qwen2VLModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
+
+from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers, schema
+from normprobe.model.find.overrides import IN_SEQUENCE
+from normprobe.model.parts_check import wrong_part
+from normprobe.versions import is_line_5
+
+WITH_PROJECTOR = [name for name in TINY if PARTS[name].projector and PARTS[name].decoder_layers]
+
+
+def returning_the_wrapper(model: nn.Module) -> nn.Module:
+    """As forks in the style of Qwen2-VL since 4.52: ``get_decoder`` gives what holds both sides."""
+    kind = type(model)
+    model.__class__ = type(f"Forked{kind.__name__}", (kind,), {"get_decoder": lambda s: s.model})
+    return model
+
+
+@pytest.mark.parametrize(
+    "model_type", [name for name in WITH_PROJECTOR if hasattr(model_of(name), "model")]
+)
+def test_a_wrapper_for_a_decoder_is_no_projector(model_type: str) -> None:
+    fork = returning_the_wrapper(tiny_model(model_type))
+    assert fork.get_decoder() is fork.model
+    parts, expected = find_parts(fork), PARTS[model_type]
+    assert parts.projector is not None
+    assert parts.projector.name == expected.projector
+    assert parts.decoder_layers is not None
+    assert parts.decoder_layers.name == expected.decoder_layers
+
+
+class OldTower(Qwen2VisionTransformerPretrainedModel):
+    """It returns what its merger makes, and nothing else, as before transformers 5."""
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        return super().forward(*arguments, **named).pooler_output
+
+
+class OldModel(Qwen2VLModel):
+    """It takes what such a tower returns."""
+
+    def get_image_features(
+        self, pixel_values: torch.Tensor, image_grid_thw: Any = None, **_: Any
+    ) -> Any:
+        merged = self.visual(pixel_values, grid_thw=image_grid_thw)
+        sizes = (image_grid_thw.prod(-1) // self.visual.spatial_merge_size**2).tolist()
+        return BaseModelOutputWithPooling(pooler_output=torch.split(merged, sizes))
+
+
+@pytest.mark.skipif(not is_line_5(), reason="the towers of transformers are such ones there")
+def test_an_encoder_that_returns_merged_rows_is_measured_before_its_merger() -> None:
+    model = model_of("qwen2_vl")
+    inputs = tiny_inputs(model, 2)
+    expected = probe_interface(model, inputs, special_token_ids=SPECIAL_IDS)
+    fork = returning_the_wrapper(tiny_model("qwen2_vl"))
+    fork.load_state_dict(model.state_dict())
+    fork.model.__class__, fork.model.visual.__class__ = OldModel, OldTower
+    # A class row that goes before the merger: no patch is one.
+    fork.model.visual.class_embedding = nn.Parameter(torch.zeros(32))
+    found = probe_interface(fork, inputs, special_token_ids=SPECIAL_IDS)
+    expected, found = (table.set_index(["stage", "group"]) for table in (expected, found))
+    assert set(found.index) == set(expected.index)
+    for column in ("tokens", "norm_mean", "norm_std"):
+        np.testing.assert_allclose(found[column], expected.loc[found.index, column], rtol=1e-6)
+
+
+def llava_with(**children: nn.Module) -> nn.Module:
+    """A LLaVA with more modules beside its projector; the last one is taken for it."""
+    model = tiny_model("llava")
+    for name, child in children.items():
+        model.model.add_module(name, child)
+    return model
+
+
+def test_a_projector_that_does_not_run_is_refused() -> None:
+    model = llava_with(reward=nn.Linear(32, 32))
+    assert find_parts(model).projector.name == "model.reward"
+    for probe in (probe_layers, probe_interface):
+        with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
+            probe(model, tiny_inputs(model))
+        assert "hands over nothing" in e.value.problem
+        assert "--projector NAME" in e.value.remedy
+
+
+def test_a_refused_model_is_refused_again() -> None:
+    probe = Probe(llava_with(reward=nn.Linear(32, 32)), special_token_ids=SPECIAL_IDS)
+    for _ in range(2):
+        with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector"):
+            probe.layers(tiny_inputs(tiny_model("llava")))
+
+
+def test_rows_that_do_not_enter_the_decoder_are_no_projectors() -> None:
+    width = tiny_model("llava").config.text_config.hidden_size
+    model = llava_with(observer=nn.Linear(32, width))
+
+    def observe(tower: nn.Module, arguments: object, output: Any) -> None:
+        model.model.observer(output.last_hidden_state[:, 1:])
+
+    model.model.vision_tower.register_forward_hook(observe)
+    with pytest.raises(NormprobeError, match="other rows than enter the decoder"):
+        probe_layers(model, tiny_inputs(model))
+
+
+def test_a_part_named_by_hand_is_doubted_not_refused() -> None:
+    model = llava_with()
+    named = {"projector": "model.multi_modal_projector.linear_1"}
+    run = Probe(model, named=named, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
+    (doubt,) = run.record["doubts"]
+    assert "linear_1 looks like no projector, as it was named by hand" in doubt
+    right = Probe(model, special_token_ids=SPECIAL_IDS).layers(tiny_inputs(model))
+    assert not right.record.get("doubts")
+    columns = [name for name in right.table if name.startswith("norm_mean")]
+    assert right.table[columns].equals(run.table[columns])
+
+
+@pytest.mark.parametrize(("role", "name"), [("projector", "model"), ("vision_encoder", "model")])
+def test_a_part_that_holds_the_language_model_is_refused(role: str, name: str) -> None:
+    model = model_of("llava")
+    named = {"decoder_layers": "model.language_model.layers", role: name}
+    with pytest.raises(NormprobeError, match=f"is no {role.replace('_', ' ')}") as e:
+        find_parts(model, named=named)
+    assert f"--{role.replace('_', '-')}" in e.value.remedy
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    return torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
+
+
+def handed(projected: torch.Tensor, encoded: int = 300, taken: int = 300) -> dict:
+    return {
+        schema.VISION_ENCODER: torch.ones(encoded, 4),
+        schema.PROJECTOR_INPUT: torch.ones(taken, 4),
+        schema.PROJECTOR_OUTPUT: projected,
+    }
+
+
+def test_rows_may_be_scaled_reordered_left_out_and_rounded(rows: torch.Tensor) -> None:
+    parts = find_parts(model_of("llava"))
+    assert parts.fusion == IN_SEQUENCE
+    entered = (3.7 * rows.flip(0)[:200]).bfloat16()
+    assert wrong_part(parts, handed(rows), entered) is None
+    broken = entered.clone()
+    broken[0], broken[1, 3] = 0, torch.nan  # broken states are no question of parts
+    assert wrong_part(parts, handed(rows), broken) is None
+
+
+def test_what_speaks_against_a_part(rows: torch.Tensor) -> None:
+    parts = find_parts(model_of("llava"))
+    for expected, found in {
+        "50 rows, and the projector takes 300": (handed(rows, encoded=50), rows),
+        "100 rows, and 300 visual tokens": (handed(rows[:100]), rows),
+        "rows of size 16, and the decoder reads 8": (handed(rows), rows[:, :8]),
+        "other rows": (handed(rows), rows + 0.2 * rows.roll(1, 1)),
+    }.items():
+        _, why = wrong_part(parts, *found)
+        assert expected in why
+
+
+def test_one_row_that_comes_from_elsewhere_speaks_against_a_part(rows: torch.Tensor) -> None:
+    parts = find_parts(model_of("llava"))
+    last = rows.clone()
+    last[-1] += 0.1 * rows[-1].norm() * torch.nn.functional.normalize(rows[0], dim=0)
+    assert wrong_part(parts, handed(rows), rows) is None
+    assert wrong_part(parts, handed(rows), last) is not None
+
+
+@pytest.mark.parametrize(("encoded", "wrong"), [(149, True), (150, False), (280, False)])
+def test_up_to_half_of_the_rows_may_be_learned_newlines(
+    encoded: int, wrong: bool, rows: torch.Tensor
+) -> None:
+    parts = find_parts(model_of("llava"))
+    assert (wrong_part(parts, handed(rows, encoded=encoded), rows) is not None) == wrong

@@ -1,0 +1,363 @@
+"""Checkpoints of strangers that ask for too much, read by the real classes of transformers."""
+
+import ctypes
+import functools
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from normprobe import rehearsal
+from normprobe.data.data_set import DataSet, open_data
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.inputs.prefetch import prefetched
+from normprobe.known_failures import known_failure
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.rehearsal import limited, rehearse
+from normprobe.runs.model_source import CheckpointSource
+from normprobe.specimen import SPECIMEN_DIR
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems are not bounded")
+
+SAMPLE = Sample("made/1", "What is it?", (Image.new("RGB", (40, 30)),))
+HUGE = 40_000
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+POWER = "{% set x = 3 ** (10 ** 9) %}"  # folded while it is compiled, where exceptions are lost
+TIME, MEMORY = "takes more than 1 seconds", "GB of memory"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that the specimen meets, too, and that are reached soon."""
+    monkeypatch.setattr(rehearsal, "PATIENCE", 1)
+    monkeypatch.setattr(rehearsal, "ROOM", 2**28)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the specimen: the files of a stranger."""
+    return Path(shutil.copytree(SPECIMEN_DIR, tmp_path / "model"))
+
+
+def write(file: Path, fields: Mapping[str, Any]) -> None:
+    """Set fields of a JSON file; of a mapping in it, the fields that are named."""
+    content = json.loads(file.read_text())
+    for name, value in fields.items():
+        inside = content.get(name)
+        both = isinstance(inside, dict) and isinstance(value, dict)
+        content[name] = inside | value if both else value
+    file.write_text(json.dumps(content))
+
+
+def template(folder: Path, before: str) -> None:
+    file = folder / "chat_template.jinja"
+    file.write_text(before + file.read_text())
+
+
+def source(folder: Path, **options: Any) -> CheckpointSource:
+    return CheckpointSource(open_checkpoint(str(folder)), **options)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_sound_checkpoint_is_read(folder: Path) -> None:
+    assert source(folder).builder.build([SAMPLE])["input_ids"].shape[1] > 8
+
+
+def image_processor(**fields: Any) -> dict[str, Any]:
+    return {"image_processor": fields}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        image_processor(size={"height": HUGE, "width": HUGE}),
+        pytest.param(image_processor(size={"shortest_edge": HUGE}), marks=pytest.mark.slow),
+        pytest.param(
+            image_processor(crop_size={"height": HUGE, "width": HUGE}), marks=pytest.mark.slow
+        ),
+        {"num_additional_image_tokens": 10**8},
+    ],
+    ids=str,
+)
+def test_a_processor_of_huge_inputs(fields: dict[str, Any], folder: Path) -> None:
+    write(folder / "processor_config.json", fields)
+    builder = source(folder).builder
+    with pytest.raises(NormprobeError, match=rf"making inputs of made/1 .*({MEMORY}|{TIME})"):
+        builder.build([SAMPLE])
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        (POWER, TIME),
+        (ENDLESS, TIME),
+        (
+            "{% set a = namespace(x='ab') %}"
+            "{% for b in range(99) %}{% set a.x = a.x + a.x %}{% endfor %}",
+            MEMORY,
+        ),
+    ],
+)
+def test_a_template_without_an_end(text: str, bound: str, folder: Path) -> None:
+    template(folder, text)
+    builder = source(folder).builder
+    with pytest.raises(NormprobeError, match=bound):
+        builder.build([SAMPLE])
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_tokenizer_that_grows_texts(folder: Path) -> None:
+    longer = {"type": "Replace", "pattern": {"String": "n"}, "content": "nn" * 40}
+    sequence = {"type": "Sequence", "normalizers": [longer] * 6}
+    write(folder / "tokenizer.json", {"normalizer": sequence})
+    with pytest.raises(NormprobeError, match=rf"the processor of .* {MEMORY}"):
+        _ = source(folder).builder
+
+
+EXPERTS = {"model_type": "mixtral", "num_hidden_layers": 9000, "num_local_experts": 2}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "text_config",
+    [
+        {"num_hidden_layers": 9999},
+        {"num_hidden_layers": 10**9},
+        pytest.param(EXPERTS, marks=pytest.mark.slow),
+    ],
+    ids=["deep", "endless", "experts"],
+)
+def test_a_config_of_no_model(text_config: dict[str, Any], folder: Path) -> None:
+    write(folder / "config.json", {"text_config": text_config})
+    began = time.monotonic()
+    with pytest.raises(NormprobeError, match=r"what config\.json of .* takes more than") as refusal:
+        open_checkpoint(str(folder))
+    assert "--trust-remote-code" in refusal.value.remedy
+    assert time.monotonic() - began < 30
+
+
+def test_a_config_that_is_too_large(folder: Path) -> None:
+    factors = {"rope_type": "longrope", "short_factor": [1.0] * 10**6, "long_factor": [1.0] * 10**6}
+    write(folder / "config.json", {"text_config": {"rope_scaling": factors}})
+    with pytest.raises(NormprobeError, match=r"expected 8 MB at most, received 9 MB"):
+        open_checkpoint(str(folder))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_it_is_bounded_in_any_thread(folder: Path) -> None:
+    template(folder, POWER)
+    failures: list[BaseException] = []
+
+    def build() -> None:
+        try:
+            source(folder).builder.build([SAMPLE])
+        except NormprobeError as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    thread.join(60)
+    assert [TIME in str(failure) for failure in failures] == [True]
+
+
+def test_what_the_user_gives_is_not_rehearsed(folder: Path) -> None:
+    own = source(folder).builder.processor
+    assert not source(folder, processor=own).builder.bounded
+    assert not CheckpointSource(open_checkpoint("specimen")).builder.bounded
+    assert source(folder).builder.bounded
+
+
+# --- no network ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def contacts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often somebody connected to the hub, which is a socket on this machine."""
+    import huggingface_hub.constants
+    import transformers.utils.hub
+
+    server = socket.create_server(("127.0.0.1", 0))
+    server.setblocking(False)
+    address = f"http://127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(transformers.utils.hub, "_is_offline_mode", False, raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    monkeypatch.setattr(
+        huggingface_hub.constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        address + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+
+    def count() -> int:
+        found = 0
+        while True:
+            try:
+                server.accept()[0].close()
+            except BlockingIOError:
+                return found
+            found += 1
+
+    yield count
+    server.close()
+
+
+OTHER = {"audio_tokenizer_class": "DacModel", "audio_tokenizer_name_or_path": "someone/else"}
+
+
+def test_no_other_repository_is_contacted(folder: Path, contacts: Callable[[], int]) -> None:
+    write(folder / "processor_config.json", {"audio_tokenizer": OTHER})
+    with pytest.raises(NormprobeError, match=r"the processor of .* connects to the network"):
+        _ = source(folder).builder
+    assert contacts() == 0
+
+
+# --- what ends badly ----------------------------------------------------------------------------
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    ("act", "fault"),
+    [
+        (crash, r"it crashes \(SIGSEGV\)"),
+        (os.abort, r"it crashes \(SIGABRT\)"),
+        (lambda: socket.create_connection(("127.0.0.1", 9)), "it connects to the network"),
+        (lambda: socket.getaddrinfo("localhost", 80), "it connects to the network"),
+    ],
+)
+def test_other_ends(act: Callable[[], object], fault: str) -> None:
+    with pytest.raises(NormprobeError, match=fault):
+        rehearse(act, "it")
+
+
+@pytest.mark.parametrize("error", [ValueError, MemoryError, KeyboardInterrupt, SystemExit])
+def test_an_exception_is_raised_where_it_counts(
+    error: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def act() -> None:
+        sys.stdout.write("said")
+        os.write(2, b"said")
+        raise error
+
+    rehearse(act, "it")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    forked: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forked.append(fork()) or forked[-1])
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(lambda: threading.Event().wait(), "it")
+    with pytest.raises(ChildProcessError):
+        os.waitpid(forked[0], os.WNOHANG)
+
+
+def test_a_process_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "_LONGEST", 0.2)
+    monkeypatch.setattr(rehearsal, "PATIENCE", 0.2)
+    with pytest.raises(NormprobeError, match=r"it takes more than 0\.4 seconds"):
+        rehearse(lambda: threading.Event().wait(), "it")
+
+
+def takes(room: int) -> None:
+    taken = bytes([1]) * room
+    time.sleep(0.05)  # a moment in which it is seen
+    assert taken
+
+
+def test_each_sample_and_each_pixel_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "ROOM", 2**25)
+    act = functools.partial(takes, 3 * 2**24)
+    with pytest.raises(NormprobeError, match=MEMORY):
+        rehearse(act, "it")
+    rehearse(act, "it", times=2)
+    rehearse(act, "it", pixels=2**18)
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def later(folder: Path, text: str) -> tuple[DataSet, Any]:
+    """Samples, and a builder whose template misbehaves on the second of them alone."""
+    samples = open_data("sample", limit=2)
+    words = json.dumps(list(samples)[1].prompt[-20:])
+    template(folder, f"{{% if {words} in (messages | string) %}}{text}{{% endif %}}")
+    return samples, source(folder).builder
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_is_ended(folder: Path) -> None:
+    samples, builder = later(folder, "{% for a in range(99999) %}" + ENDLESS + "{% endfor %}")
+    made = prefetched(samples, builder, 1, workers=1)
+    next(made)
+    with pytest.raises(RuntimeError, match="DataLoader worker") as ended:
+        next(made)
+    known = known_failure(ended.value)
+    assert known is not None
+    assert known.problem.startswith("a process that makes inputs was ended")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_has_little_memory(folder: Path) -> None:
+    samples, builder = later(folder, "{{ ('%s' % ('a' * 2**20)) * 2**12 }}")
+    made = prefetched(samples, builder, 1, workers=1)
+    next(made)
+    with pytest.raises(NormprobeError, match="there is no memory for the inputs of"):
+        next(made)
+
+
+def status_of(act: Callable[[], object]) -> int:
+    """The exit code of a process that does it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        finally:
+            os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_worker_may_take_more_for_each_sample_and_pixel() -> None:
+    def allocate(**more: int) -> None:
+        with limited(**more):
+            mmap.mmap(-1, 3 * 2**29)  # addresses, no memory
+        os._exit(0)
+
+    assert status_of(allocate) == 7
+    assert status_of(functools.partial(allocate, times=2)) == 0
+    assert status_of(functools.partial(allocate, pixels=2**23)) == 0
+
+
+def test_limits_end_with_the_block() -> None:
+    def more_afterwards() -> None:
+        with limited():
+            try:
+                bytearray(2**31)
+                os._exit(1)
+            except MemoryError:
+                pass
+        bytearray(2**31)
+        os._exit(0 if signal.getitimer(signal.ITIMER_PROF)[0] == 0 else 2)
+
+    assert status_of(more_afterwards) == 0
