@@ -52,11 +52,13 @@ def rehearse(act: Callable[[], object], what: str, *, times: int = 1, pixels: in
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: they do not come along
+        size = _memory("self")  # before the fork: the child may have taken its fill when we look
         child = os.fork()
     if child == 0:
         _perform(act, PATIENCE * times)
     try:
-        fault = _fault(child, PATIENCE * times, ROOM * times + ROOM_A_PIXEL * pixels)
+        room = ROOM * times + ROOM_A_PIXEL * pixels
+        fault = _fault(child, PATIENCE * times, size, room)
     except BaseException:
         _kill(child)
         raise
@@ -79,7 +81,7 @@ def limited(*, times: int = 1, pixels: int = 0) -> Iterator[None]:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     room = ROOM * times + ROOM_A_PIXEL * pixels
-    known = (soft, hard, _pages("self", 0) + room)
+    known = (soft, hard, _pages("self")[0] + room)
     most = min(limit for limit in known if limit != resource.RLIM_INFINITY)
     _end_after(PATIENCE * times)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
@@ -128,14 +130,14 @@ def _end_after(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def _fault(child: int, seconds: float, room: int) -> str:
-    """Wait for the process; what is wrong with its end, empty: nothing."""
-    began, size = time.monotonic(), _pages(child, 1)
+def _fault(child: int, seconds: float, size: int, room: int) -> str:
+    """Wait for the process of that size; what is wrong with its end, empty: nothing."""
+    began = time.monotonic()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             break
-        if _pages(child, 1) - size > room:
+        if _memory(child) - size > room:
             _kill(child)
             return f"takes more than {room / 2**30:.1f} GB of memory"
         if time.monotonic() - began > _LONGEST + seconds:
@@ -155,10 +157,17 @@ def _kill(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _pages(process: int | str, which: int) -> int:
-    """Bytes of a process: 0: of its addresses, 1: of its memory; 0 where it has ended."""
+def _memory(process: int | str) -> int:
+    """Bytes that a process holds of its own, without mapped files."""
+    _, resident, shared = _pages(process)
+    return resident - shared
+
+
+def _pages(process: int | str) -> tuple[int, int, int]:
+    """Bytes of a process: of its addresses, in memory, of these shared; 0 where it has ended."""
     try:
         numbers = Path(f"/proc/{process}/statm").read_text().split()
     except OSError:
-        return 0
-    return int(numbers[which]) * os.sysconf("SC_PAGE_SIZE")
+        return 0, 0, 0
+    size = os.sysconf("SC_PAGE_SIZE")
+    return int(numbers[0]) * size, int(numbers[1]) * size, int(numbers[2]) * size
