@@ -5,7 +5,7 @@ a group-by over sample rows. Renaming anything here changes files that users kee
 ``SCHEMA_VERSION`` with it.
 """
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # --- token groups -------------------------------------------------------------------------------
 VISUAL = "visual"  # rows that come from pixels
@@ -70,6 +70,12 @@ RATIOS_TO_TEXT = {
     "attention_input_norm": "attention_input_ratio_to_text",
 }
 
+#: The same of geometric means: one huge token does not carry them, and they are what sentences say.
+GEOMETRIC_RATIOS = {
+    metric: column.replace("_ratio_", "_geometric_ratio_")
+    for metric, column in RATIOS_TO_TEXT.items()
+}
+
 #: Norm of what was added to a state between two layers: DeepStack, gated cross-attention.
 INJECTION = "injection_norm"
 
@@ -82,6 +88,17 @@ OTHER_TOKEN_METRICS = (INJECTION, ATTENTION_INPUT)
 #: Branches of a decoder layer, and what is measured of each: what it adds to a state.
 BRANCHES = ("attention", "cross_attention", "mlp")
 BRANCH_METRICS = ("update_norm", "relative_update", "angle")
+
+#: Sizes of which the geometric mean over tokens is kept.
+GEOMETRIC = (
+    "norm",
+    "angle",
+    "update_norm",
+    ATTENTION_INPUT,
+    *(f"{branch}_{metric}" for branch in BRANCHES for metric in ("update_norm", "angle")),
+    "norm_without_massive",
+    "angle_without_massive",
+)
 
 #: One value a sample, layer and group; the second of visual and of text tokens alone.
 SAMPLE_METRICS = ("pooled_cosine", "within_modal_cosine")

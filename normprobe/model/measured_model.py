@@ -8,7 +8,7 @@ Placeholder ids say where visual tokens are written. Some of these positions hol
 or separator instead of pixels: they are found by asking the model, not by knowing it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,6 +84,7 @@ class MeasuredModel:
         special_token_ids: ids to report as ``special`` rather than ``text``.
         vocabulary_ids: ids that the tokenizer can emit; None: there is no tokenizer.
         found_by: how the parts were found: ``structure``, ``by hand`` or ``trace``.
+        token_text: a token id as text; None: there is no tokenizer.
 
     Attributes:
         doubt: what the first batch with an image says against parts that were named by hand.
@@ -96,12 +97,14 @@ class MeasuredModel:
         special_token_ids: Sequence[int] = (),
         vocabulary_ids: Sequence[int] | None = None,
         found_by: str = "structure",
+        token_text: Callable[[int], str] | None = None,
     ) -> None:
         self.model: Any = model
         self.parts = parts
         self.special_token_ids = list(special_token_ids)
         self.vocabulary_ids = None if vocabulary_ids is None else list(vocabulary_ids)
         self.found_by = found_by
+        self.token_text = token_text
         self._structural: Tensor | None = None  # [states, hidden]; None: not learned yet
         self._learned_ids: set[int] = set()
         self._learned_weights: list[float] = []

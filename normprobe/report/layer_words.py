@@ -1,4 +1,4 @@
-"""Ratios of the decoder layers in words: every block of layers that goes one way."""
+"""Ratios of the decoder layers in words: every block of layers of one state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
@@ -15,15 +15,15 @@ class _Block(NamedTuple):
     ratios: list[Ratio]
 
     @property
-    def way(self) -> int:
-        return self.ratios[0].direction
+    def state(self) -> int | None:
+        return self.ratios[0].state
 
 
 def layers_in_words(ratios: Mapping[int, Ratio], words: Words, where: str = "in") -> str:
-    """What the layers say: each block of one direction, its ratios and their intervals.
+    """What the layers say: each block of one state, its ratios and their intervals.
 
-    A deep model whose direction changes often has too many blocks to read. Then each direction is
-    told once, with the number of its layers and where the first and the last of them are.
+    A deep model whose state changes often has too many blocks to read. Then each state is told
+    once, with the number of its layers and where the first and the last of them are.
 
     Args:
         ratios: by ascending layer. A layer whose ratio is not usable parts no block, and is named.
@@ -31,8 +31,8 @@ def layers_in_words(ratios: Mapping[int, Ratio], words: Words, where: str = "in"
         where: ``in`` or ``after`` the layers.
 
     Returns:
-        E.g. "1.40 to 8.0 x [1.30, 8.2] more slowly in layers 1-3 and about as fast (1.1 x) in layer
-        4"; empty without a usable ratio.
+        E.g. "1.40 to 8.00 x [1.30, 8.20] more slowly in layers 1-3 and not told apart (1.10 x
+        [0.90, 1.40]) in layer 4"; empty without a usable ratio.
     """
     known = {layer: ratio for layer, ratio in ratios.items() if ratio.usable}
     if not known:
@@ -66,7 +66,7 @@ def layer_ranges(layers: Sequence[int]) -> str:
 
 
 def _blocks(ratios: Mapping[int, Ratio]) -> Iterator[_Block]:
-    for _, members in groupby(ratios.items(), key=lambda item: item[1].direction):
+    for _, members in groupby(ratios.items(), key=lambda item: item[1].state):
         layers, found = zip(*members, strict=True)
         yield _Block(list(layers), list(found))
 
@@ -74,22 +74,23 @@ def _blocks(ratios: Mapping[int, Ratio]) -> Iterator[_Block]:
 def _by_direction(blocks: Sequence[_Block], words: Words, where: str) -> str:
     total = sum(len(block.layers) for block in blocks)
     parts = []
-    for way in sorted({block.way for block in blocks}, key=lambda way: -_count(blocks, way)):
-        chosen = [block for block in blocks if block.way == way]
-        word = {1: words.above, -1: words.below, 0: words.alike}[way]
+    states = dict.fromkeys(block.state for block in blocks)
+    for state in sorted(states, key=lambda state: -_count(blocks, state)):
+        chosen = [block for block in blocks if block.state == state]
+        word = words.of(state)
         ratios = [ratio for block in chosen for ratio in block.ratios]
-        told = [ratio.inverse for ratio in ratios] if way < 0 else ratios
+        told = [ratio.inverse for ratio in ratios] if state == -1 else ratios
         first, last = chosen[0].layers[0], chosen[-1].layers[-1]
         span = f"{where} layer {first}" if first == last else f"from layer {first} to {last}"
         parts.append(f"{word} {where} {len(ratios)} of {total} layers, {span} ({factor(told)})")
-    signs = [block.way for block in blocks if block.way]
+    signs = [block.state for block in blocks if block.state]
     turns = sum(before != after for before, after in pairwise(signs))
     changes = f"; the direction changes {turns} time{'s' if turns > 1 else ''}" if turns else ""
     return "; ".join(parts) + changes
 
 
-def _count(blocks: Sequence[_Block], way: int) -> int:
-    return sum(len(block.layers) for block in blocks if block.way == way)
+def _count(blocks: Sequence[_Block], state: int | None) -> int:
+    return sum(len(block.layers) for block in blocks if block.state == state)
 
 
 def _listed(parts: "Iterator[str] | Sequence[str]") -> str:

@@ -1,22 +1,37 @@
-"""Ratios in words, each with its interval: ``82 x [68, 102] louder``, ``about as loud``."""
+"""Ratios in words, each with its interval, by one rule of three states.
+
+A ratio *differs* from 1 where its interval lies on one side of 1; it is *equal* where the interval
+lies within a factor of 1.25 of 1; it is *not told apart* where neither holds. What is printed says
+the same: the state is that of the ends as they are printed.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
+import pandas as pd
+
 from normprobe.report.significant import significant
 
 #: Ratios between 1 / 1.25 and 1.25 are called equal: token spread is larger than that.
 ALIKE = 1.25
 
+#: How a sentence says that neither a difference nor equality is shown.
+OPEN = "not told apart"
+
 
 class Words(NamedTuple):
-    """What is said of a ratio above 1, below 1, and about 1."""
+    """What is said of a ratio above 1, below 1, about 1, and of one that is none of these."""
 
     above: str
     below: str
     alike: str
+    open: str = OPEN
+
+    def of(self, state: int | None) -> str:
+        """Of a ``Ratio.state``."""
+        return self.open if state is None else (self.alike, self.above, self.below)[state]
 
 
 LOUD = Words("louder", "quieter", "about as loud")
@@ -42,6 +57,13 @@ class Estimate:
         """Whether both ends are known."""
         return not (math.isnan(self.low) or math.isnan(self.high))
 
+    @property
+    def sign(self) -> int | None:
+        """1 or -1 where the interval lies above or below 0; None: it holds 0, or there is none."""
+        if not self.has_interval or self.low <= 0 <= self.high:
+            return None
+        return 1 if self.low > 0 else -1
+
     def lies_beyond(self, other: "Estimate") -> bool:
         """Whether it is larger, and the intervals do not overlap; without intervals: larger."""
         low = self.low if self.has_interval else self.value
@@ -57,16 +79,18 @@ class Ratio(Estimate):
         return usable(self.value)
 
     @property
-    def direction(self) -> int:
-        """1 where it is clearly above 1, -1 where it is clearly below.
+    def state(self) -> int | None:
+        """1: above 1; -1: below 1; 0: equal within ``ALIKE``; None: not told apart.
 
-        0 where its interval holds 1, or where it lies within a factor of ``ALIKE`` of 1.
+        Equality comes first: an interval within ``ALIKE`` of 1 may well lie beside 1. Without an
+        interval the value itself has the say, of what was measured alone.
         """
-        if self.has_interval and self.low <= 1 <= self.high:
+        low, high = (self.low, self.high) if self.has_interval else (self.value,) * 2
+        if 1 / ALIKE <= _printed(low) and _printed(high) <= ALIKE:
             return 0
-        if self.value >= ALIKE:
+        if _printed(low) > 1:
             return 1
-        return -1 if self.value <= 1 / ALIKE else 0
+        return -1 if _printed(_inverse(high)) > 1 else None  # below 1 the inverse is told
 
     @property
     def inverse(self) -> "Ratio":
@@ -83,52 +107,83 @@ class Ratio(Estimate):
 
 
 def ratio_in_words(ratios: Sequence[Ratio], words: Words, than: str = "") -> str:
-    """One ratio, or several of one direction: ``82 x [68, 102] louder than text tokens``.
+    """One ratio, or several of one state: ``82 x [68, 102] louder than text tokens``.
 
     Args:
-        ratios: usable, all of the same direction. Of several, the smallest and the largest are
-            told, and the interval reaches from the lowest end to the highest.
+        ratios: usable, all of the same state. Of several, the smallest and the largest are told,
+            and the interval reaches from the lowest end to the highest.
         words: for what is compared.
         than: what it is compared with; empty: nothing follows.
     """
-    way = ratios[0].direction
-    if way == 0:
+    state = ratios[0].state
+    if state is None:
+        return f"{words.open}{f' from {than}' if than else ''} ({factor(ratios)})"
+    if state == 0:
         return f"{words.alike}{f' as {than}' if than else ''} ({factor(ratios)})"
-    told = ratios if way > 0 else [ratio.inverse for ratio in ratios]
-    word = words.above if way > 0 else words.below
-    return f"{factor(told)} {word}{f' than {than}' if than else ''}"
+    told = ratios if state > 0 else [ratio.inverse for ratio in ratios]
+    return f"{factor(told)} {words.of(state)}{f' than {than}' if than else ''}"
 
 
 def factor(ratios: Sequence[Ratio]) -> str:
-    """``1.40 to 8.0 x [1.30, 8.2]``: the smallest and the largest ratio, and their intervals."""
-    values = [digits(of(ratio.value for ratio in ratios)) for of in (min, max)]
-    text = f"{' to '.join(dict.fromkeys(values))} x"
+    """``1.40 to 8.00 x [1.30, 8.20]``: the smallest and the largest ratio, and their intervals."""
     known = [ratio for ratio in ratios if ratio.has_interval]
-    if not known:
-        return text
-    low, high = min(ratio.low for ratio in known), max(ratio.high for ratio in known)
-    return f"{text} [{digits(low)}, {digits(high)}]"
+    ends = [min(ratio.low for ratio in known), max(ratio.high for ratio in known)] if known else []
+    values = [of(ratio.value for ratio in ratios) for of in (min, max)]
+    *told, low, high = [*agreeing([*values, *ends]), *[""] * (2 - len(ends))]
+    text = f"{' to '.join(dict.fromkeys(told))} x"
+    return f"{text} [{low}, {high}]" if known else text
 
 
-def digits(ratio: float) -> str:
-    """Two decimals below 2, two digits below 100, then three."""
-    if 0.1 <= ratio < 1.995:
-        return f"{ratio:.2f}"
-    return significant(ratio, digits=2 if ratio < 99.5 else 3)
+def agreeing(numbers: Sequence[float]) -> list[str]:
+    """Positive numbers with as many decimals each, where they are of one size.
+
+    Two decimals below 2, one below 10, else none: as the smallest asks, where the largest is at
+    most ten times as large; else as each asks.
+    """
+    together = max(numbers) <= 10 * min(numbers)
+    return [digits(number, min(numbers) if together else None) for number in numbers]
 
 
-def brackets(ratios: Sequence[Estimate], samples: int | None = None) -> str:
+def digits(ratio: float, smallest: float | None = None) -> str:
+    """Two decimals below 2, one below 10, else none.
+
+    Args:
+        ratio: positive.
+        smallest: what sets the decimals; None: the ratio.
+    """
+    asks = ratio if smallest is None else smallest
+    if not 0.1 <= asks < 99999:
+        return significant(ratio, digits=2)
+    return f"{ratio:.{2 if asks < 1.995 else 1 if asks < 9.95 else 0}f}"
+
+
+def brackets(ratios: Sequence[Estimate], samples: int | None = None, bands: str = "") -> str:
     """What the brackets are, or why there are none, as a sentence.
 
     Args:
         ratios: all that were told.
         samples: how many were measured; None: not known.
+        bands: what is told of several layers, whose brackets hold together; empty: nothing is.
     """
     if any(ratio.has_interval for ratio in ratios):
-        return "In brackets: 95 % intervals over images."
+        together = f", of {bands} in all of them together" if bands else ""
+        return f"In brackets: 95 % intervals over images{together}."
     if samples is None:
         return "No intervals."
     return f"One {'sample' if samples <= 1 else 'image'}, no intervals."
+
+
+def ratios_by_layer(rows: pd.DataFrame, column: str) -> dict[int, Ratio]:
+    """A ratio of each layer, by ascending layer, with its band where the table has one.
+
+    Args:
+        rows: one a layer.
+        column: of the ratio.
+    """
+    ends = "band" if f"{column}_band_low" in rows else "ci"
+    columns = [column, f"{column}_{ends}_low", f"{column}_{ends}_high"]
+    numbers = rows.set_index("layer").sort_index().reindex(columns=columns).astype(float)
+    return {int(layer): Ratio(*row) for layer, *row in numbers.itertuples()}
 
 
 def with_ends(numbers: Mapping[str, Estimate]) -> dict[str, float]:
@@ -148,6 +203,10 @@ def times(ratio: float) -> str:
 def usable(value: float) -> bool:
     """Whether a ratio of it means something: it is finite and positive."""
     return math.isfinite(value) and value > 0
+
+
+def _printed(end: float) -> float:
+    return end if end in (0.0, math.inf) else float(digits(end))
 
 
 def _inverse(value: float) -> float:

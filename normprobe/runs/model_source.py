@@ -506,7 +506,8 @@ def _measured(
     if special is None:
         special = [] if tokenizer is None else special_token_ids(tokenizer)
     known = None if tokenizer is None else vocabulary_ids(tokenizer)
-    return MeasuredModel(model, parts, special, known, found_by)
+    text = None if tokenizer is None else tokenizer.decode
+    return MeasuredModel(model, parts, special, known, found_by, text)
 
 
 def _first(examples: Iterable[Mapping[str, Any]]) -> Any:

@@ -1,8 +1,16 @@
-"""Confidence by the bootstrap: draw whole units with replacement, thousands of times at once.
+"""Confidence by drawing whole images again: intervals that cover, and bands over many layers.
 
-Every mean here is a ratio of sums over units. A draw repeats some units and leaves others out, so
-all draws are two matrix products (Efron and Tibshirani, 1993, chapters 6 and 13).
+Every mean here is a ratio of sums over images. A draw repeats some images and leaves others out, so
+all draws are two matrix products (Efron and Tibshirani, 1993, chapters 6 and 13). What a statistic
+is in all draws lies in one array ``[draws, cells]``: first of the images as they are, then without
+each image in turn, then of the random draws.
 """
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +19,59 @@ DRAWS = 1000
 LEVEL = 0.95
 SEED = 0  # the same rows give the same intervals
 
-#: With fewer units the percentiles are those of a handful of values: intervals come out too narrow.
-FEW_UNITS = 20
+#: Of more images than these, groups are left out in turn.
+MOST_LEFT_OUT = 200
+#: Of fewer images there are too few ways to flip signs: bands are Bonferroni's then.
+FEWEST_FLIPPED = 6
+
+Array = NDArray[np.float64]
 
 
-def draw_weights(units: int, draws: int = DRAWS, seed: int = SEED) -> NDArray[np.float64]:
-    """How often each unit is drawn, ``[draws, units]``; each row sums to ``units``."""
+class Scale(NamedTuple):
+    """Where the draws of a quantity lie evenly around it.
+
+    Attributes:
+        forward: from the quantity to that scale.
+        back: from there.
+        least: the smallest that the quantity can be.
+        most: the largest.
+    """
+
+    forward: Callable[[Array], Array]
+    back: Callable[[Array], Array]
+    least: float = -math.inf
+    most: float = math.inf
+
+
+def _logit(share: Array) -> Array:
+    logits: Array = np.log(share) - np.log1p(-share)
+    return logits
+
+
+LINEAR = Scale(np.asarray, np.asarray)
+LOGARITHM = Scale(np.log, np.exp, least=0.0)  # sizes and ratios of sizes
+FISHER = Scale(np.arctanh, np.tanh, -1.0, 1.0)  # cosines and correlations
+LOGIT = Scale(_logit, lambda logit: 1 / (1 + np.exp(-logit)), 0.0, 1.0)  # shares of tokens
+
+
+def draw_weights(units: int, draws: int = DRAWS, seed: int = SEED) -> Array:
+    """How often each unit counts, ``[1 + units left out + draws, units]``.
+
+    Of more than ``MOST_LEFT_OUT`` units, as many groups of them are left out in turn.
+    """
     random = np.random.default_rng(seed)
-    return random.multinomial(units, np.full(units, 1 / units), size=draws).astype(np.float64)
+    drawn = random.multinomial(units, np.full(units, 1 / units), size=draws).astype(np.float64)
+    groups = np.arange(units) % left_out(units)
+    without = (np.arange(left_out(units))[:, None] != groups).astype(np.float64)
+    return np.vstack([np.ones(units), without, drawn])
 
 
-def ratio_draws(
-    weights: NDArray[np.float64],
-    numerators: NDArray[np.float64],
-    denominators: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def left_out(units: int) -> int:
+    """How many units, or groups of them, are left out in turn."""
+    return min(units, MOST_LEFT_OUT)
+
+
+def ratio_draws(weights: Array, numerators: Array, denominators: Array) -> Array:
     """The ratio of sums in every draw.
 
     Args:
@@ -37,24 +83,155 @@ def ratio_draws(
         ``[draws, cells]``; NaN where a draw holds nothing of a cell.
     """
     with np.errstate(invalid="ignore"):
-        ratios: NDArray[np.float64] = (weights @ numerators) / (weights @ denominators)
+        ratios: Array = (weights @ numerators) / (weights @ denominators)
     return ratios
 
 
-def percentile_interval(
-    draws: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The ends between which ``LEVEL`` of the draws lie.
+def interval(
+    drawn: Array, units: int, scale: Scale, held: NDArray[np.integer[Any]] | None = None
+) -> Array:
+    """The ends of the 95 % intervals, ``[2, cells]``.
+
+    The ends between which ``LEVEL`` of the draws lie are too close to the estimate where there are
+    few images: as far as t lies beyond the normal distribution, and as a deviation from their own
+    mean falls short. So they are moved away from it by that factor, on the scale of the quantity
+    (Hesterberg, 2015, section 3.5). docs/explanation/statistics.md has the coverage.
 
     Args:
-        draws: ``[draws, cells]``; draws without a cell have no say in it.
+        drawn: ``[draws, cells]`` of the weights of ``draw_weights(units)``. Draws without a cell
+            have no say in it.
+        units: images that were drawn from.
+        scale: of the quantity.
+        held: ``[cells]`` in how many units there is something of the cell; None: in all.
 
     Returns:
-        Low and high, each ``[cells]``; NaN where no draw holds the cell.
+        NaN where fewer than two units hold the cell.
     """
-    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = np.quantile(draws, ends, axis=0)
+    count = np.full(drawn.shape[1], units) if held is None else np.asarray(held)
+    many = count > 1
+    shift = 1 + left_out(units)
+    ends = np.full((2, drawn.shape[1]), np.nan)
+    for turned, back, cells in _on_scale(drawn, scale):
+        inside = _quantiles(turned[shift:])
+        wider = np.array([_widening(number) if number > 1 else np.nan for number in count[cells]])
+        ends[:, cells] = back(turned[0] + (inside - turned[0]) * wider)
+    return np.where(many, ends.clip(scale.least, scale.most), np.nan)
+
+
+def band(drawn: Sequence[Array], units: int, scales: Sequence[Scale]) -> list[Array]:
+    """Ends between which all cells of all statistics lie together, in ``LEVEL`` of all data sets.
+
+    The largest |t| of any cell is compared with those that arise when each image's share in the
+    deviation gets a random sign (Romano and Wolf, 2005, with sign flips in place of draws).
+
+    Args:
+        drawn: statistics, each as in ``interval``.
+        units: likewise.
+        scales: one a statistic.
+
+    Returns:
+        ``[2, cells]`` a statistic; NaN where a cell is not in every image that is left, or there
+        are fewer than two images.
+    """
+    bands = [np.full((2, of_one.shape[1]), np.nan) for of_one in drawn]
+    if units < 2:
+        return bands
+    groups = left_out(units)
+    parts = [
+        (place, turned, back, cells)
+        for place, (of_one, scale) in enumerate(zip(drawn, scales, strict=True))
+        for turned, back, cells in _on_scale(of_one[: 1 + groups], scale)
+    ]
+    if not parts:
+        return bands
+    shares = [turned[0] - turned[1:] for _, turned, _, _ in parts]
+    shares = [share - share.mean(axis=0) for share in shares]
+    reach = _largest_t(np.hstack(shares))
+    for (place, turned, back, cells), share in zip(parts, shares, strict=True):
+        deviation = np.sqrt((groups - 1) / groups * np.square(share).sum(axis=0))
+        ends = np.stack([turned[0] - reach * deviation, turned[0] + reach * deviation])
+        bands[place][:, cells] = back(ends)
+    return [
+        found.clip(scale.least, scale.most) for found, scale in zip(bands, scales, strict=True)
+    ]
+
+
+def _quantiles(draws: Array) -> Array:
+    """The ends between which ``LEVEL`` of the draws lie, ``[2, cells]``."""
+    shares = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    ends = np.quantile(draws, shares, axis=0)
     for cell in np.flatnonzero(np.isnan(draws).any(axis=0)):
         held = draws[~np.isnan(draws[:, cell]), cell]
-        low[cell], high[cell] = np.quantile(held, ends) if held.size else (np.nan, np.nan)
-    return low, high
+        ends[:, cell] = np.quantile(held, shares) if held.size else np.nan
+    return ends
+
+
+def _on_scale(
+    drawn: Array, scale: Scale
+) -> list[tuple[Array, Callable[[Array], Array], NDArray[np.intp]]]:
+    """The draws on their scale, or as they are where that has no place for one of them."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        turned = scale.forward(drawn)
+    known = np.isfinite(drawn[0])
+    on_it = known & (np.isfinite(turned) | np.isnan(drawn)).all(axis=0)
+    found = []
+    for cells, values, back in ((on_it, turned, scale.back), (known & ~on_it, drawn, np.asarray)):
+        places = np.flatnonzero(cells)
+        if len(places):
+            found.append((values[:, places], back, places))
+    return found
+
+
+def _largest_t(shares: Array) -> float:
+    """Which |t| the largest of all cells stays below in ``LEVEL`` of data sets without effect.
+
+    Args:
+        shares: ``[groups, cells]`` of each image in the deviation; each cell sums to zero.
+    """
+    groups, cells = shares.shape
+    if groups < FEWEST_FLIPPED:
+        return student_t(groups - 1, 1 - (1 - LEVEL) / (2 * cells))
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(DRAWS, groups))
+    sums = signs @ np.nan_to_num(shares)
+    squares = np.square(np.nan_to_num(shares)).sum(axis=0) - np.square(sums) / groups
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistics = np.abs(sums) / np.sqrt(squares * groups / (groups - 1))
+    return float(np.quantile(np.nan_to_num(statistics, posinf=0.0).max(axis=1), LEVEL))
+
+
+@lru_cache
+def _widening(units: int) -> float:
+    units = min(units, 1000)  # from there on it is 1.00
+    normal = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    return student_t(units - 1, (1 + LEVEL) / 2) / normal * math.sqrt(units / (units - 1))
+
+
+@lru_cache
+def student_t(freedom: int, below: float) -> float:
+    """The quantile of Student's t distribution, found by bisection.
+
+    Args:
+        freedom: degrees of freedom, from 1.
+        below: which share of the distribution lies below, 0.5 to 1.
+    """
+    low, high = 0.0, 1.0
+    while _t_below(freedom, high) < below:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_below(freedom, middle) < below else (low, middle)
+    return (low + high) / 2
+
+
+def _t_below(freedom: int, t: float) -> float:
+    """The distribution function of t for whole degrees of freedom (a finite sum of cosines)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    term, total, start = (cosine, 0.0, 3) if freedom % 2 else (1.0, 0.0, 2)
+    for step in range(start, freedom + 1, 2):
+        total += term
+        term *= cosine**2 * (step - 1) / step
+    inside = math.sin(angle) * total
+    if freedom % 2:
+        inside = 2 / math.pi * (angle + inside)
+    return 0.5 + inside / 2

@@ -4,13 +4,24 @@ Questions about one picture share its visual tokens: they are drawn together, as
 without an image is a unit of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.statistics.bootstrap import draw_weights, percentile_interval, ratio_draws
+from normprobe.statistics.bootstrap import (
+    FISHER,
+    LINEAR,
+    LOGARITHM,
+    LOGIT,
+    Scale,
+    band,
+    draw_weights,
+    interval,
+    ratio_draws,
+)
 from normprobe.statistics.sample_statistics import tokens_of
 
 
@@ -26,17 +37,13 @@ class Resampled:
         table: its rows are the cells of every result.
         rows: sample rows with columns ``sample_id``, ``image_hash`` and those of ``by``.
         by: the columns that name a row of the table.
-        with_estimate: the first draw is the rows as they are, each once.
+
+    Attributes:
+        units: how many are drawn from.
+        held: ``[rows of the table]`` how many of them hold something of each row.
     """
 
-    def __init__(
-        self,
-        table: pd.DataFrame,
-        rows: pd.DataFrame,
-        by: list[str],
-        *,
-        with_estimate: bool = False,
-    ) -> None:
+    def __init__(self, table: pd.DataFrame, rows: pd.DataFrame, by: list[str]) -> None:
         cells = pd.MultiIndex.from_frame(table[by]).get_indexer(pd.MultiIndex.from_frame(rows[by]))
         self._rows, self._cells = rows[cells >= 0], cells[cells >= 0]
         # Factorised in sorted order: the draws do not depend on the order of the rows.
@@ -44,8 +51,7 @@ class Resampled:
         self._codes, self.units = codes[cells >= 0], len(units)
         self._width = len(table)
         self._weights = draw_weights(self.units)
-        if with_estimate:
-            self._weights = np.vstack([np.ones(self.units), self._weights])
+        self.held = (self._sums(np.ones(len(self._cells))) > 0).sum(axis=0)
 
     def means(self, column: str, *, by_tokens: bool, tokens: str = "tokens") -> NDArray[np.float64]:
         """``[draws, rows of the table]``: means over tokens, or over samples.
@@ -64,6 +70,11 @@ class Resampled:
             self._sums(np.where(held, values * weight, 0.0)),
             self._sums(np.where(held, weight, 0.0)),
         )
+
+    def geometric_means(self, metric: str) -> NDArray[np.float64]:
+        """``[draws, rows of the table]`` over tokens, of one of ``schema.GEOMETRIC``."""
+        means: NDArray[np.float64] = np.exp(self.means(f"{metric}_log_mean", by_tokens=True))
+        return means
 
     def covariance(
         self, first: str, second: str, products: str, *, tokens: str = "tokens"
@@ -100,19 +111,72 @@ class Resampled:
         return sums.reshape(self.units, self._width)
 
 
+class Together(NamedTuple):
+    """Cells that one sentence could name, and so have one band.
+
+    Attributes:
+        columns: of the table.
+        rows: which of its rows; None: all.
+    """
+
+    columns: Sequence[str]
+    rows: "pd.Series[bool] | None" = None
+
+
 def with_intervals(
-    table: pd.DataFrame, draws: dict[str, NDArray[np.float64]], units: int
+    table: pd.DataFrame,
+    drawn: Mapping[str, NDArray[np.float64]],
+    units: int,
+    held: NDArray[np.integer[Any]] | None = None,
+    together: Sequence[Together] = (),
 ) -> pd.DataFrame:
-    """Add ``<column>_ci_low`` and ``_ci_high`` behind a table, for each column that was drawn.
+    """Add the ends of 95 % intervals, and of bands, behind a table.
 
     Args:
         table: what was measured.
-        draws: ``[draws, rows of the table]`` by column.
-        units: how many images were drawn from; of one alone the intervals are empty.
+        drawn: ``[draws, rows of the table]`` by column.
+        units: how many images were drawn from.
+        held: ``[rows of the table]`` how many of them hold something of each row; None: all.
+        together: for which cells there are bands.
+
+    Returns:
+        With ``<column>_ci_low`` and ``_ci_high`` for each column that was drawn, empty where there
+        is one image alone; with ``_band_low`` and ``_band_high`` for those of ``together``: in 95 %
+        of all data sets all of its cells lie between them at once.
     """
-    columns: dict[str, Sequence[float] | NDArray[np.float64]] = {}
-    for name in [name for name in table.columns if name in draws]:
-        ends = percentile_interval(draws[name])
-        low, high = ends if units > 1 else (np.full(len(table), np.nan),) * 2
-        columns[f"{name}_ci_low"], columns[f"{name}_ci_high"] = low, high
+    columns: dict[str, NDArray[np.float64]] = {}
+    for name in [name for name in table.columns if name in drawn]:
+        ends = interval(drawn[name], units, scale_of(name), held)
+        columns[f"{name}_ci_low"], columns[f"{name}_ci_high"] = ends
+    for names, rows in together:
+        names = [name for name in names if name in columns or name in drawn]
+        chosen = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
+        of_names = [drawn[name][:, chosen] for name in names]
+        bands = band(of_names, units, [*map(scale_of, names)])
+        for name, found in zip(names, bands, strict=True):
+            low, high = columns[f"{name}_ci_low"], columns[f"{name}_ci_high"]
+            ends = np.full((2, len(table)), np.nan)
+            # What lies outside of its interval cannot be inside of its band.
+            ends[0, chosen] = np.minimum(found[0], low[chosen])
+            ends[1, chosen] = np.maximum(found[1], high[chosen])
+            columns[f"{name}_band_low"], columns[f"{name}_band_high"] = ends
     return pd.concat([table, pd.DataFrame(columns, index=table.index)], axis=1)
+
+
+def scale_of(column: str) -> Scale:
+    """The scale of a column's intervals."""
+    if column.endswith(_DIFFERENCES) or column.startswith("log_"):
+        return LINEAR
+    if "cosine" in column or "correlation" in column or column.startswith(_COSINES):
+        return FISHER
+    if column.endswith(_SHARES):
+        return LOGIT
+    return LOGARITHM if column.endswith(_SIZES) or "ratio" in column else LINEAR
+
+
+_DIFFERENCES = ("_gap", "_difference", "_residual_mean", "_slope", "_std")
+_COSINES = ("visual_turn_to", "text_turn_to", "turn_to_turn", "retention")
+_SHARES = tuple(
+    f"{name}_mean" for name in ("massive", "sink", "high_norm", "still", "top1_share", "top10_share")
+)
+_SIZES = ("norm_mean", "norm_sample_mean", "rms_mean", "update_mean", "angle_mean")

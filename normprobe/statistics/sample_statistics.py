@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.schema import QUANTILES
+from normprobe.schema import GEOMETRIC, QUANTILES
 from normprobe.statistics.histograms import SCALES, count_bins, histogram_quantiles, histograms
 
 #: Those of h and of h - x: finite where both states are, and their difference.
@@ -33,7 +33,9 @@ def statistics_of(values: NDArray[np.floating[Any]], metrics: Sequence[str]) -> 
     Returns:
         ``tokens``, ``nonfinite``, and per metric ``_mean`` and ``_m2`` (sum of squared
         deviations), and ``_tokens`` where some of the tokens have no value of it; for the metrics
-        of ``histograms.SCALES`` also ``_bins`` and ``_counts``.
+        of ``histograms.SCALES`` also ``_bins`` and ``_counts``; for those of ``GEOMETRIC``
+        ``_log_mean``, the mean natural logarithm of those above 0, and ``_log_tokens`` where that
+        are not all tokens.
     """
     columns = statistics_by_layer(np.asarray(values)[None], metrics)
     return {name: column[0] for name, column in columns.items()}
@@ -77,6 +79,14 @@ def statistics_by_layer(
             columns[f"{name}_bins"], columns[f"{name}_counts"] = histograms(
                 values[:, index], kept[:, min(index, kept.shape[1] - 1)], SCALES[name]
             )
+        if name in GEOMETRIC:
+            positive = np.broadcast_to(kept, values.shape)[:, index] & (values[:, index] > 0)
+            of_metric = positive.sum(axis=-1)
+            with np.errstate(invalid="ignore"):
+                logs = np.log(np.where(positive, values[:, index], 1.0)).sum(axis=-1) / of_metric
+            columns[f"{name}_log_mean"] = logs.tolist()
+            if ((of_metric != tokens) & (of_metric > 0)).any():
+                columns[f"{name}_log_tokens"] = of_metric.tolist()
     return columns
 
 
@@ -114,8 +124,9 @@ def merge(rows: pd.DataFrame, by: list[str], metrics: Sequence[str]) -> pd.DataF
 
     Returns:
         ``by``, ``tokens``, ``samples``, ``nonfinite`` and per metric ``_mean`` and ``_std`` over
-        tokens, ``_sample_mean`` and ``_sample_std`` over per-sample means, and quantiles
-        (``_q05`` ...) where the rows hold a histogram.
+        tokens, ``_sample_mean`` and ``_sample_std`` over per-sample means, quantiles
+        (``_q05`` ...) where the rows hold a histogram, and ``_geometric_mean`` over tokens where
+        they hold logarithms.
     """
     groups = rows.groupby(by, sort=False)
     codes, keys = groups.ngroup().to_numpy(), groups.size()
@@ -126,6 +137,9 @@ def merge(rows: pd.DataFrame, by: list[str], metrics: Sequence[str]) -> pd.DataF
         columns |= _moments(rows, codes, len(keys), metric)
         if f"{metric}_bins" in rows:
             columns |= _quantiles(rows, codes, len(keys), metric)
+        if f"{metric}_log_mean" in rows:
+            logs = _moments(rows, codes, len(keys), f"{metric}_log")[f"{metric}_log_mean"]
+            columns[f"{metric}_geometric_mean"] = np.exp(logs)
     return table.join(pd.DataFrame(columns, index=keys.index)).reset_index()
 
 
@@ -141,7 +155,7 @@ def _moments(
         for column in (
             tokens_of(rows, f"{metric}_mean"),
             rows[f"{metric}_mean"],
-            rows[f"{metric}_m2"],
+            rows.get(f"{metric}_m2", 0.0 * rows[f"{metric}_mean"]),  # logarithms have none
         )
     )
 

@@ -1,18 +1,16 @@
 """Runs of ``layers`` side by side: what ranks them, and how they are shown."""
 
-from math import nan
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.charts import run_charts
-from normprobe.measurements.layers.ratios import ratios_to_text
+from normprobe.measurements.layers.ratios import ratio_after
 from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.markup import Markup
-from normprobe.report.ratio_words import Estimate, Ratio, with_ends
+from normprobe.report.ratio_words import Estimate, with_ends
 from normprobe.schema import TEXT, VISUAL
-from normprobe.statistics.bootstrap import percentile_interval
+from normprobe.statistics.bootstrap import LINEAR, interval
 from normprobe.statistics.resampling import Resampled
 
 #: Header and column of each number of the ranking.
@@ -23,7 +21,7 @@ COLUMNS = {
     "inertia gap": "inertia_gap",
 }
 NOTES = (
-    "input, middle, last: visual / text, ratio of mean norms at the decoder input,",
+    "input, middle, last: visual / text, ratio of geometric mean norms at the input,",
     "after layer ceil(N / 2) and after the last. inertia gap: text - visual angle,",
     "mean over layers (radians per layer). Ranked by |log ratio| at the input.",
 )
@@ -56,15 +54,15 @@ def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str
 
     Returns:
         ``disparity_input``, ``disparity_middle``, ``disparity_last``: ratio of the visual and the
-        text mean norm at the decoder input, after layer ceil(N / 2) and after the last layer N.
+        text geometric mean norm at the decoder input, after layer ceil(N / 2) and after the last layer N.
         ``inertia_gap``: text minus visual angular velocity, mean over layers 1 to N of the mean
         over tokens, radians per layer. NaN where a modality is absent. Behind each its ends,
         ``<name>_ci_low`` and ``<name>_ci_high``.
     """
-    ratios, last = ratios_to_text(layers, "norm"), int(layers["layer"].max())
+    last = int(layers["layer"].max())
     places = {"input": 0, "middle": -(-last // 2), "last": last}
     measured: dict[str, Estimate] = {
-        f"disparity_{name}": ratios.get(place, Ratio(nan)) for name, place in places.items()
+        f"disparity_{name}": ratio_after(layers, place) for name, place in places.items()
     }
     measured["inertia_gap"] = _inertia_gap(layers, rows)
     return with_ends(measured)
@@ -91,8 +89,5 @@ def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
     if rows is None or rows.empty:
         return Estimate(float(gap))
     resampled = Resampled(layers, rows, ["layer", "group"])
-    if resampled.units < 2:
-        return Estimate(float(gap))
-    draws = gaps(resampled.means("angle_mean", by_tokens=True))
-    low, high = percentile_interval(draws[:, None])
-    return Estimate(float(gap), float(low[0]), float(high[0]))
+    drawn = gaps(resampled.means("angle_mean", by_tokens=True))
+    return Estimate(float(gap), *interval(drawn[:, None], resampled.units, LINEAR)[:, 0].tolist())

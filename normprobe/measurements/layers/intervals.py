@@ -4,13 +4,15 @@ import numpy as np
 import pandas as pd
 
 from normprobe.schema import (
+    GEOMETRIC_RATIOS,
     OTHER_TOKEN_METRICS,
     RATIOS_TO_TEXT,
     SAMPLE_METRICS,
     TEXT,
     TOKEN_METRICS,
+    VISUAL,
 )
-from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
 
 _BY_LAYER = ["layer", "group", "hidden_size"]
 
@@ -23,21 +25,33 @@ def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
         rows: sample rows with a column ``image_hash``.
 
     Returns:
-        The table with 95 % intervals; empty fields where there is one image alone.
+        The table with 95 % intervals; empty fields where there is one image alone. The geometric
+        ratios of visual tokens, of which sentences name layers, and the means that figures draw
+        have bands, too: each number in all of its layers together.
     """
     resampled = Resampled(table, rows, _BY_LAYER)
-    draws = {}
+    drawn = {}
     for metric in (*TOKEN_METRICS, *OTHER_TOKEN_METRICS):
-        draws[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
-        draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
+        drawn[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
+        drawn[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
+        if f"{metric}_geometric_mean" in table:
+            drawn[f"{metric}_geometric_mean"] = resampled.geometric_means(metric)
     for metric in SAMPLE_METRICS:
-        draws[f"{metric}_mean"] = resampled.means(metric, by_tokens=False)
-    draws["rms_mean"] = draws["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
+        drawn[f"{metric}_mean"] = resampled.means(metric, by_tokens=False)
+    drawn["rms_mean"] = drawn["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
     text = table[table["group"] == TEXT].drop_duplicates("layer")
     place_of_text = dict(zip(text["layer"], text.index, strict=True))
     beside = np.array([place_of_text.get(layer, -1) for layer in table["layer"]])
-    for metric, column in RATIOS_TO_TEXT.items():
-        means = draws[f"{metric}_mean"]
-        with np.errstate(divide="ignore", invalid="ignore"):  # layer 0 turns nothing
-            draws[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
-    return with_intervals(table, draws, resampled.units)
+    for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
+        for metric, column in ratios.items():
+            means = drawn[f"{metric}_{kind}"]
+            with np.errstate(divide="ignore", invalid="ignore"):  # layer 0 turns nothing
+                drawn[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
+    behind = table["layer"] > 0  # what enters the decoder is told by itself
+    together = [
+        Together([column], (table["group"] == VISUAL) & behind)
+        for column in GEOMETRIC_RATIOS.values()
+    ]
+    modalities = table["group"].isin([VISUAL, TEXT])
+    together += [Together([f"{metric}_mean"], modalities) for metric in TOKEN_METRICS]
+    return with_intervals(table, drawn, resampled.units, resampled.held, together)

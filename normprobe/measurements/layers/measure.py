@@ -24,7 +24,7 @@ from normprobe.inputs.pixels import pixel_inputs
 from normprobe.measurements.layers.watcher import GroupWatcher, Watcher
 from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, text_ids
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     ATTENTION_INPUT,
@@ -306,6 +306,7 @@ class _NumbersOnCpu:
 
     groups: NDArray[np.int8]  # [batch, seq]
     images: NDArray[np.int64] | None  # [batch, seq], of ``MeasuredBatch.images_at``
+    ids: NDArray[np.int64] | None  # [batch, seq] token ids, where each has a state of its own
     layers: list[int]  # from 1 on
     watched: list[str]  # metrics of the watchers
     group_watchers: Sequence[GroupWatcher]
@@ -324,11 +325,13 @@ def _on_cpu(seen: Seen) -> _NumbersOnCpu:
     groups, *numbers = seen.arrived()
     depth = 1 + len(seen.layers)
     images = seen.batch.images_at(torch.from_numpy(groups))
+    ids, _ = text_ids(seen.batch.inputs, seen.batch.model.parts)
     parts = (numbers[first : first + depth] for first in range(0, len(numbers), depth))
     tokens, samples, *grouped = (np.stack(part) for part in parts)
     return _NumbersOnCpu(
         groups=groups,
         images=None if images is None else images.numpy(),
+        ids=None if ids is None or ids.shape != groups.shape else ids.cpu().numpy(),
         layers=seen.layers,
         watched=seen.watched,
         group_watchers=seen.group_watchers,
@@ -375,11 +378,31 @@ def _group_blocks(
         known = (name, group) in _SAMPLE_NUMBERS
         column = seen.of_sample(index, name, group) if known else [np.nan] * len(seen.samples)
         blocks[0][name], blocks[1][name] = column[:1], column[1:]
+    norms = seen.tokens[:, 0, index, mask]
+    for name, of_loudest in _loudest(seen, index, mask, norms).items():
+        blocks[0][name], blocks[1][name] = of_loudest[:1], of_loudest[1:]
     for name, watched in _watched_columns(seen, index, group, mask):
         blocks[0][name], blocks[1][name] = watched[:1], watched[1:]
     if group in MODALITIES:  # the theory speaks of these alone
         blocks[1].update(co_moments(seen.tokens[1:, : len(TOKEN_METRICS), index, mask]))
     return blocks
+
+
+def _loudest(
+    seen: _NumbersOnCpu, index: int, mask: NDArray[np.bool_], norms: NDArray[np.float32]
+) -> dict[str, list[Any]]:
+    """The loudest token of a group in each layer: its share of all norms, and which it is."""
+    held = np.where(np.isfinite(norms), norms, 0.0).astype(np.float64)
+    places = held.argmax(axis=1)
+    with np.errstate(invalid="ignore"):  # nothing but zeros
+        share = held.max(axis=1) / held.sum(axis=1)
+    positions = np.cumsum(seen.groups[index] != PADDING) - 1
+    ids = np.full(mask.shape, np.nan) if seen.ids is None else seen.ids[index]
+    return {
+        "loudest_share": share.tolist(),
+        "loudest_position": positions[mask][places].tolist(),
+        "loudest_id": ids[mask][places].tolist(),
+    }
 
 
 def _watched_columns(

@@ -24,7 +24,7 @@ class ModalityDraws:
     def __init__(self, rows: pd.DataFrame, layers: list[int]) -> None:
         by = ["layer", "group"]
         cells = pd.MultiIndex.from_product([layers, MODALITIES], names=by).to_frame(index=False)
-        self._resampled = Resampled(cells, rows, by, with_estimate=True)
+        self._resampled = Resampled(cells, rows, by)
         self._layers = len(layers)
 
     @property
@@ -35,6 +35,10 @@ class ModalityDraws:
     def mean(self, metric: str) -> Drawn:
         """Over tokens."""
         return self._shaped(self._resampled.means(f"{metric}_mean", by_tokens=True))
+
+    def geometric_mean(self, metric: str) -> Drawn:
+        """Over tokens."""
+        return self._shaped(self._resampled.geometric_means(metric))
 
     def variance(self, metric: str) -> Drawn:
         """Over tokens."""

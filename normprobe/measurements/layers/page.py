@@ -27,7 +27,7 @@ from normprobe.runs.run_store import RunStore
 
 #: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.
 _VERDICT_FIRST = ["assumption", "source", "number", "verdict", "low", "high", "worst"]
-_VERDICT_FIRST += ["worst_ci_low", "worst_ci_high", "worst_layer", "median"]
+_VERDICT_FIRST += ["worst_band_low", "worst_band_high", "worst_layer", "median"]
 _VERDICT_FIRST += ["holds_in", "fails_in", "open_in", "exempt_in"]
 
 

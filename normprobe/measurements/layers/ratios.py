@@ -1,29 +1,39 @@
 """Visual against text tokens, layer by layer: the ratios of layers.csv."""
 
+from math import nan
+
 import pandas as pd
 
-from normprobe.report.ratio_words import Ratio
-from normprobe.schema import RATIOS_TO_TEXT, VISUAL
+from normprobe.report.ratio_words import Ratio, ratios_by_layer
+from normprobe.schema import GEOMETRIC_RATIOS, VISUAL
 
 
 def ratios_to_text(layers: pd.DataFrame, metric: str) -> dict[int, Ratio]:
-    """The visual tokens' mean over the text tokens' mean, with its interval.
+    """The visual tokens' geometric mean over that of text tokens, with its band over the layers.
 
     Args:
         layers: ``layers.csv``.
-        metric: of ``RATIOS_TO_TEXT``.
+        metric: of ``GEOMETRIC_RATIOS``.
 
     Returns:
-        One ratio a layer that visual tokens have the metric in, by ascending layer; NaN where text
-        tokens have none.
+        One ratio a layer behind the decoder input that visual tokens have the metric in, by
+        ascending layer; NaN where text tokens have none.
     """
-    column = RATIOS_TO_TEXT[metric]
+    visual = layers[(layers["group"] == VISUAL) & (layers["layer"] > 0)]
+    return ratios_by_layer(visual, GEOMETRIC_RATIOS[metric])
+
+
+def ratio_after(layers: pd.DataFrame, layer: int, column: str = GEOMETRIC_RATIOS["norm"]) -> Ratio:
+    """How loud visual tokens are after one layer, with its interval; NaN where it is not known.
+
+    Args:
+        layers: ``layers.csv``.
+        layer: its number; 0 is the decoder input.
+        column: of a ratio to text tokens.
+    """
+    rows = layers[(layers["group"] == VISUAL) & (layers["layer"] == layer)]
     columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
-    visual = layers[layers["group"] == VISUAL].set_index("layer").sort_index()
-    if metric != "norm":
-        visual = visual.drop(index=0, errors="ignore")  # layer 0 has norms alone
-    numbers = visual.reindex(columns=columns).astype(float)
-    return {int(layer): Ratio(*row) for layer, *row in numbers.itertuples()}
+    return Ratio(*rows.reindex(columns=columns).iloc[0].astype(float)) if len(rows) else Ratio(nan)
 
 
 def visual_states_are_attended(layers: pd.DataFrame) -> bool:

@@ -1,5 +1,7 @@
 """Sample rows of decoder layers to the tables of a run."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
@@ -11,6 +13,7 @@ from normprobe.measurements.layers.theory.assumptions import assumptions_table
 from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import (
+    GEOMETRIC_RATIOS,
     IMAGE,
     NON_VISUAL,
     OTHER_TOKEN_METRICS,
@@ -32,20 +35,22 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
 
     Args:
         rows: of ``rows``, with a column ``image_hash``.
-        model: not asked; every measurement over samples gets it.
+        model: whose decoder it is.
 
     Returns:
         ``layers`` with its intervals, ``theory``, ``assumptions`` and ``explained``, named as their
         CSV files; ``images`` too, if a sample has several; those of an option that was asked for.
+        ``assumptions`` has no rows where the theory is not about such a decoder.
     """
-    del model
+    layers = layer_intervals(layers_table(rows, model.token_text), rows)
     theory = theory_table(rows)
+    judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
     asked = {"images": images_table(rows), "branches": branches_table(rows)}
     return {
-        "layers": layer_intervals(layers_table(rows), rows),
+        "layers": layers,
         "theory": theory,
-        "assumptions": assumptions_table(theory),
-        "explained": explained_table(rows),
+        "assumptions": assumptions_table(judged),
+        "explained": explained_table(rows, layers),
         **{name: table for name, table in asked.items() if not table.empty},
         **massive_tables(rows),
     }
@@ -68,11 +73,14 @@ def images_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.astype({IMAGE: int, "tokens": int}).reset_index(drop=True)
 
 
-def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
+def layers_table(
+    rows: pd.DataFrame, token_text: Callable[[int], str] | None = None
+) -> pd.DataFrame:
     """Sample rows of any number of batches to layers.csv.
 
     Args:
         rows: of ``rows``.
+        token_text: a token id as text; None: tokens have no text.
 
     Returns:
         One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and
@@ -80,7 +88,11 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         of norm and angle within 1 %, of the cosine within 0.001. ``rms_mean`` is
         norm / sqrt(hidden_size). ``norm_ratio_to_text`` and ``angle_ratio_to_text`` divide
         ``norm_mean`` and ``angle_mean`` by those of the layer's text tokens: ratios of means over
-        tokens.
+        tokens. ``norm_geometric_mean`` and ``norm_geometric_ratio_to_text``, and those of
+        ``angle``, are the same of geometric means, over tokens above 0: sentences say these.
+        ``loudest_share`` is which part of the sum of norms its loudest token holds, mean over
+        samples; ``loudest_token`` and ``loudest_position`` (from 0, padding left out) are that
+        token's in most samples, ``loudest_samples`` in how many.
         ``injection_norm`` is what was added between the layer before and this one; where a model
         adds it in place, the change of the norm, which is the least that it can be.
         ``attention_input_norm`` is that of what attention reads: x behind the layer's input norm
@@ -95,6 +107,11 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
     for metric, column in RATIOS_TO_TEXT.items():
         text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
         table[column] = table[f"{metric}_mean"] / table["layer"].map(text[f"{metric}_mean"])
+    for metric, column in GEOMETRIC_RATIOS.items():
+        text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
+        mean = f"{metric}_geometric_mean"
+        table[column] = table[mean] / table["layer"].map(text[mean])
+    table = table.merge(_loudest(rows, by, token_text), on=by)
     of_samples = rows.groupby(by, sort=False)[list(SAMPLE_METRICS)]
     spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))
     table = table.merge(spread.reset_index(), on=by)
@@ -104,3 +121,21 @@ def layers_table(rows: pd.DataFrame) -> pd.DataFrame:
         ["layer", "group"], key=lambda c: c.map(order) if c.name == "group" else c
     )
     return table.drop(columns="dtype").reset_index(drop=True)
+
+
+def _loudest(
+    rows: pd.DataFrame, by: list[str], token_text: Callable[[int], str] | None
+) -> pd.DataFrame:
+    """Of each row of the table, what its samples' loudest tokens hold, and which they mostly are."""
+    named = ["loudest_id", "loudest_position"]
+    groups = rows.groupby(by, sort=False)
+    table = groups["loudest_share"].mean().to_frame()
+    counts = rows.groupby([*by, *named], sort=False, dropna=False).size().rename("loudest_samples")
+    most = counts.reset_index().sort_values("loudest_samples", ascending=False, kind="stable")
+    table = table.join(most.drop_duplicates(by).set_index(by)).reset_index()
+    ids = table.pop("loudest_id")
+    text = [
+        None if pd.isna(token) or token_text is None else token_text(int(token)) for token in ids
+    ]
+    table.insert(len(by) + 1, "loudest_token", pd.Series(text, dtype=object))
+    return table.astype({"loudest_position": "Int64"})

@@ -1,4 +1,4 @@
-"""Why do visual tokens turn more slowly: their norms, or what the layers write?
+"""What accounts for slower turning in Eq. 13: the norms of visual tokens, or their updates?
 
 Eq. 13 turns a token of norm n by atan2(m sin(phi), n + m cos(phi)), where m is the size of its
 update and phi the angle between the two. Three things can set visual tokens apart from text tokens:
@@ -16,8 +16,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.modality_draws import Drawn, ModalityDraws, eq_13
+from normprobe.measurements.layers.ratios import ratios_to_text
 from normprobe.report.layer_words import layer_ranges
-from normprobe.report.ratio_words import Estimate, Ratio
+from normprobe.report.ratio_words import Estimate
 from normprobe.schema import PAIR
 from normprobe.statistics.resampling import with_intervals
 
@@ -32,11 +33,12 @@ ONE_LAYER, SLOWER, FASTER = "layer", "slower", "faster"
 _Columns = dict[str, NDArray[np.float64]]  # [draws, layers]; the first draw is the estimate
 
 
-def explained_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """How much of the difference in angular velocity the norms alone explain.
+def explained_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
+    """How much of the difference in angular velocity norms account for, in Eq. 13's arithmetic.
 
     Args:
         rows: sample rows of ``rows``, with a column ``image_hash``.
+        layers: ``layers.csv`` of them: it says in which layers visual tokens turn more slowly.
 
     Returns:
         The rows of explained.csv: one a layer (``scope`` layer), then one over all layers in which
@@ -49,6 +51,8 @@ def explained_table(rows: pd.DataFrame) -> pd.DataFrame:
           the layer), update_norm, update_angle, and rest; they add up to log(angle_ratio)
         - <part>_share: the same as a share of log(angle_ratio); the shares add up to 1. Empty in a
           layer that is neither slower nor faster: a share of nothing says nothing
+        - norm_share_absolute: 1 - sum |log(angle_ratio) - log_norm| / sum |log(angle_ratio)| over
+          the layers: what goes too far in one layer does not make up for what is missing in another
         - visual_angle, text_angle: the geometric means, radians
         - visual_angle_at_text_norm: the visual angle times the factor by which Eq. 13 changes it
           when visual tokens get the text's norm and keep their updates, radians
@@ -58,21 +62,23 @@ def explained_table(rows: pd.DataFrame) -> pd.DataFrame:
         Samples without visual or without text tokens have no say; no rows where there are none.
     """
     rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
-    layers = sorted(int(layer) for layer in rows.loc[rows["layer"] > 0, "layer"].unique())
-    if not layers:
+    numbers = sorted(int(layer) for layer in rows.loc[rows["layer"] > 0, "layer"].unique())
+    if not numbers:
         return pd.DataFrame(columns=["scope", "layers"])
-    drawn = ModalityDraws(rows, layers)
+    drawn = ModalityDraws(rows, numbers)
     columns = _by_layer(drawn)
-    directions = _directions(columns["angle_ratio"], drawn.units)
-    tables = [_table(columns, ONE_LAYER, [[layer] for layer in layers], drawn.units, directions)]
-    for scope, direction in ((SLOWER, 1), (FASTER, -1)):
-        places = np.flatnonzero(directions == direction)
-        if len(places):
-            names = [[layers[place] for place in places]]
+    ratios = ratios_to_text(layers, "angle")
+    states = [ratios[number].state if number in ratios else None for number in numbers]
+    clear = np.array([state in (1, -1) for state in states])
+    tables = [_table(columns, ONE_LAYER, [[number] for number in numbers], drawn.units, clear)]
+    for scope, state in ((SLOWER, -1), (FASTER, 1)):
+        places = [place for place, of_layer in enumerate(states) if of_layer == state]
+        if places:
+            names = [[numbers[place] for place in places]]
             together = _averaged(
                 {name: of_layers[:, places] for name, of_layers in columns.items()}
             )
-            tables.append(_table(together, scope, names, drawn.units, np.array([direction])))
+            tables.append(_table(together, scope, names, drawn.units, np.array([True])))
     table = pd.concat(tables, ignore_index=True)
     table.insert(2, "samples", rows["sample_id"].nunique())
     return table
@@ -132,15 +138,14 @@ def _shapley(*causes: Drawn) -> _Columns:
 def _averaged(columns: _Columns) -> _Columns:
     """Several layers as one: means of the logarithms, so that the parts still add up."""
     logs = {f"log_{part}": columns[f"log_{part}"].mean(axis=1, keepdims=True) for part in PARTS}
-    ratio = np.exp(np.log(columns["angle_ratio"]).mean(axis=1, keepdims=True))
+    whole = np.log(columns["angle_ratio"])
+    ratio = np.exp(whole.mean(axis=1, keepdims=True))
     unknown = np.full_like(ratio, np.nan)
-    return {name: unknown for name in columns} | {"angle_ratio": ratio} | logs
-
-
-def _directions(ratio: NDArray[np.float64], units: int) -> NDArray[np.int64]:
-    """Of each layer 1, -1 or 0: the ratio of its angles is clearly above 1, below 1, or neither."""
-    ends = with_intervals(pd.DataFrame({"ratio": ratio[0]}), {"ratio": ratio[1:]}, units)
-    return np.array([Ratio(*row).direction for row in ends.itertuples(index=False)])
+    sizes = {
+        "missed": np.abs(whole - columns["log_norm"]).mean(axis=1, keepdims=True),
+        "whole": np.abs(whole).mean(axis=1, keepdims=True),
+    }
+    return {name: unknown for name in columns} | {"angle_ratio": ratio} | logs | sizes
 
 
 def _table(
@@ -148,14 +153,17 @@ def _table(
     scope: str,
     layers: list[list[int]],
     units: int,
-    directions: NDArray[np.int64],
+    clear: NDArray[np.bool_],
 ) -> pd.DataFrame:
-    """Rows with their intervals."""
+    """Rows with their intervals; shares where visual and text tokens clearly turn differently."""
     drawn = dict(columns)
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = np.where(directions != 0, np.log(columns["angle_ratio"]), np.nan)
+        whole = np.where(clear, np.log(columns["angle_ratio"]), np.nan)
         for part in PARTS:
             drawn[f"{part}_share"] = columns[f"log_{part}"] / whole
+        missed = columns.get("missed", np.abs(whole - columns["log_norm"]))
+        drawn["norm_share_absolute"] = 1 - missed / columns.get("whole", np.abs(whole))
+    drawn = {name: values for name, values in drawn.items() if name not in ("missed", "whole")}
     named = {"scope": scope, "layers": [layer_ranges(of_row) for of_row in layers]}
     table = pd.DataFrame({**named, **{name: values[0] for name, values in drawn.items()}})
-    return with_intervals(table, {name: values[1:] for name, values in drawn.items()}, units)
+    return with_intervals(table, drawn, units)

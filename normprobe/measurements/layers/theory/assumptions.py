@@ -2,9 +2,10 @@
 
 Each assumption is judged by one or more numbers a layer of theory.csv, each with a range in which
 it is compatible with the assumption. The ranges are this tool's choice: the paper's assumptions are
-exact. In a layer a number holds where its whole 95 % interval lies in the range, fails where all of
-it lies outside, and is open where it holds an end of the range. It is open, too, where visual or
-text tokens are not finite: nothing is judged on what is left of them.
+exact. In a layer a number holds where its whole 95 % band lies in the range, fails where all of it
+lies outside, and is open where it holds an end of the range. The band is one over all numbers and
+layers: what holds or fails does so in all of them together. It is open, too, where visual or text
+tokens are not finite: nothing is judged on what is left of them. One image judges nothing.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ STATES = (HOLDS, FAILS, OPEN, EXEMPT)
 _RANGES_OF = {HOLDS: "holds_in", FAILS: "fails_in", OPEN: "open_in", EXEMPT: "exempt_in"}
 
 _COLUMNS = ["assumption", "source", "number", "low", "high", "median"]
-_COLUMNS += ["worst", "worst_ci_low", "worst_ci_high", "worst_layer"]
+_COLUMNS += ["worst", "worst_band_low", "worst_band_high", "worst_layer"]
 _COLUMNS += [*_RANGES_OF.values(), "verdict"]
 
 Applies = Callable[[pd.DataFrame], "pd.Series[bool]"]
@@ -62,9 +63,8 @@ class Criterion:
 
 
 def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.Series[float]]":
-    """The ends of the interval of each layer; one image has none, then the number itself."""
-    low, high = (theory[f"{column}_{end}"].fillna(theory[column]) for end in ("ci_low", "ci_high"))
-    return low, high
+    """The ends of the band of each layer; one image has none."""
+    return theory[f"{column}_band_low"], theory[f"{column}_band_high"]
 
 
 def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
@@ -161,7 +161,7 @@ def assumptions_table(theory: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The rows of assumptions.csv: assumption, source, number (what it is), low and high (the
         range in which it holds), median over layers, worst (the number farthest out of the range,
-        or closest to its end) with its 95 % interval and worst_layer; holds_in, fails_in, open_in
+        or closest to its end) with its 95 % band and worst_layer; holds_in, fails_in, open_in
         and exempt_in (layers such as ``1-3, 6``, empty for none; exempt are layers in which the
         number can say nothing), and verdict: ``holds`` or ``fails`` (in every layer that it speaks
         of), ``fails in some layers``, ``open`` (fails in none) or ``does not apply``.

@@ -2,7 +2,8 @@
 
 What concerns pairs of tokens is computed per sample, then averaged over samples. What concerns
 single tokens is computed over all tokens of a modality. Every number has a 95 % interval by a
-bootstrap over images.
+bootstrap over images; those that an assumption is judged by have one band over all of them and all
+layers: a sentence could name any.
 """
 
 import numpy as np
@@ -10,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.modality_draws import MODALITIES, Drawn, ModalityDraws, eq_13
+from normprobe.measurements.layers.theory.assumptions import CRITERIA
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
 from normprobe.statistics.co_moments import LOGARITHMS
-from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
 
 #: From which deviation of log ||x|| on tokens differ in norm. Equal norms, as an alignment makes
 #: them, differ by 3e-4 once the states are rounded to bfloat16 (64 dimensions; less in more).
@@ -48,9 +50,9 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
 
         and over tokens:
 
-        - norm_ratio: visual / text mean norm of what leaves the layer, above 1 under Modality Norm
-          Imbalance
-        - update_norm_ratio: visual / text mean of ||D||, 1 under Uniform Update Magnitude; of each
+        - norm_ratio: visual / text norm of what leaves the layer, geometric means, above 1 under
+          Modality Norm Imbalance
+        - update_norm_ratio: visual / text ||D||, geometric means, 1 under Uniform Update Magnitude; of each
           modality (``_visual``, ``_text``) update_norm_cv, the deviation of ||D|| over its mean,
           and update_norm_correlation of log ||D|| with log ||x||: both 0 under that assumption
         - update_angle_mean and update_angle_std of each modality (radians), and
@@ -80,7 +82,7 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     long = pd.DataFrame({name: wide.stack(future_stack=True) for name, wide in by_sample.items()})
     hashes = rows.groupby("sample_id")["image_hash"].first()
     long = long.reset_index().assign(image_hash=lambda made: made["sample_id"].map(hashes))
-    samples = Resampled(table, long, ["layer"], with_estimate=True)
+    samples = Resampled(table, long, ["layer"])
     draws = {f"{name}_mean": samples.means(name, by_tokens=False) for name in by_sample}
     draws |= _of_tokens(rows, table["layer"].tolist())
 
@@ -89,7 +91,8 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
         columns[f"{name}_std"] = of_samples.std(ddof=0).to_numpy()
     columns["lag_angle_samples"] = by_sample["lag_angle"].notna().sum().to_numpy()
     table = pd.concat([table, pd.DataFrame(columns)], axis=1)
-    return with_intervals(table, {name: drawn[1:] for name, drawn in draws.items()}, samples.units)
+    judged = Together([criterion.column for criterion in CRITERIA])
+    return with_intervals(table, draws, samples.units, together=[judged])
 
 
 # --- over samples -------------------------------------------------------------------------------
@@ -143,7 +146,8 @@ def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFram
 def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
     """Each quantity of tokens as ``[draws, layers]``, the estimate first."""
     drawn = ModalityDraws(rows, layers)
-    norm, update, update_angle = map(drawn.mean, ("norm", "update_norm", "update_angle"))
+    norm = drawn.geometric_mean("norm")
+    update, update_angle = map(drawn.mean, ("update_norm", "update_angle"))
     log_norm, log_update, log_angle = map(drawn.log_mean, LOGARITHMS)
     norms, updates, angles = (drawn.log_covariance(name, name) for name in LOGARITHMS)
     log_norm_std = np.sqrt(norms)
@@ -170,7 +174,7 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
         }
         return {
             "norm_ratio": norm[..., 0] / norm[..., 1],
-            "update_norm_ratio": update[..., 0] / update[..., 1],
+            "update_norm_ratio": np.exp(log_update[..., 0] - log_update[..., 1]),
             "update_angle_difference": update_angle[..., 0] - update_angle[..., 1],
             "angle_ratio": measured_ratio,
             "predicted_angle_ratio": predicted_ratio,

@@ -25,7 +25,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
     if assumptions.empty:
         return
     table = new_table("Does the paper's theory hold here? (Section 3)")
-    for header in ("assumption", "holds if", "worst", "95 % interval", "layer", "holds in"):
+    for header in ("assumption", "holds if", "worst", "95 % band", "layer", "holds in"):
         add_column(table, header, left=header in ("assumption", "holds in"))
     for (name, source), judged in assumptions.groupby(["assumption", "source"], sort=False):
         table.add_row(Text(f"{name}" if source == ASSUMED else f"{name} ({source})"))
@@ -35,7 +35,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
                 Text(f"  {row['number']}"),
                 Text(_range(float(row["low"]), float(row["high"]))),
                 Text(significant(float(row["worst"]), 2)),
-                Text(between(float(row["worst_ci_low"]), float(row["worst_ci_high"])) or MISSING),
+                Text(between(float(row["worst_band_low"]), float(row["worst_band_high"])) or MISSING),
                 Text(MISSING if pd.isna(layer) else str(int(layer))),
                 Text(_where(row)),
             )

@@ -21,8 +21,8 @@ LEGEND = (
     "turn: the part of D orthogonal to x, by mean cosine over pairs. angle ratio, miss: text / "
     "visual angle, measured over predicted by Eq. 13 from the norms alone. measured - predicted: "
     "cosine; Eq. 15 goes one layer on from the measured one. worst: farthest out, and in which "
-    "layer. A number holds where its whole 95 % interval (over images) is in the range, and is "
-    "open where that holds an end, or a token is not finite. no say: norms are balanced, or tokens "
+    "layer. A number holds where its whole 95 % band (over images, all numbers and layers together) "
+    "is in the range, and is open where that holds an end, or a token is not finite. no say: norms are balanced, or tokens "
     "too alike. The paper's assumptions are exact; the ranges are this tool's."
 )
 
@@ -39,10 +39,9 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
     """
     if assumptions.empty:
         return ""
-    sentences = [_judgement(assumptions), _decay(assumptions)]
-    sentences.append(_lag(theory))
-    if assumptions["worst_ci_low"].isna().all():
-        sentences.append("One image: no intervals; all this is by the numbers alone.")
+    one_image = bool(assumptions["worst_band_low"].isna().all())
+    judged = "One image judges no assumption." if one_image else _judgement(assumptions)
+    sentences = [judged, _decay(assumptions), _lag(theory)]
     return " ".join(filter(None, sentences))
 
 
@@ -103,7 +102,7 @@ def _decay(assumptions: pd.DataFrame) -> str:
     row = assumptions[assumptions["source"] == "Eq. 15"].iloc[0]
     if pd.isna(row["worst"]):
         return ""
-    miss = with_interval(row["worst"], row["worst_ci_low"], row["worst_ci_high"])
+    miss = with_interval(row["worst"], row["worst_band_low"], row["worst_band_high"])
     return (
         "One layer on from the measured cross-modal cosine, the largest miss of Eq. 15 is "
         f"{miss}, in layer {int(row['worst_layer'])}."

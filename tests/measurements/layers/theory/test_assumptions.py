@@ -64,14 +64,14 @@ def test_one_image_is_judged_by_the_number_alone() -> None:
     theory[[name for name in theory if name.endswith(("ci_low", "ci_high"))]] = np.nan
     row = judged("update_norm_ratio", theory)
     assert row["verdict"] == "holds"
-    assert np.isnan(row["worst_ci_low"])
+    assert np.isnan(row["worst_band_low"])
 
 
 def test_the_worst_number_comes_with_its_layer_and_interval() -> None:
     theory = made_tables.theory(cosine_residual_mean=[0.0, 0.01, -0.15, 0.12, 0.0, 0.0, 0.0])
     theory = with_interval(theory, "cosine_residual_mean", 2, -0.2, -0.11)
     row = judged("cosine_residual_mean", theory)
-    assert row[["worst", "worst_ci_low", "worst_ci_high"]].tolist() == [-0.15, -0.2, -0.11]
+    assert row[["worst", "worst_band_low", "worst_band_high"]].tolist() == [-0.15, -0.2, -0.11]
     assert row["worst_layer"] == 2
     assert (row["holds_in"], row["fails_in"]) == ("1, 4-6", "2-3")
 
