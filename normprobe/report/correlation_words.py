@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from normprobe.statistics.bootstrap import FEW_UNITS
 from normprobe.statistics.rank_correlation import FEWEST, Correlation, rank_correlation
 
 #: The name of the table.
@@ -19,8 +18,8 @@ def correlation_table(disparity: Iterable[float], inertia: Iterable[float]) -> p
         inertia: text minus visual angle, radians a layer, in the same order.
 
     Returns:
-        ``models`` (that have both), ``rank_correlation`` (Spearman) and its 95 % interval by a
-        bootstrap over models; no numbers with fewer than ``FEWEST`` models.
+        ``models`` (that have both), ``rank_correlation`` (Spearman) and its 95 % interval
+        (Bonett and Wright); no numbers with fewer than ``FEWEST`` models.
     """
     found = rank_correlation(disparity, inertia)
     row = dict(
@@ -49,11 +48,12 @@ def correlation_sentence(correlation: pd.DataFrame, of: str = "models") -> str:
         )
     if found.value != found.value:
         return f"All {found.models} {of} have the same disparity or inertia: no rank correlation."
-    told = f"rank correlation {found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
-    few = "" if found.models >= FEW_UNITS else f"; fewer than {FEW_UNITS}: it is too narrow"
-    over = f"{told} over {found.models} {of} (95 % interval over {of}{few})"
-    if found.low > 0:
+    # The ends as they are printed have the say.
+    low, high = (round(end, 2) for end in (found.low, found.high))
+    told = f"rank correlation {found.value:.2f} [{low:.2f}, {high:.2f}]"
+    over = f"{told} over {found.models} {of} (95 % interval over {of})"
+    if low > 0:
         return f"Inertia goes with disparity: {over}."
-    if found.high < 0:
+    if high < 0:
         return f"Inertia goes against disparity: {over}."
-    return f"Whether inertia goes with disparity is open: {over}."
+    return f"Inertia with and against disparity are not told apart: {over}."

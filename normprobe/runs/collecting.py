@@ -25,7 +25,7 @@ from normprobe.runs.progress import progress
 from normprobe.runs.run_store import RunStore
 from normprobe.runs.warnings import warn
 from normprobe.schema import VISUAL
-from normprobe.statistics.bootstrap import DRAWS, FEW_UNITS, LEVEL, SEED
+from normprobe.statistics.bootstrap import DRAWS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ BatchSize = int | Literal["auto"]
 #: A killed process loses the batch at work, the one before it, and at most the rows of this many
 #: seconds.
 SECONDS_A_PART = 1.0
+
+_FEW_UNITS = 20  # below, a reader may wonder what intervals of so few are worth
 
 
 class Measurement(Protocol):
@@ -311,20 +313,23 @@ class _Parts:
 
 
 def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
-    """Record what the intervals rest on, and a warning where that is little.
+    """Record what the intervals rest on, and a note where that is little.
 
     Returns:
-        The warning; empty where there is enough.
+        The note: what the intervals hold already; empty where there is enough.
     """
     units = int(image_units(rows).nunique())
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
-    if units >= FEW_UNITS:
+    if units >= _FEW_UNITS:
         return ""
     unit = "image"
     if rows["image_hash"].isna().all():
         unit = "sample" if (rows["group"] == VISUAL).any() else "prompt"
     few = f"{units} {unit}{'' if units == 1 else 's'}"
-    warning = f"{few}: intervals (_ci_low, _ci_high) need {FEW_UNITS} or more to be trusted"
+    if units == 1:
+        warning = f"{few}: no intervals, and nothing is said of others"
+    else:
+        warning = f"{few}: the intervals are widened for so few; others unlike these they do not hold"
     run.add_warning(warning)
     return warning
 

@@ -1,13 +1,14 @@
-"""Spearman's rank correlation over models, with its bootstrap interval."""
+"""Spearman's rank correlation over models, with its interval."""
 
+import math
 from collections.abc import Iterable
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from normprobe.statistics.bootstrap import DRAWS, SEED, percentile_interval
+from normprobe.statistics.bootstrap import LEVEL
 
 #: With fewer models a correlation says nothing: four are in order by chance once in 24 times.
 FEWEST = 5
@@ -19,7 +20,7 @@ class Correlation(NamedTuple):
     Attributes:
         models: how many have both numbers.
         value: -1 to 1; NaN with fewer than ``FEWEST`` models, or where one number never differs.
-        low: the lower end of the interval by 1000 draws of models; NaN as ``value``.
+        low: the lower end of the interval; NaN as ``value``.
         high: the upper end, likewise.
     """
 
@@ -32,6 +33,9 @@ class Correlation(NamedTuple):
 def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Correlation:
     """Spearman's rank correlation of two numbers of each model; ties get their mean rank.
 
+    The interval is that of Fisher's z with the variance of Bonett and Wright (2000): draws of a few
+    models repeat some of them, and their ranks go together by that alone.
+
     Args:
         first: one a model; NaN: the model has no say.
         second: likewise, in the same order.
@@ -41,19 +45,12 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Correla
     models = pairs.shape[1]
     if models < FEWEST:
         return Correlation(models)
-    drawn = np.random.default_rng(SEED).integers(models, size=(DRAWS, models))
-    places = np.vstack([np.arange(models), drawn])  # the first draw is the models as they are
-    ranks = [_centred_ranks(numbers[places]) for numbers in pairs]
-    with np.errstate(invalid="ignore"):  # a draw of one model alone has no correlation
-        draws = np.sum(ranks[0] * ranks[1], axis=1) / np.sqrt(
-            np.prod([np.sum(of_one**2, axis=1) for of_one in ranks], axis=0)
-        )
-    low, high = percentile_interval(draws[1:, None])
-    return Correlation(models, float(draws[0]), float(low[0]), float(high[0]))
-
-
-def _centred_ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row, less their mean."""
-    ranks = pd.DataFrame(numbers).rank(axis=1).to_numpy()
-    centred: NDArray[np.float64] = ranks - ranks.mean(axis=1, keepdims=True)
-    return centred
+    first_ranks, second_ranks = pd.DataFrame(pairs.T).rank().to_numpy().T
+    with np.errstate(invalid="ignore"):  # of numbers that never differ there is no correlation
+        value = float(np.corrcoef(first_ranks, second_ranks)[0, 1])
+    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * math.sqrt((1 + value**2 / 2) / (models - 3))
+    # Of ranks in perfect order z has no end: one pair out of order is the next they could be.
+    most = 1 - 6 * 2 / (models * (models**2 - 1))
+    z = math.atanh(max(-most, min(most, value)))
+    low, high = math.tanh(z - reach), math.tanh(z + reach)
+    return Correlation(models, value, min(low, value), max(high, value))

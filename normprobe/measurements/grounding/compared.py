@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.report.ratio_words import Estimate, with_ends
-from normprobe.statistics.bootstrap import percentile_interval
+from normprobe.statistics.bootstrap import LINEAR, interval
 from normprobe.statistics.resampling import Resampled
 
 #: Header and column of each number of the ranking.
@@ -58,8 +58,6 @@ def _over_layers(grounding: pd.DataFrame, rows: pd.DataFrame | None, column: str
     if rows is None or rows.empty:
         return Estimate(value)
     resampled = Resampled(grounding, rows[rows["left_out"] == ""], ["layer"])
-    if resampled.units < 2:
-        return Estimate(value)
-    draws: NDArray[np.float64] = resampled.means(column, by_tokens=False)[:, known]
-    low, high = percentile_interval(draws.mean(axis=1, keepdims=True))
-    return Estimate(value, float(low[0]), float(high[0]))
+    drawn: NDArray[np.float64] = resampled.means(column, by_tokens=False)[:, known]
+    ends = interval(drawn.mean(axis=1, keepdims=True), resampled.units, LINEAR)
+    return Estimate(value, *ends[:, 0].tolist())

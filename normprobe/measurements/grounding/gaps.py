@@ -1,4 +1,4 @@
-"""The gaps of grounding.csv with their intervals."""
+"""The gaps of grounding.csv with their bands."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from normprobe.report.ratio_words import Estimate
 
 
 def gaps_of(grounding: pd.DataFrame, quantity: str) -> dict[int, Estimate]:
-    """The gap of each layer that has one.
+    """The gap of each layer that has one, with its band over all layers.
 
     Args:
         grounding: ``grounding.csv``.
         quantity: ``cosine`` or ``score``.
     """
     column = f"{quantity}_gap"
-    columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
+    columns = [column, f"{column}_band_low", f"{column}_band_high"]
     known = grounding[grounding[column].notna()]
     numbers = known.reindex(columns=columns).astype(float).itertuples(index=False)
     return {int(layer): Estimate(*row) for layer, row in zip(known["layer"], numbers, strict=True)}
@@ -30,9 +30,7 @@ def by_direction(gaps: Mapping[int, Estimate]) -> dict[int, list[int]]:
     Returns:
         Layers under 1, -1 and 0, those that there are. A gap without an interval tells nothing.
     """
-    zero = Estimate(0.0)
     found: dict[int, list[int]] = {1: [], -1: [], 0: []}
     for layer, gap in gaps.items():
-        way = gap.lies_beyond(zero) - zero.lies_beyond(gap) if gap.has_interval else 0
-        found[way].append(layer)
+        found[gap.sign or 0].append(layer)
     return {way: layers for way, layers in found.items() if layers}

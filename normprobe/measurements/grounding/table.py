@@ -5,7 +5,7 @@ import pandas as pd
 from normprobe.errors import NormprobeError
 from normprobe.measurements.grounding.measure import LEFT_OUT, QUANTITIES, SIDES
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
 
 _MEANS = tuple(f"{quantity}_{side}" for quantity in QUANTITIES for side in SIDES)
 
@@ -63,8 +63,10 @@ def with_gap_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
         rows: sample rows with a column ``image_hash``.
 
     Returns:
-        The table with 95 % intervals; empty fields where there is one image alone.
+        The table with 95 % intervals, and bands of the gaps over all layers; empty fields where
+        there is one image alone.
     """
     resampled = Resampled(table, rows, ["layer"])
     draws = {column: resampled.means(column, by_tokens=False) for column in _MEANS}
-    return with_intervals(table, draws, resampled.units)
+    together = [Together([column]) for column in _MEANS if column.endswith("_gap")]
+    return with_intervals(table, draws, resampled.units, resampled.held, together)

@@ -6,12 +6,12 @@ import pandas as pd
 
 from normprobe.measurements.grounding.gaps import by_direction, gaps_of
 from normprobe.report.layer_words import layer_names
-from normprobe.report.ratio_words import Estimate, Words, brackets
+from normprobe.report.ratio_words import OPEN, Estimate, Words, brackets
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
 
-_CLOSER = Words("closer to the word", "farther from it", "not told apart from those outside")
-_HIGHER = Words("higher", "lower", "not told apart")
+_CLOSER = Words("closer to the word", "farther from it", OPEN)
+_HIGHER = Words("higher", "lower", OPEN)
 
 
 def verdict(run: RunStore) -> str:
@@ -41,7 +41,7 @@ def grounding_verdict(grounding: pd.DataFrame) -> str:
         told = _told(scores, _HIGHER, "in", "gap")
         sentences.append(f"The attention score that they draw from it is {told}.")
     samples = int(grounding["samples"].max())
-    return " ".join([*sentences, brackets([*cosines.values()], samples)])
+    return " ".join([*sentences, brackets([*cosines.values()], samples, "layers")])
 
 
 def _told(gaps: Mapping[int, Estimate], words: Words, where: str, what: str) -> str:

@@ -4,8 +4,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.measurements.interface.references import REFERENCES, place_of_reference
-from normprobe.schema import DECODER_INPUT, PROMPT_ROWS, TEXT
+from normprobe.measurements.interface.references import (
+    GEOMETRIC_REFERENCES,
+    REFERENCES,
+    place_of_reference,
+)
+from normprobe.schema import DECODER_INPUT, EFFECTIVE_EMBEDDING, PROMPT_ROWS, TEXT
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 _BY_STAGE = ["stage", "group", "hidden_size"]
@@ -33,6 +37,7 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
         norms[:, table["group"] == PROMPT_ROWS] = norms[:, prompt]
     draws["norm_mean"] = norms
     draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
+    held = np.where(table["stage"].eq(EFFECTIVE_EMBEDDING), resampled.units, 0)
     sampled: NDArray[np.bool_] = np.atleast_2d(np.isfinite(norms).any(axis=0))
     known = np.where(sampled, norms, table["norm_mean"].to_numpy())
     for column in REFERENCES:
@@ -41,4 +46,10 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = known / known[:, [reference]]
             draws[column] = np.where(sampled | sampled[:, [reference]], ratios, np.nan)
-    return with_intervals(table, draws, resampled.units)
+    means = resampled.geometric_means("norm")
+    draws["norm_geometric_mean"] = means
+    for column, arithmetic in GEOMETRIC_REFERENCES.items():
+        reference = place_of_reference(table, arithmetic)
+        if reference is not None:
+            draws[column] = means / means[:, [reference]]
+    return with_intervals(table, draws, resampled.units, np.maximum(resampled.held, held))

@@ -21,6 +21,13 @@ REFERENCES = {
 }
 
 
+#: The same of geometric means, of which no embedding table keeps any: sentences say these.
+GEOMETRIC_REFERENCES = {
+    "geometric_ratio_to_prompt": "ratio_to_prompt",
+    "geometric_ratio_to_before_projector": "ratio_to_before_projector",
+}
+
+
 def place_of_reference(table: pd.DataFrame, column: str) -> int | None:
     """The row number in interface.csv that a ratio divides by; None where it is not there."""
     for stage, group in REFERENCES[column]:

@@ -6,7 +6,11 @@ import numpy as np
 import pandas as pd
 
 from normprobe.measurements.interface.intervals import interface_intervals
-from normprobe.measurements.interface.references import REFERENCES, place_of_reference
+from normprobe.measurements.interface.references import (
+    GEOMETRIC_REFERENCES,
+    REFERENCES,
+    place_of_reference,
+)
 from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
@@ -74,7 +78,8 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         effective embedding's non-zero rows, ``ratio_to_prompt`` by that of the text tokens at the
         decoder input, ``ratio_to_before_projector`` by that of the visual tokens that enter the
         projector (where they are not seen: leave the vision encoder). ``rms_mean`` is
-        norm / sqrt(hidden_size), which compares widths.
+        norm / sqrt(hidden_size), which compares widths. ``norm_geometric_mean`` and the ratios of
+        ``GEOMETRIC_REFERENCES`` are of geometric means over tokens.
     """
     merged = merge(rows, ["stage", "group", "hidden_size"], ["norm"])
     if len(table):
@@ -87,6 +92,10 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         place = place_of_reference(merged, column)
         reference = np.nan if place is None else merged["norm_mean"].iloc[place]
         merged[column] = merged["norm_mean"] / reference
+    for column, arithmetic in GEOMETRIC_REFERENCES.items():
+        place = place_of_reference(merged, arithmetic)
+        means = merged["norm_geometric_mean"]
+        merged[column] = means / (np.nan if place is None else means.iloc[place])
     order = {stage: place for place, stage in enumerate(STAGES)}
     return merged.sort_values("stage", key=lambda c: c.map(order), kind="stable").reset_index(
         drop=True

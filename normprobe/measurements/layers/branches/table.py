@@ -11,8 +11,9 @@ from normprobe.schema import (
     PAIR,
     TEXT,
     TOKEN_GROUPS,
+    VISUAL,
 )
-from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
 from normprobe.statistics.sample_statistics import merge
 
 _BY = ["layer", "branch", "group"]
@@ -30,8 +31,9 @@ def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
         One row a layer, branch and token group; no rows where branches were not asked for, nor of a
         layer that does not split or has no such branch. Columns of ``update_norm``,
         ``relative_update`` and ``angle`` (radians) are those of layers.csv.
-        ``<metric>_ratio_to_text`` is the group's mean over that of text tokens. Means and ratios
-        have 95 % intervals by a bootstrap over images.
+        ``<metric>_ratio_to_text`` is the group's mean over that of text tokens,
+        ``<metric>_geometric_ratio_to_text`` the same of geometric means. Means and ratios have 95 %
+        intervals by a bootstrap over images, geometric ratios of visual tokens a band over layers.
     """
     held = _by_branch(rows[~rows["group"].isin([PAIR, IMAGE])])
     if held.empty:
@@ -45,15 +47,25 @@ def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
     for metric in BRANCH_METRICS:
         draws[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
         draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
+        if metric in RATIO_METRICS:
+            draws[f"{metric}_geometric_mean"] = resampled.geometric_means(metric)
     cells = pd.MultiIndex.from_frame(table[_BY])
     beside = cells.get_indexer(pd.MultiIndex.from_frame(table[_BY].assign(group=TEXT)))
     for metric in RATIO_METRICS:
-        column, means = f"{metric}_ratio_to_text", table[f"{metric}_mean"].to_numpy()
-        with np.errstate(divide="ignore", invalid="ignore"):  # a branch that adds nothing
-            table[column] = np.where(beside >= 0, means / means[beside], np.nan)
-            drawn = draws[f"{metric}_mean"]
-            draws[column] = np.where(beside >= 0, drawn / drawn[:, beside], np.nan)
-    return with_intervals(table, draws, resampled.units)
+        for kind in ("", "geometric_"):
+            column, means = f"{metric}_{kind}ratio_to_text", draws[f"{metric}_{kind}mean"]
+            with np.errstate(divide="ignore", invalid="ignore"):  # a branch that adds nothing
+                draws[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
+            table[column] = draws[column][0]
+    together = [
+        Together(
+            [f"{metric}_geometric_ratio_to_text"],
+            (table["group"] == VISUAL) & (table["branch"] == branch),
+        )
+        for metric in RATIO_METRICS
+        for branch in BRANCHES
+    ]
+    return with_intervals(table, draws, resampled.units, resampled.held, together)
 
 
 def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +76,7 @@ def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
         names = {
             f"{branch}_{metric}_{part}": f"{metric}_{part}"
             for metric in BRANCH_METRICS
-            for part in ("mean", "m2", "tokens")
+            for part in ("mean", "m2", "tokens", "log_mean", "log_tokens")
             if f"{branch}_{metric}_{part}" in rows
         }
         if names:

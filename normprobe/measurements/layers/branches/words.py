@@ -3,7 +3,7 @@
 import pandas as pd
 
 from normprobe.report.layer_words import layers_in_words
-from normprobe.report.ratio_words import FAST, Ratio, Words
+from normprobe.report.ratio_words import FAST, Ratio, Words, ratios_by_layer
 from normprobe.schema import BRANCHES, VISUAL
 
 BRANCH_WORDS = dict(zip(BRANCHES, ("attention", "cross-attention", "MLP"), strict=True))
@@ -35,6 +35,4 @@ def branches_verdict(branches: pd.DataFrame) -> str:
 
 
 def _ratios(rows: pd.DataFrame, metric: str) -> dict[int, Ratio]:
-    column = f"{metric}_ratio_to_text"
-    numbers = rows.set_index("layer")[[column, f"{column}_ci_low", f"{column}_ci_high"]]
-    return {int(layer): Ratio(*row) for layer, *row in numbers.astype(float).itertuples()}
+    return ratios_by_layer(rows, f"{metric}_geometric_ratio_to_text")

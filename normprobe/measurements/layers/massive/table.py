@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from normprobe.measurements.layers.massive.without import SUFFIX, WITHOUT
 from normprobe.schema import (
     AUDIO,
+    GEOMETRIC_RATIOS,
     IMAGE,
     NON_VISUAL,
     PAIR,
@@ -14,8 +15,9 @@ from normprobe.schema import (
     TEXT,
     TOKEN_GROUPS,
     VIDEO,
+    VISUAL,
 )
-from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
 
 #: How many dimensions of a layer and group are told.
 DIMENSIONS = 5
@@ -54,7 +56,8 @@ def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
           ``_mean``: the share of the group's tokens. Still are those that every layer up to this
           one has left at a cosine of at least 0.99
         - ``norm``, ``cosine`` and ``angle``: means and deviations over tokens and, except of
-          ``non_visual``, the ratio of norm and angle to text; each once more without the tokens
+          ``non_visual``, the ratio of norm and angle to text, of arithmetic and of geometric means;
+          each once more without the tokens
           that are massive in some layer (``_without_massive``), ``tokens_without_massive`` of them
 
         Each mean and ratio has a 95 % interval by the bootstrap over images.
@@ -66,7 +69,7 @@ def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
         tokens=("tokens", "sum"),
         **{column: (column, "max") for column in _LARGEST},
     ).reset_index()
-    resampled = Resampled(table, rows, _BY, with_estimate=True)
+    resampled = Resampled(table, rows, _BY)
     draws = {f"{name}_mean": resampled.means(f"{name}_mean", by_tokens=True) for name in _SHARES}
     table["tokens" + SUFFIX] = groups["tokens" + SUFFIX].sum().to_numpy()
     for suffix in ("", SUFFIX):
@@ -79,12 +82,18 @@ def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
         for name, ratio in RATIOS_TO_TEXT.items():
             if name in WITHOUT:
                 draws[f"{ratio}{suffix}"] = _to_text(table, draws[f"{name}{suffix}_mean"])
+                means = resampled.geometric_means(f"{name}{suffix}")
+                draws[f"{GEOMETRIC_RATIOS[name]}{suffix}"] = _to_text(table, means)
     for name, drawn in draws.items():
         table[name] = np.where(np.isfinite(drawn[0]), drawn[0], np.nan)
     for name in _COUNTED:
         table[f"{name}_tokens"] = (table[f"{name}_mean"] * table["tokens"]).round().astype(int)
-    intervals = {name: drawn[1:] for name, drawn in draws.items()}
-    return _in_order(with_intervals(table, intervals, resampled.units))
+    visual = table["group"] == VISUAL
+    together = [
+        Together([f"{GEOMETRIC_RATIOS['norm']}{suffix}" for suffix in ("", SUFFIX)], visual),
+        *(Together([f"{name}_mean"], visual | (table["group"] == TEXT)) for name in _SHARES),
+    ]
+    return _in_order(with_intervals(table, draws, resampled.units, resampled.held, together))
 
 
 def _to_text(table: pd.DataFrame, means: NDArray[np.float64]) -> NDArray[np.float64]:

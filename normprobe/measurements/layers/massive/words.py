@@ -6,9 +6,9 @@ import pandas as pd
 
 from normprobe.measurements.layers.massive.without import SUFFIX
 from normprobe.report.layer_words import layer_names, layers_in_words
-from normprobe.report.ratio_words import LOUD, Ratio
+from normprobe.report.ratio_words import LOUD, ratios_by_layer
 from normprobe.report.significant import significant
-from normprobe.schema import SPECIAL, TEXT, VISUAL
+from normprobe.schema import GEOMETRIC_RATIOS, SPECIAL, TEXT, VISUAL
 from normprobe.statistics.token_kinds import (
     HIGH_NORM,
     MASSIVE_MAGNITUDE,
@@ -99,7 +99,9 @@ def _without(massive: pd.DataFrame) -> str:
     visual = _rows(massive, VISUAL)
     visual = visual[visual["layer"].isin(compared["layer"])]
     told = [
-        layers_in_words(_ratios(visual, f"norm_ratio_to_text{suffix}"), LOUD, "after")
+        layers_in_words(
+            ratios_by_layer(visual, f"{GEOMETRIC_RATIOS['norm']}{suffix}"), LOUD, "after"
+        )
         for suffix in ("", SUFFIX)
     ]
     if not all(told):
@@ -108,12 +110,6 @@ def _without(massive: pd.DataFrame) -> str:
         f"Against {TEXT} tokens, visual tokens are {told[0]} with massive tokens, and {told[1]} "
         "without them."
     )
-
-
-def _ratios(rows: pd.DataFrame, column: str) -> dict[int, Ratio]:
-    columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
-    numbers = rows.set_index("layer")[columns].astype(float)
-    return {int(layer): Ratio(*row) for layer, *row in numbers.itertuples()}
 
 
 def _few_dimensions(massive: pd.DataFrame) -> str:
@@ -155,7 +151,7 @@ def _still(massive: pd.DataFrame) -> str:
 
 def _percent(rows: pd.DataFrame, column: str) -> str:
     """``42 to 44 % [40, 47]``: the smallest and the largest share, and their intervals."""
-    ends = rows[[column, f"{column}_ci_low", f"{column}_ci_high"]].astype(float) * 100
+    ends = rows[[column, f"{column}_band_low", f"{column}_band_high"]].astype(float) * 100
     shares, low, high = ends[column], ends.iloc[:, 1].min(), ends.iloc[:, 2].max()
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
     values = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
