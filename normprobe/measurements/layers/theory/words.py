@@ -21,9 +21,10 @@ LEGEND = (
     "turn: the part of D orthogonal to x, by mean cosine over pairs. angle ratio, miss: text / "
     "visual angle, measured over predicted by Eq. 13 from the norms alone. measured - predicted: "
     "cosine; Eq. 15 goes one layer on from the measured one. worst: farthest out, and in which "
-    "layer. A number holds where its whole 95 % band (over images, all numbers and layers together) "
-    "is in the range, and is open where that holds an end, or a token is not finite. no say: norms are balanced, or tokens "
-    "too alike. The paper's assumptions are exact; the ranges are this tool's."
+    "layer. A number holds where its whole 95 % band (over images, for all numbers and layers "
+    "together) is in the range, and is open where that holds an end, or a token is not finite. no "
+    "say: norms are balanced, or tokens too alike. The paper's assumptions are exact; the "
+    "ranges are this tool's."
 )
 
 _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
