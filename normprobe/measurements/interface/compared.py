@@ -37,7 +37,8 @@ def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[
     Returns:
         ``disparity_input``: ratio of the geometric mean norms of visual tokens and of the prompts'
         text tokens; ``ratio_to_table``: visual mean norm / that of the non-zero effective text
-        embeddings; and both mean norms. Behind each its ends, ``<name>_ci_low`` and ``<name>_ci_high``.
+        embeddings; and both mean norms. Behind each its ends, ``<name>_ci_low`` and
+        ``<name>_ci_high``.
     """
     del rows
     at_input = interface[interface["stage"] == DECODER_INPUT].set_index("group")
