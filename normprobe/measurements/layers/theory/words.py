@@ -1,5 +1,7 @@
 """What theory.csv and assumptions.csv say, in sentences."""
 
+import math
+
 import pandas as pd
 
 from normprobe.measurements.layers.theory.assumptions import (
@@ -12,7 +14,7 @@ from normprobe.measurements.layers.theory.assumptions import (
     states_by_layer,
 )
 from normprobe.report.layer_words import layer_ranges
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.significant import agreeing, significant
 
 #: What the words of assumptions.csv mean; shown below it.
 LEGEND = (
@@ -48,14 +50,17 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
 
 def with_interval(value: float, low: float, high: float) -> str:
     """``1.6 [1.4, 1.7]``; the value alone where there is no interval."""
-    interval = between(low, high)
-    return significant(value, 2) + f" {interval}" * bool(interval)
+    if math.isnan(low) or math.isnan(high):
+        return significant(value, 2)
+    told, *ends = agreeing([value, low, high])
+    return f"{told} [{', '.join(ends)}]"
 
 
 def between(low: float, high: float) -> str:
     """``[1.4, 1.7]``; empty where there is no interval."""
-    ends = [significant(end, 2) for end in (low, high)]
-    return "" if MISSING in ends else f"[{', '.join(ends)}]"
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    return f"[{', '.join(agreeing([low, high]))}]"
 
 
 def _judgement(assumptions: pd.DataFrame) -> str:
