@@ -93,7 +93,8 @@ def test_one_layer_and_one_sample():
     table = layers([10, 10], [1, 5], [np.nan, 0.1], [np.nan, 0.4], samples=1)
     assert layers_verdict(table) == (
         "Visual tokens enter the decoder 10 x louder than text tokens by geometric means, 10 x "
-        "louder by arithmetic ones. They are 2.0 x louder after layer 1. They turn 4.0 x more slowly in layer 1. One sample, no intervals."
+        "louder by arithmetic ones. They are 2.0 x louder after layer 1. They turn 4.0 x more "
+        "slowly in layer 1. One sample, no intervals."
     )
 
 
