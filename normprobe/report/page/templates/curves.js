@@ -15,12 +15,15 @@ function curves(box) {
   const hidden = new Set();
   const keys = make(box, "div", { class: "keys" });
   const row = make(box, "div", { class: "row" });
+  const around = make(box, "div", { class: "around" });
   const shown = [];
 
   function keysOf(some) {
     const lines = some.flatMap((chart) => chart.series), names = new Map(lines.map((line) => [line.name, line]));
     keys.replaceChildren();
-    for (const [name, { color, dash }] of names.size < 2 ? [] : names) {
+    around.replaceChildren();
+    keys.hidden = names.size < 2;
+    for (const [name, { color, dash }] of names) {
       const key = make(keys, "button", { type: "button", "aria-pressed": !hidden.has(name) });
       const sample = make(key, "svg", { width: 26, height: 8, "aria-hidden": "true" });
       make(sample, "line", { class: "series", x1: 0, x2: 26, y1: 4, y2: 4, style: `--series:${color}`,
@@ -34,12 +37,11 @@ function curves(box) {
     }
     for (const [, above, kind, words] of AROUND) {
       if (!lines.some((line) => line[above]?.some(known))) continue;
-      const key = make(keys, "span", { class: "key" });
+      const key = make(around, "span");
       const sample = make(key, "svg", { width: 26, height: 12, "aria-hidden": "true" });
       make(sample, "rect", { class: kind, x: 1, y: 1, width: 24, height: 10, style: "--series:#555" });
       make(key, "span", {}, words);
     }
-    keys.hidden = !keys.children.length;
   }
 
   function panel(first) {
