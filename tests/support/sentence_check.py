@@ -21,7 +21,7 @@ _RATIO = re.compile(rf"{_VALUES} x(?!\w)(?:{_BRACKET})?")
 _QUANTITY = re.compile(rf"{_VALUES}(?P<unit> x| %)?{_BRACKET}")
 
 _WORDS = {
-    ABOVE: "louder|more quickly|larger|more attention|more|closer to the word|higher",
+    ABOVE: "louder|more quickly|larger|more attention|more(?! slowly)|closer to the word|higher",
     BELOW: "quieter|more slowly|smaller|less attention|less|farther from it|lower",
     EQUAL: r"about as (?:loud|fast|large|much)(?: attention)?|about the same",
     OPEN: "not told apart",
