@@ -14,6 +14,7 @@ from normprobe.schema import (
     ATTENTION_INPUT,
     BRANCH_METRICS,
     GEOMETRIC_RATIOS,
+    INJECTION,
     PAIR,
     PAIR_METRICS,
     RATIOS_TO_TEXT,
@@ -174,7 +175,8 @@ def sample_rows(
                     pd.DataFrame({"layer": range(1, depth + 1), **inside, **numbers}),
                 ]
             )
-            made.append(whole.assign(group=group, **loudest, **common))
+            absent = {f"{INJECTION}_mean": nan, f"{INJECTION}_m2": nan}
+            made.append(whole.assign(group=group, **loudest, **absent, **common))
         if visual:
             pair = {name: random.uniform(0.1, 0.4, depth + 1) for name in PAIR_METRICS}
             pair = pd.DataFrame({"layer": range(depth + 1), "injected": False, **pair})

@@ -40,8 +40,7 @@ def _sentence(row: "pd.Series[Any]") -> str:
     if "-" in str(row["layers"]) or "," in str(row["layers"]):
         each = _percent(row, "norm_share_absolute")
         shares[0] += f" ({each} where over- and undershoot do not cancel)"
-    lows = [row[f"{part}_share{end}"] for part in PARTS for end in ("", "_ci_high")]
-    against = any(low < 0 for low in lows)
+    against = any(_works_against(row, f"{part}_share") for part in PARTS)
     return (
         f"In Eq. 13's arithmetic of turning {factor([ratio])} {_WAYS[str(row['scope'])]} in "
         f"{_layers(str(row['layers']))}, {', '.join(shares)}{'; below 0: against it' * against}."
@@ -53,8 +52,17 @@ def _layers(ranges: str) -> str:
 
 
 def _percent(row: "pd.Series[Any]", column: str) -> str:
-    value, low, high = (
-        100 * float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")
-    )
+    value, low, high = (_rounded(row, f"{column}{end}") for end in ("", "_ci_low", "_ci_high"))
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
-    return f"{value:.0f} %{interval}".replace("-0 %", "0 %")
+    return f"{value:.0f} %{interval}"
+
+
+def _works_against(row: "pd.Series[Any]", column: str) -> bool:
+    """Whether a share, as it is printed, lies below 0 with all of its interval."""
+    high = _rounded(row, f"{column}_ci_high")
+    return (_rounded(row, column) if pd.isna(high) else high) < 0
+
+
+def _rounded(row: "pd.Series[Any]", column: str) -> float:
+    """A share in whole percents; 0 has no sign."""
+    return round(100 * float(row[column]), 0) + 0.0

@@ -12,6 +12,7 @@ from normprobe.measurements.layers.theory.assumptions import (
     states_by_layer,
 )
 from normprobe.report.layer_words import layer_ranges
+from normprobe.report.ratio_words import of_one_size
 from normprobe.report.significant import MISSING, significant
 
 #: What the words of assumptions.csv mean; shown below it.
@@ -47,8 +48,10 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
 
 def with_interval(value: float, low: float, high: float) -> str:
     """``1.6 [1.4, 1.7]``; the value alone where there is no interval."""
-    interval = between(low, high)
-    return significant(value, 2) + f" {interval}" * bool(interval)
+    if pd.isna(low) or pd.isna(high):
+        return significant(value, 2)
+    told, *ends = of_one_size([value, low, high])
+    return f"{told} [{', '.join(ends)}]"
 
 
 def between(low: float, high: float) -> str:
