@@ -86,7 +86,7 @@ class Ratio(Estimate):
         interval the value itself has the say, of what was measured alone.
         """
         low, high = (self.low, self.high) if self.has_interval else (self.value,) * 2
-        if 1 / ALIKE <= _printed(low) and _printed(high) <= ALIKE:
+        if _printed(low) >= 1 / ALIKE and _printed(high) <= ALIKE:
             return 0
         if _printed(low) > 1:
             return 1
@@ -151,11 +151,14 @@ def of_one_size(numbers: Sequence[float]) -> list[str]:
     0 has no size.
     """
     texts = [significant(number, 2) for number in numbers]
-    sizes = [abs(number) for number in numbers if number]
+    sizes = [abs(number) for number in numbers if number and math.isfinite(number)]
     if not sizes or max(sizes) > 10 * min(sizes) or "e" in "".join(texts):
         return texts
     decimals = max(len(text.partition(".")[2]) for text in texts)
-    return [f"{number:.{decimals}f}" if number else "0" for number in numbers]
+    return [
+        f"{number:.{decimals}f}" if number and math.isfinite(number) else text
+        for number, text in zip(numbers, texts, strict=True)
+    ]
 
 
 def digits(ratio: float, smallest: float | None = None) -> str:

@@ -2,7 +2,16 @@ import math
 
 import pytest
 
-from normprobe.report.ratio_words import FAST, LOUD, Ratio, brackets, ratio_in_words, times, usable
+from normprobe.report.ratio_words import (
+    FAST,
+    LOUD,
+    Ratio,
+    brackets,
+    of_one_size,
+    ratio_in_words,
+    times,
+    usable,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +96,19 @@ def test_what_has_no_ratio(value):
     assert not usable(value)
     assert not Ratio(value).usable
     assert usable(1e-9)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "texts"),
+    [
+        ((-0.2, -0.3, -0.05), ["-0.200", "-0.300", "-0.050"]),
+        ((0.012, 0.0096, 0.014), ["0.0120", "0.0096", "0.0140"]),
+        ((0.12, 0.0, 0.4), ["0.12", "0", "0.40"]),
+        ((0.5, 0.01, 2.0), ["0.50", "0.010", "2.0"]),  # not of one size
+        ((1e-5, 2e-5, 3e-5), ["1.0e-5", "2.0e-5", "3.0e-5"]),
+        ((-0.0, 0.0, 0.0), ["0", "0", "0"]),
+        ((1.5, math.nan, math.nan), ["1.5", "-", "-"]),
+    ],
+)
+def test_numbers_of_one_size_have_the_same_decimals(numbers, texts):
+    assert of_one_size(numbers) == texts

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support import border_tables, made_massive, made_tables
+from support import made_massive, made_tables
 from support.border_tables import (
     BORDERS,
     UNUSABLE,
@@ -33,13 +33,14 @@ from normprobe.measurements.layers.explained.words import explained_verdict
 from normprobe.measurements.layers.massive.words import massive_verdict
 from normprobe.measurements.layers.theory.assumptions import CRITERIA, assumptions_table
 from normprobe.measurements.layers.theory.words import theory_verdict
-from normprobe.measurements.layers.words import layers_verdict, verdict
+from normprobe.measurements.layers.words import verdict
 from normprobe.measurements.survey.words import verdict as survey_verdict
 from normprobe.report.correlation_words import correlation_sentence, correlation_table
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, Ratio
 from normprobe.runs.run_store import RunStore
 
+TEXT = "text"
 CLOSING = " In brackets: 95 % intervals over images."
 PRE, POST = "pre: the paper's theory applies", "post: the paper's theory is about pre-norm"
 
@@ -69,7 +70,9 @@ def told_of(text: str, pattern: str) -> str:
     return next((sentence for sentence in sentences(text) if re.match(pattern, sentence)), "")
 
 
-_NORMS, _ANGLES = (f"(?:They|Against text tokens, visual tokens) {verb} " for verb in ("are", "turn"))
+_NORMS, _ANGLES = (
+    f"(?:They|Against text tokens, visual tokens) {verb} " for verb in ("are", "turn")
+)
 _READ = "Where attention reads them"
 
 
@@ -86,7 +89,7 @@ def test_one_layer_at_every_border(ratio: Triple) -> None:
         assert not layer_complaints(told_of(text, pattern), {1: ratio})
 
 
-@pytest.mark.parametrize("seed", range(70))
+@pytest.mark.parametrize("seed", range(63))
 def test_many_layers(seed: int) -> None:
     norms, angles = sequence(seed), sequence(seed + 7_000)
     text = verdict(run_of({"layers": layers_csv(BORDERS[seed % len(BORDERS)], norms, angles)}))
@@ -130,9 +133,6 @@ def test_visual_states_that_are_attended(entry: Triple) -> None:
     assert "layers 1" not in text
 
 
-TEXT = "text"
-
-
 def test_text_alone_and_empty_tables_say_nothing() -> None:
     table = layers_csv(BORDERS[0], [BORDERS[0]], [BORDERS[0]])
     for few in (table[table["group"] == TEXT], table.iloc[:0]):
@@ -142,14 +142,22 @@ def test_text_alone_and_empty_tables_say_nothing() -> None:
 # --- sample rows --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("placement", [PRE, POST])
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
 @pytest.mark.parametrize(
-    ("images", "depth", "loudness"),
-    [(1, 3, 20.0), (2, 1, 1.0), (5, 3, 1.15), (5, 8, 1e6), (10, 3, 1e-3), (6, 80, 0.9)],
+    ("images", "depth", "loudness", "placement"),
+    [
+        (1, 3, 20.0, PRE),
+        (1, 2, 20.0, POST),
+        (2, 1, 1.0, PRE),
+        (5, 3, 1.15, PRE),
+        (5, 3, 3.0, POST),
+        (5, 8, 1e6, PRE),
+        (10, 3, 1e-3, PRE),
+        (6, 80, 0.9, PRE),
+    ],
 )
 def test_sample_rows(
-    images: int, depth: int, loudness: float, spread: float, placement: str
+    images: int, depth: int, loudness: float, placement: str, spread: float
 ) -> None:
     rows = sample_rows(images, depth=depth, loudness=loudness, spread=spread)
     made = tables_of(rows, placement)
@@ -171,6 +179,18 @@ def test_several_questions_about_one_image_have_no_interval() -> None:
     text = verdict(run_of(tables_of(rows, PRE)))
     accept(text)
     assert "One image, no intervals." in text
+
+
+def test_samples_without_an_image_do_not_turn_the_arithmetic_round() -> None:
+    """Eq. 13 is about samples with both modalities, the ratios about all text tokens."""
+    text = sample_rows(6, visual=False, spread=0.05)
+    text["sample_id"] += " text"
+    text["angle_log_mean"] += np.log(3.0)
+    rows = pd.concat([sample_rows(6, loudness=0.8, spread=0.05), text], ignore_index=True)
+    told = verdict(run_of(tables_of(rows, PRE)))
+    accept(told)
+    assert "more slowly in layers 1-3" in told_of(told, _ANGLES)
+    assert "it is not shown that they turn more slowly in layers 1-3." in told
 
 
 def test_text_alone() -> None:
@@ -195,7 +215,7 @@ def test_a_massive_text_token_does_not_turn_the_headline_round() -> None:
     carried = told_of(text, ".* their median")
     assert "mean norm of text tokens is 24 x their median" in carried
     assert "holds 96 % of it, in 10 of 10 samples" in carried
-    assert carried.endswith('"." at position 76.')
+    assert '"." at position 76.' in text
     assert "their median" not in verdict(run_of(plain))
 
 
@@ -241,19 +261,21 @@ def test_branches(seed: int) -> None:
     assert not text or not layer_complaints(turn, by_layer(turns))
 
 
+MASSIVE = made_massive.tables(massive=True)
+
+
 @pytest.mark.parametrize("ratio", [*BORDERS[::4], *WITHOUT_ENDS[:2]], ids=str)
 def test_massive_tokens(ratio: Triple) -> None:
-    made = made_massive.tables(massive=True)
-    massive = made["massive"]
+    massive, dimensions = (MASSIVE[name].copy() for name in ("massive", "dimensions"))
     rows = (massive["group"] == "visual").sum()
     for place, suffix in enumerate(("", "_without_massive")):
         triples = [ratio if place else BORDERS[0] if ratio in BORDERS else ratio] * rows
         for name, values in ratio_columns(f"norm_geometric_ratio_to_text{suffix}", triples).items():
             massive.loc[massive["group"] == "visual", name] = values
-    text = massive_verdict(massive, made["dimensions"])
+    text = massive_verdict(massive, dimensions)
     if ratio in WITHOUT_ENDS:
         ends = [name for name in massive if name.endswith(("_low", "_high"))]
-        text = massive_verdict(massive.assign(**dict.fromkeys(ends, nan)), made["dimensions"])
+        text = massive_verdict(massive.assign(**dict.fromkeys(ends, nan)), dimensions)
     accept(text + (CLOSING if ratio in BORDERS else " One image, no intervals."))
 
 
@@ -278,7 +300,7 @@ def theory_told(theory: pd.DataFrame) -> str:
 
 @pytest.mark.parametrize("column", sorted({criterion.column for criterion in CRITERIA}))
 @pytest.mark.parametrize(
-    "triple", [(0.1, 0.1, 0.1), (-0.1, -0.30004, 0.0999), (nan, nan, nan), (1e3, 1e-3, 1e6)], ids=str
+    "triple", [(-0.1, -0.30004, 0.0999), (nan, nan, nan), (1e3, 1e-3, 1e6)], ids=str
 )
 def test_assumptions_at_borders(column: str, triple: Triple) -> None:
     accept(theory_told(theory_csv(**{column: triple})) + CLOSING)

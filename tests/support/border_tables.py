@@ -69,17 +69,15 @@ def layers_csv(
     entry: Triple, norms: Sequence[Triple], angles: Sequence[Triple], samples: int = 20
 ) -> pd.DataFrame:
     """The visual and the text rows of layers.csv with these ratios; layer 0 has no angle."""
-    visual = pd.DataFrame({"layer": range(len(norms) + 1), "group": VISUAL, "samples": samples})
-    visual = visual.assign(tokens=64 * samples, nonfinite=0, norm_mean=1.0, norm_q50=1.0)
+    columns: dict[str, Any] = {"layer": range(len(norms) + 1), "samples": samples}
+    columns |= {"tokens": 64 * samples, "nonfinite": 0, "norm_mean": 1.0, "norm_q50": 1.0}
+    text = pd.DataFrame({"group": TEXT, **columns})
     for metric, ratios in (("norm", norms), ("angle", angles), (ATTENTION_INPUT, norms)):
-        column = GEOMETRIC_RATIOS[metric]
         rows = [entry if metric == "norm" else UNUSABLE[0], *ratios]
         for ends in ("ci", "band"):
-            visual = visual.assign(**ratio_columns(column, rows, ends))
-    column = RATIOS_TO_TEXT["norm"]
-    visual = visual.assign(**ratio_columns(column, [entry] * len(visual), "ci"))
-    text = visual[["layer", "samples", "tokens", "nonfinite", "norm_mean", "norm_q50"]]
-    return pd.concat([visual, text.assign(group=TEXT)], ignore_index=True)
+            columns |= ratio_columns(GEOMETRIC_RATIOS[metric], rows, ends)
+    columns |= ratio_columns(RATIOS_TO_TEXT["norm"], [entry] * (len(norms) + 1), "ci")
+    return pd.concat([pd.DataFrame({"group": VISUAL, **columns}), text], ignore_index=True)
 
 
 def run_of(made: Mapping[str, pd.DataFrame], placement: str = "pre: the paper's theory applies"):

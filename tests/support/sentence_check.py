@@ -8,6 +8,7 @@ holds. Nothing of the package is asked here: sentences are read as a reader read
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 ABOVE, BELOW, EQUAL, OPEN = "above", "below", "equal", "open"
@@ -125,8 +126,9 @@ def layer_complaints(told: str, ratios: Mapping[int, Sequence[float]]) -> list[s
                 found.append(f"{len(own)} of {len(states)} layers are so, not {claim.text!r}")
             elif (own[0], own[-1]) != (claim.layers[0], claim.layers[-1]):
                 found.append(f"layers {own[0]} to {own[-1]} are so, not {claim.text!r}")
+            found += _hull(claim, [ratios[layer] for layer in own])
         ways = [state for state in states.values() if state in (ABOVE, BELOW)]
-        turns = sum(one != other for one, other in zip(ways, ways[1:], strict=False))
+        turns = sum(one != other for one, other in pairwise(ways))
         said = _CHANGES.search(told)
         if turns != (int(said["times"]) if said else 0):
             found.append(f"the direction changes {turns} times: {told}")
@@ -195,11 +197,11 @@ def _of_sentence(sentence: str) -> Iterator[str]:
     for ratio in _RATIO.finditer(sentence):
         claim = _claim(sentence, ratio)
         if claim is not None:
-            yield from _of_ratio(claim)
+            yield from _of_ratio(claim, repeated="Eq. 13's arithmetic" in sentence)
         elif not re.match(r" their (?:mean|median)\b| that\b", sentence[ratio.end() :]):
             yield f"no state is said of {ratio[0]!r}"
     for gap in _GAP.finditer(sentence):
-        numbers, bracket = _numbers(gap)
+        _, bracket = _numbers(gap)
         way = (bracket[0] > 0) - (bracket[1] < 0) if bracket else 0
         if _state(gap) != {1: ABOVE, -1: BELOW, 0: OPEN}[way]:
             yield f"the gap says otherwise: {gap[0]!r}"
@@ -213,14 +215,15 @@ def _of_sentence(sentence: str) -> Iterator[str]:
         yield from _of_layers(part)
 
 
-def _of_ratio(claim: Claim) -> Iterator[str]:
+def _of_ratio(claim: Claim, *, repeated: bool) -> Iterator[str]:
+    """Of one comparison; the word of one that is repeated is that of each of its layers."""
     low, high = claim.bracket or (min(claim.numbers), max(claim.numbers))
-    equal = 0.8 <= low and high <= 1.25
+    equal = low >= 0.8 and high <= 1.25
     if claim.state == EQUAL and not equal:
         yield f"called equal, and not inside 0.80 to 1.25: {claim.text!r}"
     if claim.state in (ABOVE, BELOW) and low <= 1:
         yield f"called different, and not above 1: {claim.text!r}"
-    if claim.state in (ABOVE, BELOW) and low > 1 and equal:
+    if claim.state in (ABOVE, BELOW) and low > 1 and equal and not repeated:
         yield f"called different, and inside 0.80 to 1.25: {claim.text!r}"
     if claim.state == OPEN and (equal or low > 1 or high < 1 or not claim.bracket):
         yield f"called open, and told apart: {claim.text!r}"
@@ -255,9 +258,7 @@ def _of_brackets(text: str) -> Iterator[str]:
             yield f"out of order: {found[0]!r}"
     bare = [ratio for ratio in _RATIO.finditer(text) if ratio["low"] is None]
     for found in [*_QUANTITY.finditer(text), *bare]:
-        printed = [
-            number for name in ("first", "last", "low", "high") if (number := found[name]) is not None
-        ]
+        printed = [found[name] for pair in _PAIRS for name in pair if found[name]]
         sizes = [abs(float(number)) for number in printed if float(number)]
         decimals = {len(number.partition(".")[2]) for number in printed if float(number)}
         # A factor of ten, less what rounding can make of it.
@@ -296,7 +297,10 @@ def _of_arithmetic(text: str) -> Iterator[str]:
 def _hull(claim: Claim, ratios: list[Sequence[float]]) -> Iterator[str]:
     """A block reaches from its smallest number to its largest."""
     if claim.state == BELOW:
-        ratios = [[1 / one if one else math.inf for one in (v, high, low)] for v, low, high in ratios]
+        ratios = [
+            [1 / end if end else math.inf for end in (value, high, low)]
+            for value, low, high in ratios
+        ]
     values = [ratio[0] for ratio in ratios]
     ends = [ratio for ratio in ratios if not math.isnan(ratio[1])]
     expected = [min(values), max(values)]

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from support.sentence_check import complaints, layer_complaints, own_state, sentences
 
 CLOSING = " In brackets: 95 % intervals over images."
@@ -13,8 +14,8 @@ GOOD = [
     "They are about as loud as text tokens (1.01 x [0.97, 1.05])." + CLOSING,
     "They are not told apart from text tokens (40 x [0.90, 200])." + CLOSING,
     "They are 57 x louder than text tokens. One image, no intervals.",
-    "They turn 2.00 to 12.00 x [1.67, 14.00] more slowly in layers 1-3, 5, about as fast (1.00 x [0.99, "
-    "1.02]) in layer 4 and not told apart (1.1 x [0.9, 1.3]) in layers 6, 8." + CLOSING,
+    "They turn 2.00 to 12.00 x [1.67, 14.00] more slowly in layers 1-3, 5, about as fast (1.00 x "
+    "[0.99, 1.02]) in layer 4 and not told apart (1.1 x [0.9, 1.3]) in layers 6, 8." + CLOSING,
     "They turn more slowly in 5 of 8 layers, from layer 1 to 8 (2.0 to 5.0 x); about as fast in 2 "
     "of 8 layers, from layer 3 to 5 (1.00 x); more quickly in 1 of 8 layers, in layer 6 (3.0 x); "
     "the direction changes 2 times. One image, no intervals.",
@@ -45,8 +46,8 @@ def test_what_the_rule_allows(text: str) -> None:
         ("They are not told apart (3.0 x [2.0, 4.0]).", "told apart"),
         ("They are 3.0 x [2.0, 4.0] in layer 1.", "no state is said"),
         (
-            "They turn 2.00 x [1.50, 3.00] more slowly in layers 1-3 and about as fast (1.00 x [0.90, "
-            "1.10]) in layer 3.",
+            "They turn 2.00 x [1.50, 3.00] more slowly in layers 1-3 and about as fast (1.00 x "
+            "[0.90, 1.10]) in layer 3.",
             "named twice",
         ),
         (
@@ -61,17 +62,22 @@ def test_what_the_rule_allows(text: str) -> None:
         ("One image, no intervals. They are 2.00 x [1.50, 3.00] louder.", "one image, and yet"),
         ("The paper's theory is about pre-norm. 2 of 3 assumptions hold.", "and yet"),
         (
-            "They turn more slowly in 5 of 9 layers, from layer 1 to 9 (2.00 x [1.50, 3.00]); about "
-            "as fast in 3 of 9 layers, from layer 2 to 6 (1.00 x [0.90, 1.10]).",
+            "They turn more slowly in 5 of 9 layers, from layer 1 to 9 (2.00 x [1.50, 3.00]); "
+            "about as fast in 3 of 9 layers, from layer 2 to 6 (1.00 x [0.90, 1.10]).",
             "do not add up",
         ),
         (
             "They turn "
-            + ", ".join(f"{layer}.0 x [1.90, 20] more slowly in layer {layer}" for layer in range(2, 7))
+            + ", ".join(
+                f"{layer}.0 x [1.90, 20] more slowly in layer {layer}" for layer in range(2, 7)
+            )
             + ".",
             "5 blocks",
         ),
-        ("Inertia goes with disparity: rank correlation 0.50 [-0.20, 0.90].", "ranks say otherwise"),
+        (
+            "Inertia goes with disparity: rank correlation 0.50 [-0.20, 0.90].",
+            "ranks say otherwise",
+        ),
         ("It is closer to the word after layer 1 (cosine gap 0.01 [-0.01, 0.03]).", "gap says"),
         ("It is higher in layer 1 (gap 0.01).", "gap says"),
         ("They are many times [1.50, 9.0] louder.", "behind no number"),

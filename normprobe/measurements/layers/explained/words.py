@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from normprobe.measurements.layers.explained.table import FASTER, PARTS, SLOWER
-from normprobe.report.ratio_words import Ratio, factor
+from normprobe.report.ratio_words import Ratio, digits, factor
 
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
 _NAMES = dict(
@@ -24,7 +24,7 @@ def explained_verdict(explained: pd.DataFrame) -> str:
         account for 81 % [74, 88] (79 % [72, 86] with over- and undershoot added up), sizes of
         updates for 12 % [8, 15], their directions for 3 % [2, 4], the rest for 4 % [1, 6]." A
         sentence each for layers with slower and with faster visual tokens; empty where there are
-        none.
+        none. "; below 0: against it" where a share lies below 0 with all of its interval.
     """
     if explained.empty:
         return ""
@@ -35,6 +35,10 @@ def explained_verdict(explained: pd.DataFrame) -> str:
 def _sentence(row: "pd.Series[Any]") -> str:
     ratio = Ratio(*(float(row[f"angle_ratio{end}"]) for end in ("", "_ci_low", "_ci_high")))
     ratio = ratio if row["scope"] == SLOWER else ratio.inverse
+    way = f"{_WAYS[str(row['scope'])]} in {_layers(str(row['layers']))}"
+    if float(digits(ratio.low if ratio.has_interval else ratio.value)) <= 1:
+        # Samples without an image have a say in the layers, and none in Eq. 13's arithmetic.
+        return f"In the samples with an image alone, it is not shown that they turn {way}."
     shares = [f"{name} for {_percent(row, f'{part}_share')}" for part, name in _NAMES.items()]
     shares[0] = shares[0].replace("norms", "norms account", 1)
     if "-" in str(row["layers"]) or "," in str(row["layers"]):
@@ -42,8 +46,8 @@ def _sentence(row: "pd.Series[Any]") -> str:
         shares[0] += f" ({each} where over- and undershoot do not cancel)"
     against = any(_works_against(row, f"{part}_share") for part in PARTS)
     return (
-        f"In Eq. 13's arithmetic of turning {factor([ratio])} {_WAYS[str(row['scope'])]} in "
-        f"{_layers(str(row['layers']))}, {', '.join(shares)}{'; below 0: against it' * against}."
+        f"In Eq. 13's arithmetic of turning {factor([ratio])} {way}, {', '.join(shares)}"
+        f"{'; below 0: against it' * against}."
     )
 
 
