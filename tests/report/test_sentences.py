@@ -174,6 +174,17 @@ def test_sample_rows(
     assert ("assumption" in text) == (placement == PRE)
 
 
+@pytest.mark.parametrize("layers", [(20, 20, 20, 1, 0.1, 0.1, 20), (20, 1, 20, 0.1, 20, 1, 0.1, 1)])
+def test_a_sign_that_changes_between_layers(layers: Sequence[float]) -> None:
+    """Eq. 13 accounts for the layers that turn so, and for no other."""
+    depth = len(layers) - 1
+    made = tables_of(sample_rows(8, depth=depth, loudness=layers, spread=0.6), PRE)
+    text = verdict(run_of(made))
+    accept(text)
+    assert len(re.findall("Eq. 13's arithmetic of turning", text)) == 2
+    assert {claim.state for claim in claims_of(told_of(text, _ANGLES))} > {"above", "below"}, text
+
+
 def test_several_questions_about_one_image_have_no_interval() -> None:
     rows = sample_rows(1, questions=6)
     text = verdict(run_of(tables_of(rows, PRE)))

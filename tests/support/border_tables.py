@@ -80,7 +80,9 @@ def layers_csv(
     return pd.concat([pd.DataFrame({"group": VISUAL, **columns}), text], ignore_index=True)
 
 
-def run_of(made: Mapping[str, pd.DataFrame], placement: str = "pre: the paper's theory applies"):
+def run_of(
+    made: Mapping[str, pd.DataFrame], placement: str = "pre: the paper's theory applies"
+) -> RunStore:
     """A run of ``layers`` in memory that holds some of its tables."""
     run = RunStore({"command": "layers", "norm_placement": placement})
     empty = {"theory": pd.DataFrame(columns=["layer"]), "assumptions": pd.DataFrame()}
@@ -115,7 +117,7 @@ def sample_rows(
     images: int,
     *,
     depth: int = 3,
-    loudness: float = 20.0,
+    loudness: float | Sequence[float] = 20.0,
     spread: float = 0.3,
     visual: bool = True,
     massive: float | None = None,
@@ -126,14 +128,15 @@ def sample_rows(
     Args:
         images: how many.
         depth: layers.
-        loudness: norm of visual tokens; that of text tokens is 1.
+        loudness: norm of visual tokens, one or one a layer from 0; that of text tokens is 1.
         spread: deviation of the logarithms; 0: all tokens are equal.
         visual: whether there are visual tokens.
         massive: norm of one text token of each sample, at position 12 of it; None: none has it.
         questions: samples an image.
     """
     random = np.random.default_rng(images + depth)
-    groups = {VISUAL: (64, loudness), TEXT: (88, 1.0)}
+    loud = np.broadcast_to(loudness, depth + 1)[:, None]
+    groups = {VISUAL: (64, loud), TEXT: (88, np.ones_like(loud))}
     made = []
     for number in range(images * questions):
         common = {
@@ -151,8 +154,8 @@ def sample_rows(
             phi = random.normal(1.3, 0.2 * spread, x.shape)
             across, along = update * np.sin(phi), x + update * np.cos(phi)
             angle = np.arctan2(across, along)
-            metrics = [np.hypot(across, along), np.cos(angle), angle, update, update / x, phi]
-            metrics = np.stack(metrics, axis=1)
+            of_token = [np.hypot(across, along), np.cos(angle), angle, update, update / x, phi]
+            metrics = np.stack(of_token, axis=1)
             norms = np.vstack([x[:1], metrics[1:, 0]])
             loudest = {
                 "loudest_share": norms.max(axis=1) / norms.sum(axis=1),
@@ -176,8 +179,8 @@ def sample_rows(
             absent = {f"{INJECTION}_mean": nan, f"{INJECTION}_m2": nan}
             made.append(whole.assign(group=group, **loudest, **absent, **common))
         if visual:
-            pair = {name: random.uniform(0.1, 0.4, depth + 1) for name in PAIR_METRICS}
-            pair = pd.DataFrame({"layer": range(depth + 1), "injected": False, **pair})
+            cosines = {name: random.uniform(0.1, 0.4, depth + 1) for name in PAIR_METRICS}
+            pair = pd.DataFrame({"layer": range(depth + 1), "injected": False, **cosines})
             made.append(pair.assign(group=PAIR, **common))
     return pd.concat(made, ignore_index=True)
 

@@ -70,7 +70,7 @@ class Claim(NamedTuple):
         numbers: the smallest and the largest ratio.
         bracket: its ends; empty: there is none.
         layers: that it is about; empty: it names none.
-        count: of how many layers it is, where they are told by state.
+        counted: of how many layers it is, where they are told by state.
         total: of how many in all.
     """
 
@@ -79,7 +79,7 @@ class Claim(NamedTuple):
     numbers: tuple[float, ...]
     bracket: tuple[float, ...]
     layers: tuple[int, ...]
-    count: int = 0
+    counted: int = 0
     total: int = 0
 
 
@@ -122,7 +122,7 @@ def layer_complaints(told: str, ratios: Mapping[int, Sequence[float]]) -> list[s
     if any(claim.total for claim in claims):
         for claim in claims:
             own = [layer for layer, state in states.items() if state == claim.state]
-            if (len(own), len(states)) != (claim.count, claim.total):
+            if (len(own), len(states)) != (claim.counted, claim.total):
                 found.append(f"{len(own)} of {len(states)} layers are so, not {claim.text!r}")
             elif (own[0], own[-1]) != (claim.layers[0], claim.layers[-1]):
                 found.append(f"layers {own[0]} to {own[-1]} are so, not {claim.text!r}")
@@ -235,7 +235,7 @@ def _of_layers(told: str) -> Iterator[str]:
     counted = [claim for claim in claims if claim.total]
     if counted:
         totals = {claim.total for claim in counted}
-        if len(counted) < len(claims) or totals != {sum(claim.count for claim in counted)}:
+        if len(counted) < len(claims) or totals != {sum(claim.counted for claim in counted)}:
             yield f"counts of layers do not add up: {told}"
         if len({claim.state for claim in counted}) < len(counted):
             yield f"a state is told twice: {told}"
@@ -280,14 +280,16 @@ def _of_closing(text: str) -> Iterator[str]:
 def _of_arithmetic(text: str) -> Iterator[str]:
     """Eq. 13 is about those layers that are said to turn so."""
     told = re.search(r"(?:They|visual tokens) turn (.*)", text)
-    for found in _ARITHMETIC.finditer(text) if told else ():
-        (sentence, *_) = sentences(told[0])
+    if told is None:
+        return
+    sentence = sentences(told[0])[0]
+    for found in _ARITHMETIC.finditer(text):
         state = BELOW if found["way"] == "more slowly" else ABOVE
         claims = [claim for claim in claims_of(sentence) if claim.state == state]
         layers = _layers(found["layers"])
         said = tuple(layer for claim in claims for layer in claim.layers)
         if any(claim.total for claim in claims):
-            alike = (len(layers), layers[0], layers[-1]) == (claims[0].count, said[0], said[-1])
+            alike = (len(layers), layers[0], layers[-1]) == (claims[0].counted, said[0], said[-1])
         else:
             alike = layers == said
         if not alike:
