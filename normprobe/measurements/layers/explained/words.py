@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from normprobe.measurements.layers.explained.table import FASTER, PARTS, SLOWER
-from normprobe.report.ratio_words import Ratio, factor
+from normprobe.report.ratio_words import Ratio, digits, factor
 
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
 _NAMES = dict(
@@ -24,7 +24,7 @@ def explained_verdict(explained: pd.DataFrame) -> str:
         account for 81 % [74, 88] (79 % [72, 86] with over- and undershoot added up), sizes of
         updates for 12 % [8, 15], their directions for 3 % [2, 4], the rest for 4 % [1, 6]." A
         sentence each for layers with slower and with faster visual tokens; empty where there are
-        none.
+        none. "; below 0: against it" where a share lies below 0 with all of its interval.
     """
     if explained.empty:
         return ""
@@ -35,16 +35,19 @@ def explained_verdict(explained: pd.DataFrame) -> str:
 def _sentence(row: "pd.Series[Any]") -> str:
     ratio = Ratio(*(float(row[f"angle_ratio{end}"]) for end in ("", "_ci_low", "_ci_high")))
     ratio = ratio if row["scope"] == SLOWER else ratio.inverse
+    way = f"{_WAYS[str(row['scope'])]} in {_layers(str(row['layers']))}"
+    if float(digits(ratio.low if ratio.has_interval else ratio.value)) <= 1:
+        # Samples without an image have a say in the layers, and none in Eq. 13's arithmetic.
+        return f"In the samples with an image alone, it is not shown that they turn {way}."
     shares = [f"{name} for {_percent(row, f'{part}_share')}" for part, name in _NAMES.items()]
     shares[0] = shares[0].replace("norms", "norms account", 1)
     if "-" in str(row["layers"]) or "," in str(row["layers"]):
         each = _percent(row, "norm_share_absolute")
         shares[0] += f" ({each} where over- and undershoot do not cancel)"
-    lows = [row[f"{part}_share{end}"] for part in PARTS for end in ("", "_ci_high")]
-    against = any(low < 0 for low in lows)
+    against = any(_works_against(row, f"{part}_share") for part in PARTS)
     return (
-        f"In Eq. 13's arithmetic of turning {factor([ratio])} {_WAYS[str(row['scope'])]} in "
-        f"{_layers(str(row['layers']))}, {', '.join(shares)}{'; below 0: against it' * against}."
+        f"In Eq. 13's arithmetic of turning {factor([ratio])} {way}, {', '.join(shares)}"
+        f"{'; below 0: against it' * against}."
     )
 
 
@@ -53,6 +56,17 @@ def _layers(ranges: str) -> str:
 
 
 def _percent(row: "pd.Series[Any]", column: str) -> str:
-    value, low, high = (100 * float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high"))
+    value, low, high = (_rounded(row, f"{column}{end}") for end in ("", "_ci_low", "_ci_high"))
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
-    return f"{value:.0f} %{interval}".replace("-0 %", "0 %")
+    return f"{value:.0f} %{interval}"
+
+
+def _works_against(row: "pd.Series[Any]", column: str) -> bool:
+    """Whether a share, as it is printed, lies below 0 with all of its interval."""
+    high = _rounded(row, f"{column}_ci_high")
+    return (_rounded(row, column) if pd.isna(high) else high) < 0
+
+
+def _rounded(row: "pd.Series[Any]", column: str) -> float:
+    """A share in whole percents; 0 has no sign."""
+    return round(100 * float(row[column]), 0) + 0.0
