@@ -1,16 +1,17 @@
 """A bootstrap that repeats the sample rows of each drawn image, draw by draw."""
 
-import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import norm as normal
-from scipy.stats import t as student
+import scipy.special
+import scipy.stats
 
 from normprobe.statistics import resampling
-from normprobe.statistics.bootstrap import draw_weights
+from normprobe.statistics.bootstrap import FISHER, LINEAR, LOGARITHM, LOGIT, draw_weights
+from normprobe.statistics.resampling import scale_of
 
 #: Samples and their images.
 SAMPLES = [("a", "x"), ("b", "x"), ("c", "y"), ("d", None), ("e", "z"), ("f", "z"), ("g", None)]
@@ -32,47 +33,58 @@ def repeated(rows: pd.DataFrame, counts: np.ndarray) -> pd.DataFrame:
 
 def slow_draws(
     rows: pd.DataFrame, table_of: Callable[[pd.DataFrame], pd.DataFrame], keys: list[str]
-):
-    """The table of every draw, below each other; the first level of the index numbers the draws."""
+) -> "Slow":
+    """The table of the rows as they are, without each unit in turn, and of every draw."""
     draws = draw_weights(len(UNITS), DRAWS).astype(int)
-    tables = [table_of(repeated(rows, counts)) for counts in draws]
-    return pd.concat(tables, keys=range(len(tables)), names=["of draws"]).groupby(keys)
+    tables = [table_of(repeated(rows, counts)).set_index(keys) for counts in draws]
+    unit = rows["image_hash"].fillna(rows["sample_id"])
+    named = [key for key in keys if key in rows]
+    held = unit.groupby([rows[key] for key in named]).nunique() if named else None
+    return Slow(tables, held)
 
 
-def assert_intervals(table: pd.DataFrame, slow, keys: list[str], columns: list[str]) -> None:
-    """Percentiles of the random draws, moved away from the estimate as t asks for."""
+class Slow(NamedTuple):
+    """Tables by draw, and in how many units there is something of each of their rows."""
+
+    tables: list[pd.DataFrame]
+    held: "pd.Series[int] | None"
+
+
+def ends_of(values: np.ndarray, column: str, units: int) -> np.ndarray:
+    """The interval of one number: percentiles on the scale of its column, widened by t.
+
+    Args:
+        values: as they are, without each unit in turn, and of every draw.
+        column: its name.
+        units: that hold it.
+    """
+    forward, back, least, most = _SCALES[scale_of(column)]
+    if np.isnan(values[0]) or units < 2:
+        return np.full(2, np.nan)
+    with np.errstate(all="ignore"):
+        turned = forward(values)
+    if not (np.isfinite(turned) | np.isnan(values)).all():
+        turned, back = values, np.asarray
+    ends = np.nanquantile(turned[1 + len(UNITS) :], [0.025, 0.975])
+    wider = scipy.stats.t.ppf(0.975, units - 1) / scipy.stats.norm.ppf(0.975)
+    wider *= np.sqrt(units / (units - 1))
+    return back(turned[0] + (ends - turned[0]) * wider).clip(least, most)
+
+
+def assert_intervals(table: pd.DataFrame, slow: Slow, keys: list[str], columns: list[str]) -> None:
     found = table.set_index(keys)
-    units = len(UNITS)
-    widening = student.ppf(0.975, units - 1) / normal.ppf(0.975) * np.sqrt(units / (units - 1))
     for column in columns:
-        for key, of_draws in slow[column]:
-            forward, back, least, most = scale_of(column)
-            numbers = of_draws.droplevel([*range(1, of_draws.index.nlevels)])
-            if not np.isfinite(numbers[0]):
-                expected = np.array([np.nan, np.nan])
-            else:
-                with np.errstate(all="ignore"):
-                    turned = forward(numbers.to_numpy())
-                if not np.isfinite(turned[~np.isnan(numbers)]).all():
-                    turned, back = numbers.to_numpy(), np.asarray
-                inside = np.nanquantile(turned[numbers.index > units], [0.025, 0.975])
-                expected = back(turned[0] + widening * (inside - turned[0])).clip(least, most)
-            ends = found.loc[key if len(keys) > 1 else key[0] if isinstance(key, tuple) else key]
-            ends = [ends[f"{column}_ci_{end}"] for end in ("low", "high")]
-            message = f"{key} {column}"
-            np.testing.assert_allclose(ends, expected, rtol=1e-7, atol=1e-12, err_msg=message)
+        drawn = pd.concat([of_draw[column] for of_draw in slow.tables], axis=1)
+        for cell in found.index:
+            told = found.loc[cell, [f"{column}_ci_low", f"{column}_ci_high"]].astype(float)
+            units = len(UNITS) if slow.held is None else slow.held.get(cell, len(UNITS))
+            expected = ends_of(drawn.loc[cell].to_numpy(float), column, units)
+            np.testing.assert_allclose(told, expected, rtol=1e-7, atol=1e-12, err_msg=column)
 
 
-def scale_of(column: str):
-    """Ratios and sizes by their logarithm, cosines by Fisher's, shares by the logit."""
-    if re.search(r"_(gap|difference|residual_mean|slope|std)$|^log_", column):
-        return np.asarray, np.asarray, -np.inf, np.inf
-    if re.search(r"cosine|correlation|^retention|^visual_turn_|^text_turn_|^turn_to_turn", column):
-        return np.arctanh, np.tanh, -1, 1
-    if re.fullmatch(r"(massive|sink|high_norm|still|top10?_share)_mean", column):
-        return (lambda p: np.log(p / (1 - p))), (lambda x: 1 / (1 + np.exp(-x))), 0, 1
-    if re.search(r"ratio|(norm|rms|update|angle|geometric)(_without_massive)?_mean$", column):
-        return np.log, np.exp, 0, np.inf
-    if re.search(r"norm_sample_mean$", column):
-        return np.log, np.exp, 0, np.inf
-    return np.asarray, np.asarray, -np.inf, np.inf
+_SCALES = {
+    LINEAR: (np.asarray, np.asarray, -np.inf, np.inf),
+    LOGARITHM: (np.log, np.exp, 0, np.inf),
+    FISHER: (np.arctanh, np.tanh, -1, 1),
+    LOGIT: (scipy.special.logit, scipy.special.expit, 0, 1),
+}

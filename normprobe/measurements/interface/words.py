@@ -6,7 +6,7 @@ import pandas as pd
 
 from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.carried import carried_sentence
-from normprobe.report.ratio_words import LOUD, Ratio, Words, brackets, ratio_in_words, usable
+from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
 from normprobe.schema import (
@@ -79,7 +79,7 @@ def _projector(interface: pd.DataFrame) -> list[str]:
     # A visual table is fed probabilities, whose norm is at most 1: nothing to compare.
     if not (change.usable and usable(before) and before > 1.0):
         return []
-    words = Words("larger", "smaller", "about the same")
+    words = Words("larger", "smaller", "about the same", f"{OPEN} from that before")
     return [
         f"Behind the projector their geometric mean norm is {ratio_in_words([change], words)}: "
         f"{significant(before)} before, {significant(after)} after"
