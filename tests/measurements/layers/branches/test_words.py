@@ -43,9 +43,9 @@ def test_without_text_or_without_visual_tokens_nothing_is_said() -> None:
 
 
 def test_a_band_that_holds_1_and_more_tells_nothing_apart() -> None:
-    made = rows("mlp", "visual", (1.5, 0.5), (1.5, 0.9), spread=0.45)
+    made = rows("mlp", "visual", (1.5, 0.5), (1.5, 0.9), spread=0.4)
     assert branches_verdict(pd.DataFrame(made)) == (
         "Against text tokens, what the MLP adds to visual tokens is not told apart (1.50 x "
-        "[0.83, 2.18]) in layers 1-2, and it turns them 2.00 x [1.38, 3.64] more slowly in layer 1 "
-        "and not told apart (0.90 x [0.50, 1.31]) in layer 2."
+        "[0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer 1 "
+        "and not told apart (0.90 x [0.54, 1.26]) in layer 2."
     )

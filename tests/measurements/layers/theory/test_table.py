@@ -31,7 +31,12 @@ def rows(
     update = {f"{name}_{part}": 1.0 for name in TOKEN_METRICS[3:] for part in ("mean", "m2")}
     moments = update | dict.fromkeys(CO_MOMENTS, 1.0)
     return pd.DataFrame(made).assign(
-        sample_id="a", image_hash="x", hidden_size=64, tokens=2, nonfinite=0, norm_log_mean=0.0,
+        sample_id="a",
+        image_hash="x",
+        hidden_size=64,
+        tokens=2,
+        nonfinite=0,
+        norm_log_mean=0.0,
         **moments,
     )
 
