@@ -370,6 +370,10 @@ def test_ratios_and_intervals_are_drawn_by_image() -> None:
     widening = student.ppf(0.975, 1) / normal.ppf(0.975) * 2**0.5
     assert visual["update_norm_mean_ci_low"] == pytest.approx(2 * 2**-widening)
     assert visual["update_norm_mean_ci_high"] == pytest.approx(2 * 2**widening)
+    mean = 4 ** (1 / 3)
+    low, high = (visual[f"update_norm_geometric_mean_ci_{end}"] for end in ("low", "high"))
+    assert low == pytest.approx(mean * (1 / mean) ** widening)
+    assert high == pytest.approx(mean * (4 / mean) ** widening)
     assert np.isnan([text[f"update_norm_mean_ci_{end}"] for end in ("low", "high")]).all()
 
 
