@@ -31,8 +31,8 @@ def test_each_branch_has_its_sentence() -> None:
         "Against text tokens, what the attention adds to visual tokens is about as large (1.00 x "
         "[0.90, 1.10]) in layers 1-2, and it turns them 2.00 to 4.00 x [1.82, 4.44] more slowly in "
         "layers 1-2. What the MLP adds to visual tokens is 3.0 x [2.7, 3.3] larger in layer 1 and "
-        "about as large (1.00 x [0.90, 1.10]) in layer 2, and it turns them 10.0 x [9.1, 11.1] more "
-        "slowly in layer 1 and about as fast (1.00 x [0.90, 1.10]) in layer 2."
+        "about as large (1.00 x [0.90, 1.10]) in layer 2, and it turns them 10.0 x [9.1, 11.1] "
+        "more slowly in layer 1 and about as fast (1.00 x [0.90, 1.10]) in layer 2."
     )
 
 
