@@ -144,23 +144,6 @@ def agreeing(numbers: Sequence[float]) -> list[str]:
     return [digits(number, min(numbers) if together else None) for number in numbers]
 
 
-def of_one_size(numbers: Sequence[float]) -> list[str]:
-    """Numbers of either sign to two digits, with as many decimals each where they are of one size.
-
-    What is at most ten times as large as the smallest gets the decimals that the smallest asks for.
-    0 has no size.
-    """
-    texts = [significant(number, 2) for number in numbers]
-    sizes = [abs(number) for number in numbers if number and math.isfinite(number)]
-    if not sizes or max(sizes) > 10 * min(sizes) or "e" in "".join(texts):
-        return texts
-    decimals = max(len(text.partition(".")[2]) for text in texts)
-    return [
-        f"{number:.{decimals}f}" if number and math.isfinite(number) else text
-        for number, text in zip(numbers, texts, strict=True)
-    ]
-
-
 def digits(ratio: float, smallest: float | None = None) -> str:
     """Two decimals below 2, one below 10, else none.
 
