@@ -26,6 +26,7 @@ from support.sentence_check import claims_of, complaints, layer_complaints, own_
 
 from normprobe.measurements.attention.words import attention_verdict
 from normprobe.measurements.compare.words import ranking_verdict
+from normprobe.measurements.embeddings.words import embeddings_verdict
 from normprobe.measurements.grounding.words import grounding_verdict
 from normprobe.measurements.interface.words import interface_verdict
 from normprobe.measurements.layers.branches.words import branches_verdict
@@ -142,7 +143,7 @@ def test_text_alone_and_empty_tables_say_nothing() -> None:
 # --- sample rows --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("spread", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("images", "depth", "loudness", "placement"),
     [
@@ -310,9 +311,7 @@ def theory_told(theory: pd.DataFrame) -> str:
 
 
 @pytest.mark.parametrize("column", sorted({criterion.column for criterion in CRITERIA}))
-@pytest.mark.parametrize(
-    "triple", [(-0.1, -0.30004, 0.0999), (nan, nan, nan), (1e3, 1e-3, 1e6)], ids=str
-)
+@pytest.mark.parametrize("triple", [(-0.1, -0.30004, 0.0999), (nan, nan, nan)], ids=str)
 def test_assumptions_at_borders(column: str, triple: Triple) -> None:
     accept(theory_told(theory_csv(**{column: triple})) + CLOSING)
 
@@ -483,3 +482,8 @@ def test_a_survey_counts_models_by_their_state(ratio: Triple) -> None:
     for state, word in words.items():
         assert (word in text) == (state in states), text
         assert state not in states or f"{word} in {states.count(state)}" in text
+
+
+@pytest.mark.parametrize("names", [("text",), ("text", "visual")])
+def test_embedding_tables_are_no_samples(names: Sequence[str]) -> None:
+    accept(embeddings_verdict(made_tables.embeddings(*names)))

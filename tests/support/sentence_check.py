@@ -16,7 +16,7 @@ ABOVE, BELOW, EQUAL, OPEN = "above", "below", "equal", "open"
 MOST_BLOCKS = 4
 
 _NUMBER = r"-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)"
-_VALUES = rf"(?<![\w.-])(?P<first>{_NUMBER})(?: to (?P<last>{_NUMBER}))?"
+_VALUES = rf"(?<![\w.-])(?<!step )(?P<first>{_NUMBER})(?: to (?P<last>{_NUMBER}))?"
 _BRACKET = rf" \[(?P<low>{_NUMBER}), (?P<high>{_NUMBER})\]"
 _RATIO = re.compile(rf"{_VALUES} x(?!\w)(?:{_BRACKET})?")
 _QUANTITY = re.compile(rf"{_VALUES}(?P<unit> x| %)?{_BRACKET}")
@@ -51,7 +51,7 @@ _ARITHMETIC = re.compile(
 )
 
 _OVER_WHAT = re.compile(r"In brackets: 95 % intervals over \w+|\(95 % interval over \w+\)")
-_WHY_NONE = re.compile(r"(?:One (?:image|sample|prompt), no|\bNo) intervals\.|no interval\b")
+_WHY_NONE = re.compile(r"(?:One (?:image|sample|prompt), no|\bNo) intervals\b|no interval\b")
 _ALONE = re.compile(r"One (?:image|sample|prompt)\b(?:, no intervals| judges)")
 _JUDGED = re.compile(
     r"assumptions? holds?|"
