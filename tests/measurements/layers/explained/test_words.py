@@ -34,7 +34,7 @@ def test_the_shares_with_their_intervals() -> None:
 
 
 def test_an_identity_is_no_cause() -> None:
-    words = explained_verdict(explained("slower", "faster")).lower()
+    words = explained_verdict(explained("slower")).lower()
     assert not any(word in words for word in ("explain", "why", "cause", "because", "due to"))
 
 
@@ -79,8 +79,24 @@ def test_faster_visual_tokens_are_told_by_the_inverse_ratio() -> None:
 
 
 def test_slower_and_faster_layers_have_a_sentence_each() -> None:
-    sentence = explained_verdict(explained("slower", "faster"))
-    assert sentence.count("In Eq. 13's arithmetic") == 2
+    slower, faster = explained("slower"), explained("faster", layers="3", ratio=0.5)
+    sentences = explained_verdict(pd.concat([slower, faster]))
+    assert sentences == f"{explained_verdict(slower)} {explained_verdict(faster)}"
+    assert sentences.count("In Eq. 13's arithmetic") == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "ratio", "shown"),
+    [("slower", 1.2, True), ("slower", 1.1, False), ("faster", 0.85, True), ("faster", 1.2, False)],
+)
+def test_no_interval_that_holds_1_is_told_of_slower_layers(
+    scope: str, ratio: float, shown: bool
+) -> None:
+    """Samples without an image have a say in the layers, and none in Eq. 13."""
+    sentence = explained_verdict(explained(scope, ratio=ratio))
+    assert sentence.startswith("In Eq. 13's arithmetic") == shown
+    way = {"slower": "more slowly", "faster": "more quickly"}[scope]
+    assert sentence.endswith(f"it is not shown that they turn {way} in layers 1-2.") != shown
 
 
 def test_where_nothing_differs_nothing_is_said() -> None:
