@@ -1,6 +1,7 @@
 """Numbers for people: a fixed number of significant digits, never wider than eight characters."""
 
 import math
+from collections.abc import Sequence
 
 MISSING = "-"
 
@@ -24,6 +25,23 @@ def significant(value: float, digits: int = 4) -> str:
         rounded = float(f"{mantissa}e{exponent}")
         return f"{rounded:.{max(0, digits - 1 - exponent)}f}"
     return f"{mantissa}e{exponent}"
+
+
+def of_one_size(numbers: Sequence[float]) -> list[str]:
+    """Numbers of either sign to two digits, with as many decimals each where they are of one size.
+
+    What is at most ten times as large as the smallest gets the decimals that the smallest asks for.
+    0 has no size.
+    """
+    texts = [significant(number, 2) for number in numbers]
+    sizes = [abs(number) for number in numbers if number and math.isfinite(number)]
+    if not sizes or max(sizes) > 10 * min(sizes) or "e" in "".join(texts):
+        return texts
+    decimals = max(len(text.partition(".")[2]) for text in texts)
+    return [
+        f"{number:.{decimals}f}" if number and math.isfinite(number) else text
+        for number, text in zip(numbers, texts, strict=True)
+    ]
 
 
 def count(value: float) -> str:

@@ -152,7 +152,7 @@ def theory(depth=6, **changed):
 
 
 def explained(depth=6):
-    """explained.csv: norms account for most, update sizes for some, and update angles work against it."""
+    """explained.csv: norms account for most, update sizes for some, update angles go against it."""
     layer = np.arange(1, depth + 1)
     ratio = 9.0 / layer
     numbers = {"angle_ratio": ratio}
