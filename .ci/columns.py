@@ -13,7 +13,7 @@ from normprobe.schema import QUANTILES
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs/reference"
 ENDS = {"interval": ("_ci_low", "_ci_high"), "band": ("_band_low", "_band_high")}
-#: The columns that a form of a quantity stands for, and those of them that have an interval, a band.
+#: The columns that a form of a quantity stands for; those of them with an interval; with a band.
 SUFFIXES = {
     "value": ([""], [""], [""]),
     "mean": (["_mean"], ["_mean"], ["_mean"]),
@@ -40,8 +40,8 @@ What follows a name:
 | `_geometric_mean` | geometric mean, over tokens whose number is above 0 |
 | `_q05`, `_q25`, `_q50`, `_q75`, `_q95` | quantiles over tokens |
 | `_visual`, `_text` | of visual, of text tokens |
-| `_ci_low`, `_ci_high` | ends of the 95 % interval, by a bootstrap over images: of one layer or stage by itself |
-| `_band_low`, `_band_high` | ends of the 95 % band over images: in 95 % of all data sets the number lies between them in all layers together |
+| `_ci_low`, `_ci_high` | ends of the 95 % interval of a row by itself, over images |
+| `_band_low`, `_band_high` | ends of the 95 % band over images: it holds all layers at once |
 """
 
 
