@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from math import nan
 from typing import Any
 
@@ -294,12 +295,12 @@ def test_massive_tokens(ratio: Triple) -> None:
 # --- theory -------------------------------------------------------------------------------------
 
 
-def theory_csv(depth: int = 4, **changed: Any) -> pd.DataFrame:
+_theory = cache(made_tables.theory)
+
+
+def theory_csv(depth: int = 4, **changed: Triple) -> pd.DataFrame:
     """theory.csv with bands; a change is one triple for all layers."""
-    theory = made_tables.theory(depth)
-    for criterion in CRITERIA:
-        for end in ("low", "high"):
-            theory[f"{criterion.column}_band_{end}"] = theory[f"{criterion.column}_ci_{end}"]
+    theory = _theory(depth).copy()
     for name, triple in changed.items():
         for end, value in zip(("", "_band_low", "_band_high"), triple, strict=True):
             theory.loc[theory["layer"] > 0, f"{name}{end}"] = value
