@@ -65,7 +65,8 @@ def in_memory(model_type: str = "llava") -> Probe:
 def columns_of(table: pd.DataFrame, expected: pd.DataFrame) -> pd.DataFrame:
     """Those of ``probe_layers``, which tells no intervals."""
     others = set(table) - set(expected)
-    assert all(name.endswith(("_ci_low", "_ci_high")) for name in others)
+    ends = ("_ci_low", "_ci_high", "_band_low", "_band_high")
+    assert all(name.endswith(ends) for name in others)
     return table[expected.columns]
 
 

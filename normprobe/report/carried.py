@@ -1,5 +1,6 @@
 """Where few tokens make the mean norm of a group: said of every such mean."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -39,11 +40,25 @@ def carried_sentence(rows: pd.DataFrame, group: str) -> str:
     )
 
 
+def quoted(token_text: Callable[[int], str] | None) -> Callable[[int], str] | None:
+    """Token ids as text that tables and sentences can show; None where they have none."""
+    if token_text is None:
+        return None
+
+    def text(token: int) -> str:
+        try:
+            return readable_token(token_text(token))
+        except Exception:  # placeholders of own code may be no ids of its tokenizer, such as -1
+            return str(token)
+
+    return text
+
+
 def _which(row: "pd.Series[Any]") -> str:
     """Which token that is, where it is the same in several samples, or there is one."""
     if not (row["loudest_samples"] > 1 or row["samples"] == 1):
         return ""
     token = row["loudest_token"]
-    named = f"{readable_token(token)} at " if isinstance(token, str) else "at "
+    named = f"{token} at " if isinstance(token, str) else "at "
     samples = f"in {int(row['loudest_samples'])} of {int(row['samples'])} samples "
     return f", {samples}{named}position {int(row['loudest_position'])}"

@@ -48,9 +48,8 @@ def correlation_sentence(correlation: pd.DataFrame, of: str = "models") -> str:
         )
     if found.value != found.value:
         return f"All {found.models} {of} have the same disparity or inertia: no rank correlation."
-    # The ends as they are printed have the say.
-    low, high = (round(end, 2) for end in (found.low, found.high))
-    told = f"rank correlation {found.value:.2f} [{low:.2f}, {high:.2f}]"
+    value, low, high = (round(number, 2) + 0.0 for number in found[1:])  # as printed; 0 has no sign
+    told = f"rank correlation {value:.2f} [{low:.2f}, {high:.2f}]"
     over = f"{told} over {found.models} {of} (95 % interval over {of})"
     if low > 0:
         return f"Inertia goes with disparity: {over}."

@@ -35,7 +35,7 @@ class Words(NamedTuple):
 
 
 LOUD = Words("louder", "quieter", "about as loud")
-FAST = Words("more quickly", "more slowly", "about as fast")
+FAST = Words("more quickly", "more slowly", "about as fast", f"at rates {OPEN}")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Ratio(Estimate):
         Equality comes first: an interval within ``ALIKE`` of 1 may well lie beside 1. Without an
         interval the value itself has the say, of what was measured alone.
         """
+        if not self.usable:
+            return None
         low, high = (self.low, self.high) if self.has_interval else (self.value,) * 2
         if _printed(low) >= 1 / ALIKE and _printed(high) <= ALIKE:
             return 0
@@ -183,6 +185,8 @@ def ratios_by_layer(rows: pd.DataFrame, column: str) -> dict[int, Ratio]:
     ends = "band" if f"{column}_band_low" in rows else "ci"
     columns = [column, f"{column}_{ends}_low", f"{column}_{ends}_high"]
     numbers = rows.set_index("layer").sort_index().reindex(columns=columns).astype(float)
+    if numbers[columns[1]].notna().any():  # of a layer that one image alone holds nothing is known
+        numbers = numbers.fillna({columns[1]: 0.0, columns[2]: math.inf})
     return {int(layer): Ratio(*row) for layer, *row in numbers.itertuples()}
 
 

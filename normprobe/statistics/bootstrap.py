@@ -108,7 +108,8 @@ def interval(
         NaN where fewer than two units hold the cell.
     """
     count = np.full(drawn.shape[1], units) if held is None else np.asarray(held)
-    many = count > 1
+    # Without the only image that holds it, there is nothing of a cell.
+    many = (count > 1) & ~np.isnan(drawn[1 : 1 + left_out(units)]).any(axis=0)
     shift = 1 + left_out(units)
     ends = np.full((2, drawn.shape[1]), np.nan)
     for turned, back, cells in _on_scale(drawn, scale):

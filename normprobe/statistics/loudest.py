@@ -55,7 +55,8 @@ def loudest_columns(
     table = shares.join(most.drop_duplicates(by).set_index(by)).reset_index()
     ids = table.pop("loudest_id")
     text = [
-        None if pd.isna(token) or token_text is None else token_text(int(token)) for token in ids
+        np.nan if pd.isna(token) or token_text is None else token_text(int(token)) for token in ids
     ]
-    table.insert(len(by) + 1, "loudest_token", pd.Series(text, dtype=object))
-    return table.astype({"loudest_position": "Int64", "loudest_samples": "Int64"})
+    table.insert(len(by) + 1, "loudest_token", pd.Series(text))
+    whole = [name for name in ("loudest_position", "loudest_samples") if table[name].notna().all()]
+    return table.astype(dict.fromkeys(whole, int))

@@ -167,7 +167,10 @@ def with_intervals(
 
 def scale_of(column: str) -> Scale:
     """The scale of a column's intervals."""
-    column = column.replace("_without_massive", "")  # the same quantity of fewer tokens
+    # The same quantity of fewer tokens, or by samples.
+    column = column.replace("_without_massive", "").replace("_sample_mean", "_mean")
+    if column.startswith(_SPREADS):
+        return LOGARITHM
     if column.endswith(_DIFFERENCES) or column.startswith("log_"):
         return LINEAR
     if "cosine" in column or "correlation" in column or column.startswith(_COSINES):
@@ -177,6 +180,7 @@ def scale_of(column: str) -> Scale:
     return LOGARITHM if column.endswith(_SIZES) or "ratio" in column else LINEAR
 
 
+_SPREADS = ("update_norm_cv", "update_angle_std", "log_norm_std")
 _DIFFERENCES = ("_gap", "_difference", "_residual_mean", "_slope", "_std")
 _COSINES = ("visual_turn_to", "text_turn_to", "turn_to_turn", "retention")
 _SHARES = tuple(
@@ -186,8 +190,10 @@ _SHARES = tuple(
 _SIZES = (
     "geometric_mean",
     "norm_mean",
-    "norm_sample_mean",
     "rms_mean",
     "update_mean",
     "angle_mean",
+    "visual_angle",
+    "text_angle",
+    "at_text_norm",
 )

@@ -141,14 +141,16 @@ def theory(depth=6, **changed):
     ):
         numbers |= {f"{name}_visual": moved * visual, f"{name}_text": moved * text}
     numbers |= {name: moved * value for name, value in changed.items()}
-    table = pd.DataFrame({"layer": layer, "hidden_size": 128, "samples": 56, **numbers})
-    table["lag_angle_samples"], table["nonfinite"] = 56, 0
-    for name in numbers:
-        # A tenth of a percent either side: far from the end of any range.
-        for ends in ("ci", "band"):
-            table[f"{name}_{ends}_low"] = table[name] - 1e-3 * table[name].abs()
-            table[f"{name}_{ends}_high"] = table[name] + 1e-3 * table[name].abs()
-    return table
+    counts = {"layer": layer, "hidden_size": 128, "samples": 56}
+    counts |= {"lag_angle_samples": 56, "nonfinite": 0}
+    # A tenth of a percent either side: far from the end of any range.
+    around = {
+        f"{name}_{ends}_{end}": values + way * 1e-3 * np.abs(values)
+        for name, values in numbers.items()
+        for ends in ("ci", "band")
+        for end, way in (("low", -1), ("high", 1))
+    }
+    return pd.DataFrame({**counts, **numbers, **around})
 
 
 def explained(depth=6):

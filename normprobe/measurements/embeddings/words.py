@@ -38,7 +38,7 @@ def embeddings_verdict(embeddings: pd.DataFrame) -> str:
         )
         return (
             f"Rows of the visual table are {louder} (mean L2 norm {significant(means[VISUAL])} "
-            f"against {significant(means[TEXT])})."
+            f"against {significant(means[TEXT])}). No intervals: these are all rows."
         )
     sentence = f"Non-zero text embedding rows have a mean L2 norm of {significant(means[TEXT])}"
     loudest = float(rows["norm_max"].get(TEXT, math.nan))

@@ -15,6 +15,7 @@ from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.carried import quoted
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,
@@ -43,7 +44,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         ``interface`` with its intervals; ``histogram`` where visual tokens are mixed from a table.
     """
     embedded = table_rows(model.parts, model.vocabulary_ids)
-    table = interface_table(rows, embedded, model.token_text)
+    table = interface_table(rows, embedded, quoted(model.token_text))
     written = {"interface": interface_intervals(table, rows)}
     histogram = visual_table_histogram(rows, model.parts)
     if len(histogram):

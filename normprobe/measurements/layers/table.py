@@ -12,6 +12,7 @@ from normprobe.measurements.layers.massive.table import massive_tables
 from normprobe.measurements.layers.theory.assumptions import assumptions_table
 from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.carried import quoted
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
     IMAGE,
@@ -43,7 +44,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         CSV files; ``images`` too, if a sample has several; those of an option that was asked for.
         ``assumptions`` has no rows where the theory is not about such a decoder.
     """
-    layers = layer_intervals(layers_table(rows, model.token_text), rows)
+    layers = layer_intervals(layers_table(rows, quoted(model.token_text)), rows)
     theory = theory_table(rows)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
     asked = {"images": images_table(rows), "branches": branches_table(rows)}

@@ -39,7 +39,7 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Give
     Args:
         title: the figure's title.
         theory: ``theory.csv``.
-        assumptions: ``assumptions.csv``, for the ranges.
+        assumptions: ``assumptions.csv``, for the ranges; none where nothing is judged.
         ax: twelve axes to draw in; None: a figure of its own.
     """
     rows = -(-len(PANELS) // _COLUMNS)
@@ -60,7 +60,8 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Give
             continue
         if panel.ratio and asks_for_log(theory[panel.judged]):
             use_log(axes, "y", theory[panel.judged])
-        if number := _NUMBERS.get(panel.judged):
+        number = _NUMBERS.get(panel.judged)
+        if number in ranges.index:
             _add_range(axes, *ranges.loc[number])
         if panel.own_legend:
             bottom, top = axes.get_ylim()
@@ -68,7 +69,7 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Give
             axes.legend(loc="upper left", fontsize=6)
     for axes in grid[-1]:
         axes.set_xlabel("decoder layer")
-    _add_legend(drawing, grid)
+    _add_legend(drawing, grid, judged=not ranges.empty)
     return drawing
 
 
@@ -82,9 +83,11 @@ def _add_range(axes: Axes, low: float, high: float) -> None:
     axes.axhspan(max(low, bottom), min(high, top), color=_HOLDS, zorder=0, linewidth=0)
 
 
-def _add_legend(drawing: Figure, grid: NDArray[Any]) -> None:
+def _add_legend(drawing: Figure, grid: NDArray[Any], judged: bool) -> None:
     handles: list[Artist] = [
         Line2D([], [], **GROUP_LOOKS[group]._asdict(), label=group) for group in (VISUAL, TEXT)
     ]
-    handles += [*ends_drawn(grid.flat), Patch(color=_HOLDS, label="range in which each line holds")]
+    handles += ends_drawn(grid.flat)
+    if judged:
+        handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
     legend_below(drawing, grid, handles)
