@@ -2,9 +2,11 @@
 
 A world is a stack of residual layers that do what Section 3.1 assumes: each update has one size, at
 one angle to its token, in a random direction. Each of the others breaks one assumption in one way.
-All are measured as a model is. ``python -m experiments.theory`` prints how often each test holds.
+All are measured as a model is. ``python -m experiments.theory`` prints how often each test holds, and
+how often it finds a break of a given size; ``--write`` puts both into docs/explanation/theory.md.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -14,6 +16,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from experiments.tables import EXPLANATION, insert, markdown
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.theory.assumptions import (
     ASSUMED,
@@ -82,6 +85,47 @@ DEPENDENT = {
     "Consistent Update Geometry": {"Eq. 13"},
     "Random Rotational Direction": {"Eq. 15"},
 }
+
+#: Breaks from none to gross, by the test that has to find them: what each is the size of, which of
+#: its sizes is the end of the range in which the test holds, and the world of a size.
+BREAKS: dict[str, tuple[str, Sequence[float], Callable[[float], World]]] = {
+    "visual / text mean of \\|D\\|": (
+        "Uniform Update Magnitude",
+        (1.2, 1.25, 1.3, 1.4, 1.6),
+        lambda size: replace(FAITHFUL, size=(3.0 * size, 3.0)),
+    ),
+    "spread of \\|D\\|": (
+        "Uniform Update Magnitude",
+        (0.22, 0.25, 0.27, 0.3, 0.4),
+        lambda size: replace(FAITHFUL, size_spread=size),
+    ),
+    "correlation of \\|D\\| with \\|x\\|": (
+        "Uniform Update Magnitude",
+        (0.4, 0.5, 0.55, 0.6, 0.8),
+        lambda size: replace(FAITHFUL, coupling=_coupling(size)),
+    ),
+    "mean phi, visual - text": (
+        "Consistent Update Geometry",
+        (0.08, 0.1, 0.11, 0.12, 0.2),
+        lambda size: replace(FAITHFUL, angle=(1.4, 1.4 - size)),
+    ),
+    "spread of phi": (
+        "Consistent Update Geometry",
+        (0.09, 0.1, 0.11, 0.12, 0.2),
+        lambda size: replace(FAITHFUL, angle_spread=size),
+    ),
+    "cosine of one's turn and the other's x": (
+        "Random Rotational Direction",
+        (0.04, 0.05, 0.06, 0.08, 0.2),
+        lambda size: replace(FAITHFUL, lean=size),
+    ),
+}
+
+
+def _coupling(correlation: float) -> float:
+    """The power of the norm at which log ||D|| has this correlation with log ||x||."""
+    odds = correlation / (1 - correlation**2) ** 0.5
+    return odds * FAITHFUL.size_spread / FAITHFUL.norm_spread
 
 
 class Layer(nn.Module):
