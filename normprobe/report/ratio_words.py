@@ -86,7 +86,7 @@ class Ratio(Estimate):
         interval the value itself has the say, of what was measured alone.
         """
         low, high = (self.low, self.high) if self.has_interval else (self.value,) * 2
-        if 1 / ALIKE <= _printed(low) and _printed(high) <= ALIKE:
+        if _printed(low) >= 1 / ALIKE and _printed(high) <= ALIKE:
             return 0
         if _printed(low) > 1:
             return 1

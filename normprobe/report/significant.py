@@ -1,6 +1,7 @@
 """Numbers for people: a fixed number of significant digits, never wider than eight characters."""
 
 import math
+from collections.abc import Sequence
 
 MISSING = "-"
 
@@ -24,6 +25,21 @@ def significant(value: float, digits: int = 4) -> str:
         rounded = float(f"{mantissa}e{exponent}")
         return f"{rounded:.{max(0, digits - 1 - exponent)}f}"
     return f"{mantissa}e{exponent}"
+
+
+def agreeing(values: Sequence[float], digits: int = 2) -> list[str]:
+    """Numbers with as many decimals each, where they are of one size; else each by itself.
+
+    Args:
+        values: of one size are those within a factor of 10, whatever their signs.
+        digits: of the smallest.
+    """
+    sizes = [abs(value) for value in values]
+    smallest = min(sizes, default=0.0)
+    if smallest < 1e-3 or max(sizes) > min(10 * smallest, 1e4):
+        return [significant(value, digits) for value in values]
+    decimals = len(significant(smallest, digits).partition(".")[2])
+    return [f"{value:.{decimals}f}" for value in values]
 
 
 def count(value: float) -> str:

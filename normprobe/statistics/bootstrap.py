@@ -151,9 +151,7 @@ def band(drawn: Sequence[Array], units: int, scales: Sequence[Scale]) -> list[Ar
         deviation = np.sqrt((groups - 1) / groups * np.square(share).sum(axis=0))
         ends = np.stack([turned[0] - reach * deviation, turned[0] + reach * deviation])
         bands[place][:, cells] = back(ends)
-    return [
-        found.clip(scale.least, scale.most) for found, scale in zip(bands, scales, strict=True)
-    ]
+    return [found.clip(scale.least, scale.most) for found, scale in zip(bands, scales, strict=True)]
 
 
 def _quantiles(draws: Array) -> Array:

@@ -177,6 +177,7 @@ def scale_of(column: str) -> Scale:
 _DIFFERENCES = ("_gap", "_difference", "_residual_mean", "_slope", "_std")
 _COSINES = ("visual_turn_to", "text_turn_to", "turn_to_turn", "retention")
 _SHARES = tuple(
-    f"{name}_mean" for name in ("massive", "sink", "high_norm", "still", "top1_share", "top10_share")
+    f"{name}_mean"
+    for name in ("massive", "sink", "high_norm", "still", "top1_share", "top10_share")
 )
 _SIZES = ("norm_mean", "norm_sample_mean", "rms_mean", "update_mean", "angle_mean")

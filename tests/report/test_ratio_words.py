@@ -10,14 +10,19 @@ from normprobe.report.ratio_words import FAST, LOUD, Ratio, brackets, ratio_in_w
     [
         ([Ratio(57.2)], "57 x louder than text"),
         ([Ratio(57.2, 49.1, 66)], "57 x [49, 66] louder than text"),
-        ([Ratio(0.5, 0.4, 0.625)], "2.0 x [1.60, 2.5] quieter than text"),
-        ([Ratio(1.2, 1.1, 1.3)], "about as loud as text (1.20 x [1.10, 1.30])"),
+        ([Ratio(0.5, 0.4, 0.625)], "2.00 x [1.60, 2.50] quieter than text"),
+        ([Ratio(1.2, 1.1, 1.3)], "1.20 x [1.10, 1.30] louder than text"),
+        ([Ratio(1.01, 0.97, 1.05)], "about as loud as text (1.01 x [0.97, 1.05])"),
         # Far from 1, and yet not told from it.
-        ([Ratio(1.3, 0.3, 3)], "about as loud as text (1.30 x [0.30, 3.0])"),
-        ([Ratio(0.02, 0.01, 1)], "about as loud as text (0.020 x [0.010, 1.00])"),
+        ([Ratio(40, 0.9, 200)], "not told apart from text (40 x [0.90, 200])"),
+        ([Ratio(1.3, 0.4, 3)], "not told apart from text (1.30 x [0.40, 3.00])"),
+        ([Ratio(0.02, 0.01, 1)], "not told apart from text (0.020 x [0.010, 1.00])"),
+        # An end that is printed as 1 holds 1.
+        ([Ratio(1.25, 1.004, 1.6)], "not told apart from text (1.25 x [1.00, 1.60])"),
+        ([Ratio(99.6, 99, 99.8)], "100 x [99, 100] louder than text"),
         # Several layers: from the smallest to the largest, from the lowest end to the highest.
-        ([Ratio(8, 7, 9), Ratio(2, 1.5, 3)], "2.0 to 8.0 x [1.50, 9.0] louder than text"),
-        ([Ratio(0.2, 0.1, 0.25), Ratio(0.5)], "2.0 to 5.0 x [4.0, 10] quieter than text"),
+        ([Ratio(8, 7, 9), Ratio(2, 1.5, 3)], "2.00 to 8.00 x [1.50, 9.00] louder than text"),
+        ([Ratio(0.2, 0.1, 0.25), Ratio(0.5)], "2.0 to 5.0 x [4.0, 10.0] quieter than text"),
         ([Ratio(2.04), Ratio(2.01)], "2.0 x louder than text"),
     ],
 )
@@ -31,22 +36,28 @@ def test_nothing_follows_where_it_is_known_what_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "way"),
+    ("ratio", "state"),
     [
-        (Ratio(1.25), 1),
-        (Ratio(1.24), 0),
-        (Ratio(0.81), 0),
-        (Ratio(0.8), -1),
-        (Ratio(1.24, 1.2, 1.3), 0),
-        (Ratio(1.25, 1.001, 2), 1),
-        (Ratio(1.25, 1, 2), 0),
-        (Ratio(0.8, 0.5, 1), 0),
-        (Ratio(0.8, 0.5, 0.999), -1),
+        (Ratio(1.26), 1),
+        (Ratio(1.25), 0),
+        (Ratio(0.8), 0),
+        (Ratio(0.79), -1),
+        (Ratio(1.24, 1.2, 1.3), 1),
+        (Ratio(1.2, 1.1, 1.25), 0),
+        (Ratio(1.2, 1.1, 1.27), 1),
+        (Ratio(1.25, 1.006, 2), 1),
+        (Ratio(1.25, 1.004, 2), None),
+        (Ratio(1.25, 1, 2), None),
+        (Ratio(0.8, 0.5, 1), None),
+        (Ratio(0.8, 0.5, 0.99), -1),
+        (Ratio(40, 0.9, 200), None),
+        (Ratio(0.02, 0, 0.5), -1),
+        (Ratio(3, 2, math.inf), 1),
     ],
 )
-def test_a_quarter_more_is_a_difference_where_the_interval_does_not_hold_1(ratio, way):
-    assert ratio.direction == way
-    assert ratio.inverse.direction == -way
+def test_a_ratio_differs_is_equal_or_is_not_told_apart(ratio, state):
+    assert ratio.state == state
+    assert ratio.inverse.state == (None if state is None else -state)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +81,18 @@ def test_an_end_at_zero_has_no_end_the_other_way_round():
 
 def test_brackets_are_explained_and_their_absence_too():
     assert brackets([Ratio(2), Ratio(3, 2, 4)], 9) == "In brackets: 95 % intervals over images."
+    assert brackets([Ratio(3, 2, 4)], 9, "layers") == (
+        "In brackets: 95 % intervals over images, of layers in all of them together."
+    )
     assert brackets([Ratio(2)], 1) == "One sample, no intervals."
     assert brackets([Ratio(2)], 5) == "One image, no intervals."
 
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(1.987, "1.99 x"), (1.999, "2.0 x"), (2, "2.0 x"), (99.4, "99 x"), (4052, "4050 x")],
+    [(1.987, "1.99 x"), (1.999, "2.0 x"), (2, "2.0 x"), (99.4, "99 x"), (4052, "4052 x")],
 )
-def test_two_decimals_below_2_then_two_digits_then_three(ratio, text):
+def test_two_decimals_below_2_one_below_10_then_none(ratio, text):
     assert times(ratio) == text
 
 

@@ -97,6 +97,9 @@ def with_ratios(*groups):
     for metric in ("norm", "angle"):
         beside = table["layer"].map(text[f"{metric}_mean"])
         table[f"{metric}_ratio_to_text"] = table[f"{metric}_mean"] / beside
+        # Tokens of one size: all means are the same.
+        table[f"{metric}_geometric_mean"] = table[f"{metric}_mean"]
+        table[f"{metric}_geometric_ratio_to_text"] = table[f"{metric}_ratio_to_text"]
     return table
 
 
@@ -142,13 +145,14 @@ def theory(depth=6, **changed):
     table["lag_angle_samples"], table["nonfinite"] = 56, 0
     for name in numbers:
         # A tenth of a percent either side: far from the end of any range.
-        table[f"{name}_ci_low"] = table[name] - 1e-3 * table[name].abs()
-        table[f"{name}_ci_high"] = table[name] + 1e-3 * table[name].abs()
+        for ends in ("ci", "band"):
+            table[f"{name}_{ends}_low"] = table[name] - 1e-3 * table[name].abs()
+            table[f"{name}_{ends}_high"] = table[name] + 1e-3 * table[name].abs()
     return table
 
 
 def explained(depth=6):
-    """explained.csv: norms explain most, update sizes some, and update angles work against it."""
+    """explained.csv: norms account for most, update sizes for some, update angles go against it."""
     layer = np.arange(1, depth + 1)
     ratio = 9.0 / layer
     numbers = {"angle_ratio": ratio}
@@ -159,6 +163,7 @@ def explained(depth=6):
         ("rest", 0.05),
     ):
         numbers |= {f"log_{part}": share * np.log(ratio), f"{part}_share": share + 0 * ratio}
+    numbers["norm_share_absolute"] = 0.75 + 0 * ratio
     numbers |= {"visual_angle": 0.16 / layer, "text_angle": 1.5 / layer**1.5}
     numbers["visual_angle_at_text_norm"] = 1.2 / layer**1.5
     table = pd.DataFrame({"scope": "layer", "layers": layer.astype(str), "samples": 56, **numbers})
@@ -185,9 +190,10 @@ def branches(depth=6):
                 row |= {f"{metric}_mean": mean, f"{metric}_std": 0.2 * mean}
                 row |= {f"{metric}_mean_ci_low": 0.9 * mean, f"{metric}_mean_ci_high": 1.1 * mean}
             for metric, ratio in (("update_norm", size / added[branch, "text"]), ("angle", 0.5)):
-                row[f"{metric}_ratio_to_text"] = ratio if group == "visual" else 1.0
-                row[f"{metric}_ratio_to_text_ci_low"] = 0.9 * ratio
-                row[f"{metric}_ratio_to_text_ci_high"] = 1.1 * ratio
+                for column in (f"{metric}_ratio_to_text", f"{metric}_geometric_ratio_to_text"):
+                    row[column] = ratio if group == "visual" else 1.0
+                    row[f"{column}_ci_low"] = 0.9 * ratio
+                    row[f"{column}_ci_high"] = 1.1 * ratio
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -221,9 +227,12 @@ def interface():
     for name, level in QUANTILES.items():
         frame[f"norm_{name}"] = frame["norm_mean"] + frame["norm_std"] * 1.6 * (2 * level - 1)
     frame["rms_mean"] = frame["norm_mean"] / np.sqrt(frame["hidden_size"])
+    frame["norm_geometric_mean"] = frame["norm_mean"]
     frame["ratio_to_table"] = frame["norm_mean"] / table
     frame["ratio_to_prompt"] = frame["norm_mean"] / prompt
     frame["ratio_to_before_projector"] = frame["norm_mean"] / frame["norm_mean"].iloc[0]
+    for column in ("ratio_to_prompt", "ratio_to_before_projector"):
+        frame[f"geometric_{column}"] = frame[column]
     return frame
 
 
@@ -342,6 +351,8 @@ def grounding(layers=4, intervals=True):
                 for side, mean in means.items():
                     row[f"{quantity}_{side}_ci_low"] = mean - scale / 2
                     row[f"{quantity}_{side}_ci_high"] = mean + scale / 2
+                row[f"{quantity}_gap_band_low"] = gap - scale / 2
+                row[f"{quantity}_gap_band_high"] = gap + scale / 2
         rows.append(row)
     return pd.DataFrame(rows)
 

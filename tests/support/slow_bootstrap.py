@@ -1,13 +1,17 @@
 """A bootstrap that repeats the sample rows of each drawn image, draw by draw."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.special
+import scipy.stats
 
 from normprobe.statistics import resampling
-from normprobe.statistics.bootstrap import draw_weights
+from normprobe.statistics.bootstrap import FISHER, LINEAR, LOGARITHM, LOGIT, draw_weights
+from normprobe.statistics.resampling import scale_of
 
 #: Samples and their images.
 SAMPLES = [("a", "x"), ("b", "x"), ("c", "y"), ("d", None), ("e", "z"), ("f", "z"), ("g", None)]
@@ -29,16 +33,58 @@ def repeated(rows: pd.DataFrame, counts: np.ndarray) -> pd.DataFrame:
 
 def slow_draws(
     rows: pd.DataFrame, table_of: Callable[[pd.DataFrame], pd.DataFrame], keys: list[str]
-):
-    """The table of every draw, below each other."""
+) -> "Slow":
+    """The table of the rows as they are, without each unit in turn, and of every draw."""
     draws = draw_weights(len(UNITS), DRAWS).astype(int)
-    return pd.concat([table_of(repeated(rows, counts)) for counts in draws]).groupby(keys)
+    tables = [table_of(repeated(rows, counts)).set_index(keys) for counts in draws]
+    unit = rows["image_hash"].fillna(rows["sample_id"])
+    named = [key for key in keys if key in rows]
+    held = unit.groupby([rows[key] for key in named]).nunique() if named else None
+    return Slow(tables, held)
 
 
-def assert_intervals(table: pd.DataFrame, slow, keys: list[str], columns: list[str]) -> None:
+class Slow(NamedTuple):
+    """Tables by draw, and in how many units there is something of each of their rows."""
+
+    tables: list[pd.DataFrame]
+    held: "pd.Series[int] | None"
+
+
+def ends_of(values: np.ndarray, column: str, units: int) -> np.ndarray:
+    """The interval of one number: percentiles on the scale of its column, widened by t.
+
+    Args:
+        values: as they are, without each unit in turn, and of every draw.
+        column: its name.
+        units: that hold it.
+    """
+    forward, back, least, most = _SCALES[scale_of(column)]
+    if np.isnan(values[0]) or units < 2:
+        return np.full(2, np.nan)
+    with np.errstate(all="ignore"):
+        turned = forward(values)
+    if not (np.isfinite(turned) | np.isnan(values)).all():
+        turned, back = values, np.asarray
+    ends = np.nanquantile(turned[1 + len(UNITS) :], [0.025, 0.975])
+    wider = scipy.stats.t.ppf(0.975, units - 1) / scipy.stats.norm.ppf(0.975)
+    wider *= np.sqrt(units / (units - 1))
+    return back(turned[0] + (ends - turned[0]) * wider).clip(least, most)
+
+
+def assert_intervals(table: pd.DataFrame, slow: Slow, keys: list[str], columns: list[str]) -> None:
+    found = table.set_index(keys)
     for column in columns:
-        expected = slow[column].quantile([0.025, 0.975]).unstack()
-        found = table.set_index(keys)
-        for end, level in (("ci_low", 0.025), ("ci_high", 0.975)):
-            both = pd.concat([found[f"{column}_{end}"], expected[level]], axis=1)
-            np.testing.assert_allclose(both.iloc[:, 0], both.iloc[:, 1], rtol=1e-9, err_msg=column)
+        drawn = pd.concat([of_draw[column] for of_draw in slow.tables], axis=1)
+        for cell in found.index:
+            told = found.loc[cell, [f"{column}_ci_low", f"{column}_ci_high"]].astype(float)
+            units = len(UNITS) if slow.held is None else slow.held.get(cell, len(UNITS))
+            expected = ends_of(drawn.loc[cell].to_numpy(float), column, units)
+            np.testing.assert_allclose(told, expected, rtol=1e-7, atol=1e-12, err_msg=column)
+
+
+_SCALES = {
+    LINEAR: (np.asarray, np.asarray, -np.inf, np.inf),
+    LOGARITHM: (np.log, np.exp, 0, np.inf),
+    FISHER: (np.arctanh, np.tanh, -1, 1),
+    LOGIT: (scipy.special.logit, scipy.special.expit, 0, 1),
+}

@@ -6,8 +6,8 @@ import pandas as pd
 
 from normprobe.measurements.compare.table import numbers_of
 from normprobe.report.correlation_words import CORRELATION, correlation_sentence
-from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor
-from normprobe.report.significant import significant
+from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
+from normprobe.report.significant import agreeing
 from normprobe.runs.run_store import RunStore
 
 _NAMED = 4  # runs in a list
@@ -110,12 +110,12 @@ def _listed(runs: Sequence[str], told: Mapping[str, str]) -> str:
 
 def _loudness(ratio: Ratio) -> str:
     """``82 x [68, 102] louder``; ``about as loud, 1.10 x [0.90, 1.20]``."""
-    way = ratio.direction
-    if way == 0:
-        return f"{LOUD.alike}, {factor([ratio])}"
-    return f"{factor([ratio.size])} {LOUD.above if way > 0 else LOUD.below}"
+    if ratio.state in (0, None):
+        return f"{LOUD.of(ratio.state)}, {factor([ratio])}"
+    return ratio_in_words([ratio], LOUD)
 
 
 def _radians(gap: Estimate) -> str:
-    ends = f" [{significant(gap.low, 2)}, {significant(gap.high, 2)}]" if gap.has_interval else ""
-    return f"{significant(gap.value, 2)}{ends} radians a layer"
+    value, *ends = agreeing([gap.value, *([gap.low, gap.high] if gap.has_interval else [])])
+    interval = f" [{', '.join(ends)}]" if ends else ""
+    return f"{value}{interval} radians a layer"

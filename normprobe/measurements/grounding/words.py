@@ -7,7 +7,7 @@ import pandas as pd
 from normprobe.measurements.grounding.gaps import by_direction, gaps_of
 from normprobe.report.layer_words import layer_names
 from normprobe.report.ratio_words import OPEN, Estimate, Words, brackets
-from normprobe.report.significant import significant
+from normprobe.report.significant import agreeing
 from normprobe.runs.run_store import RunStore
 
 _CLOSER = Words("closer to the word", "farther from it", OPEN)
@@ -59,10 +59,9 @@ def _told(gaps: Mapping[int, Estimate], words: Words, where: str, what: str) -> 
 
 def _ends(gaps: Sequence[Estimate]) -> str:
     """``0.01 to 0.03 [0.004, 0.05]``: smallest and largest, lowest and highest end."""
-    values = [significant(of(gap.value for gap in gaps), 2) for of in (min, max)]
-    text = " to ".join(dict.fromkeys(values))
+    values = [of(gap.value for gap in gaps) for of in (min, max)]
     known = [gap for gap in gaps if gap.has_interval]
-    if not known:
-        return text
-    low, high = min(gap.low for gap in known), max(gap.high for gap in known)
-    return f"{text} [{significant(low, 2)}, {significant(high, 2)}]"
+    ends = [min(gap.low for gap in known), max(gap.high for gap in known)] if known else []
+    least, most, *told = agreeing([*values, *ends])
+    text = " to ".join(dict.fromkeys([least, most]))
+    return f"{text} [{', '.join(told)}]" if told else text

@@ -13,8 +13,9 @@ COLUMNS = {
     "text": "text_norm",
 }
 NOTES = (
-    "Ratios of mean norms at the decoder input, visual / text: of the prompts' text",
-    "tokens and of the non-zero effective text embeddings. Ranked by |log x prompt|.",
+    "Norms at the decoder input, visual / text. x prompt: geometric means, the text",
+    "tokens of the prompts. x table: means, the non-zero effective text embeddings",
+    "(Eq. 11). Ranked by |log x prompt|.",
 )
 #: What the intervals need of the sample rows: they are in the table.
 ROW_COLUMNS = ()
@@ -34,9 +35,10 @@ def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[
         rows: not asked: the intervals are in the table.
 
     Returns:
-        ``disparity_input``: ratio of the visual and the text mean norm of the prompts' tokens;
-        ``ratio_to_table``: visual mean norm / that of the non-zero effective text embeddings; and
-        both mean norms. Behind each its ends, ``<name>_ci_low`` and ``<name>_ci_high``.
+        ``disparity_input``: ratio of the geometric mean norms of visual tokens and of the prompts'
+        text tokens; ``ratio_to_table``: visual mean norm / that of the non-zero effective text
+        embeddings; and both mean norms. Behind each its ends, ``<name>_ci_low`` and
+        ``<name>_ci_high``.
     """
     del rows
     at_input = interface[interface["stage"] == DECODER_INPUT].set_index("group")
@@ -47,7 +49,7 @@ def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[
 
     return with_ends(
         {
-            "disparity_input": measured("ratio_to_prompt", VISUAL),
+            "disparity_input": measured("geometric_ratio_to_prompt", VISUAL),
             "ratio_to_table": measured("ratio_to_table", VISUAL),
             "visual_norm": measured("norm_mean", VISUAL),
             "text_norm": measured("norm_mean", TEXT),

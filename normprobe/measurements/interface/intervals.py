@@ -9,7 +9,7 @@ from normprobe.measurements.interface.references import (
     REFERENCES,
     place_of_reference,
 )
-from normprobe.schema import DECODER_INPUT, EFFECTIVE_EMBEDDING, PROMPT_ROWS, TEXT
+from normprobe.schema import DECODER_INPUT, PROMPT_ROWS, TEXT
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 _BY_STAGE = ["stage", "group", "hidden_size"]
@@ -37,7 +37,8 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
         norms[:, table["group"] == PROMPT_ROWS] = norms[:, prompt]
     draws["norm_mean"] = norms
     draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
-    held = np.where(table["stage"].eq(EFFECTIVE_EMBEDDING), resampled.units, 0)
+    # A row of an embedding table is in no image: what has an interval there are its ratios.
+    held = np.where(resampled.held > 0, resampled.held, resampled.units)
     sampled: NDArray[np.bool_] = np.atleast_2d(np.isfinite(norms).any(axis=0))
     known = np.where(sampled, norms, table["norm_mean"].to_numpy())
     for column in REFERENCES:
@@ -52,4 +53,4 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
         reference = place_of_reference(table, arithmetic)
         if reference is not None:
             draws[column] = means / means[:, [reference]]
-    return with_intervals(table, draws, resampled.units, np.maximum(resampled.held, held))
+    return with_intervals(table, draws, resampled.units, held)

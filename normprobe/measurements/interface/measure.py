@@ -24,12 +24,14 @@ from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     DECODER_INPUT,
     NON_VISUAL,
+    PADDING,
     SPECIAL,
     TEXT,
     TOKEN_GROUPS,
     VIDEO,
     VISUAL,
 )
+from normprobe.statistics.loudest import loudest_token
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.transfers import to_host
@@ -69,7 +71,8 @@ class Seen:
     """What one forward leaves, on its way to the CPU."""
 
     stages: StageNorms
-    decoder_input: Callable[[], list[NDArray[Any]]] | None  # norms and groups, [batch, seq]
+    # Norms and groups, [batch, seq]; and ids, where each has a state of its own.
+    decoder_input: Callable[[], list[NDArray[Any]]] | None
     hidden_size: int
     scale: float | None  # of ``embedding_scale``
     attends: bool  # the text attends to the image: no visual token is in the sequence
@@ -98,7 +101,8 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
         ids, _ = text_ids(inputs, model.parts)
         assert ids is not None
         scale = embedding_scale(model.parts, ids, x, groups)
-        copied = to_host([token_norms(x), groups])
+        norms = token_norms(x)
+        copied = to_host([norms, groups, *([ids] if ids.shape == norms.shape else [])])
         return Seen(stages.norms(), copied, x.shape[-1], scale, attends)
 
 
@@ -143,29 +147,38 @@ def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     """
     found = seen.stages.rows()
     if seen.decoder_input is not None:
-        norms, codes = seen.decoder_input()
+        norms, codes, *ids = seen.decoder_input()
         if not (seen.attends or (codes == TOKEN_GROUPS.index(VISUAL)).any()):
             found = []  # some code always wants pixels, and of text alone gets blank ones
         if (codes == TOKEN_GROUPS.index(VIDEO)).any():
             found = []  # rows of images and of videos come from the same modules
-        found.extend(_decoder_input_rows(norms, codes, seen))
+        found.extend(_decoder_input_rows(norms, codes, ids[0] if ids else None, seen))
     (sample_id,) = sample_ids or ["0"]
     return pd.DataFrame({"sample_id": sample_id, **row} for row in found)
 
 
 def _decoder_input_rows(
-    norms: NDArray[Any], codes: NDArray[Any], seen: Seen
+    norms: NDArray[Any], codes: NDArray[Any], ids: NDArray[Any] | None, seen: Seen
 ) -> list[dict[str, Any]]:
     masks = {group: codes == code for code, group in enumerate(TOKEN_GROUPS)}
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
     scale = np.nan if seen.scale is None else seen.scale
     common = {"hidden_size": seen.hidden_size, SCALE_COLUMN: scale}
+    positions = np.cumsum(codes != PADDING, axis=-1) - 1
+
+    def of_loudest(mask: NDArray[np.bool_]) -> dict[str, float]:
+        columns = loudest_token(
+            norms[None, mask], positions[mask], None if ids is None else ids[mask]
+        )
+        return {name: value for name, (value,) in columns.items()}
+
     return [
         {
             "stage": DECODER_INPUT,
             "group": group,
             **common,
             **statistics_of(norms[None, mask], ["norm"]),
+            **of_loudest(mask),
         }
         for group, mask in masks.items()
         if mask.any()

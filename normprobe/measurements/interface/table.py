@@ -1,6 +1,6 @@
 """Sample rows of the interface, and the embedding tables, to the tables of a run."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from normprobe.schema import (
     VISUAL_EMBEDDING_TABLE,
 )
 from normprobe.statistics.embedding_rows import embedding_statistics
+from normprobe.statistics.loudest import loudest_columns
 from normprobe.statistics.sample_statistics import merge
 
 #: Column of the sample rows: decoder input / table row, NaN where no scalar does it.
@@ -41,7 +42,8 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     Returns:
         ``interface`` with its intervals; ``histogram`` where visual tokens are mixed from a table.
     """
-    table = interface_table(rows, table_rows(model.parts, model.vocabulary_ids))
+    embedded = table_rows(model.parts, model.vocabulary_ids)
+    table = interface_table(rows, embedded, model.token_text)
     written = {"interface": interface_intervals(table, rows)}
     histogram = visual_table_histogram(rows, model.parts)
     if len(histogram):
@@ -66,12 +68,15 @@ def table_rows(parts: Parts, tokenizer_ids: Iterable[int] | None) -> pd.DataFram
     return rows.rename(columns={"rows": "group", "count": "tokens"})
 
 
-def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+def interface_table(
+    rows: pd.DataFrame, table: pd.DataFrame, token_text: Callable[[int], str] | None = None
+) -> pd.DataFrame:
     """Sample rows to interface.csv.
 
     Args:
         rows: of ``rows``, of any number of samples.
         table: of ``table_rows``.
+        token_text: a token id as text; None: tokens have no text.
 
     Returns:
         One row a stage and group. ``ratio_to_table`` divides ``norm_mean`` by that of the
@@ -79,9 +84,13 @@ def interface_table(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         decoder input, ``ratio_to_before_projector`` by that of the visual tokens that enter the
         projector (where they are not seen: leave the vision encoder). ``rms_mean`` is
         norm / sqrt(hidden_size), which compares widths. ``norm_geometric_mean`` and the ratios of
-        ``GEOMETRIC_REFERENCES`` are of geometric means over tokens.
+        ``GEOMETRIC_REFERENCES`` are of geometric means over tokens. ``loudest_...`` are those of
+        layers.csv, at the decoder input.
     """
-    merged = merge(rows, ["stage", "group", "hidden_size"], ["norm"])
+    by = ["stage", "group", "hidden_size"]
+    merged = merge(rows, by, ["norm"])
+    if "loudest_share" in rows:
+        merged = merged.merge(loudest_columns(rows, by, token_text), on=by)
     if len(table):
         merged = pd.concat(
             [merged, table[table.columns.intersection(merged.columns)]], ignore_index=True

@@ -5,7 +5,8 @@ import math
 import pandas as pd
 
 from normprobe.report.broken_states import broken_states_sentence
-from normprobe.report.ratio_words import LOUD, Ratio, Words, brackets, ratio_in_words, usable
+from normprobe.report.carried import carried_sentence
+from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
 from normprobe.schema import (
@@ -46,31 +47,41 @@ def interface_verdict(interface: pd.DataFrame) -> str:
     if _states_are_attended(interface):
         stage = PROJECTOR_OUTPUT if _has(interface, PROJECTOR_OUTPUT, VISUAL) else VISION_ENCODER
         subject = "The visual states that text attends to are"
+    geometric = _ratio(interface, stage, "geometric_ratio_to_prompt")
     to_prompt = _ratio(interface, stage, "ratio_to_prompt")
     to_table = _ratio(interface, stage, "ratio_to_table")
-    if not to_prompt.usable:
+    if not geometric.usable:
         return ""
-    sentence = f"{subject} {ratio_in_words([to_prompt], LOUD, _PROMPTS)}"
+    louder = ratio_in_words([geometric], LOUD, _PROMPTS)
+    sentence = (
+        f"{subject} {louder} by geometric means, {ratio_in_words([to_prompt], LOUD)} by arithmetic "
+        "ones"
+    )
     if to_table.usable:
-        sentence += f", and {ratio_in_words([to_table], LOUD, _TABLE)}"
+        sentence += f", and {ratio_in_words([to_table], LOUD, _TABLE)} (Eq. 11)"
     sentences = [sentence, *_projector(interface), *_mixtures(interface)]
-    samples = int(interface["samples"].max())
-    return f"{'. '.join(sentences)}. {brackets([to_prompt, to_table], samples)}"
+    closing = brackets([geometric, to_prompt, to_table], int(interface["samples"].max()))
+    at_input = interface[interface["stage"] == DECODER_INPUT]
+    carried = [
+        carried_sentence(at_input[at_input["group"] == group], group) for group in (VISUAL, TEXT)
+    ]
+    return " ".join(filter(None, [f"{'. '.join(sentences)}.", closing, *carried]))
 
 
 def _projector(interface: pd.DataFrame) -> list[str]:
     """What the projector does to the mean norm."""
-    before = _value(interface, PROJECTOR_INPUT, VISUAL, "norm_mean")
+    mean = "norm_geometric_mean"
+    before = _value(interface, PROJECTOR_INPUT, VISUAL, mean)
     if not usable(before):
-        before = _value(interface, VISION_ENCODER, VISUAL, "norm_mean")
-    after = _value(interface, PROJECTOR_OUTPUT, VISUAL, "norm_mean")
-    change = _ratio(interface, PROJECTOR_OUTPUT, "ratio_to_before_projector")
+        before = _value(interface, VISION_ENCODER, VISUAL, mean)
+    after = _value(interface, PROJECTOR_OUTPUT, VISUAL, mean)
+    change = _ratio(interface, PROJECTOR_OUTPUT, "geometric_ratio_to_before_projector")
     # A visual table is fed probabilities, whose norm is at most 1: nothing to compare.
     if not (change.usable and usable(before) and before > 1.0):
         return []
-    words = Words("larger", "smaller", "about the same")
+    words = Words("larger", "smaller", "about the same", f"{OPEN} from that before")
     return [
-        f"Behind the projector their mean L2 norm is {ratio_in_words([change], words)}: "
+        f"Behind the projector their geometric mean norm is {ratio_in_words([change], words)}: "
         f"{significant(before)} before, {significant(after)} after"
     ]
 

@@ -56,6 +56,7 @@ from normprobe.statistics.directions import (
     turn_cosines,
     within_modal_cosine,
 )
+from normprobe.statistics.loudest import loudest_token
 from normprobe.statistics.sample_statistics import (
     finite_tokens,
     statistics_by_layer,
@@ -378,31 +379,16 @@ def _group_blocks(
         known = (name, group) in _SAMPLE_NUMBERS
         column = seen.of_sample(index, name, group) if known else [np.nan] * len(seen.samples)
         blocks[0][name], blocks[1][name] = column[:1], column[1:]
-    norms = seen.tokens[:, 0, index, mask]
-    for name, of_loudest in _loudest(seen, index, mask, norms).items():
+    positions = (np.cumsum(seen.groups[index] != PADDING) - 1)[mask]
+    ids = None if seen.ids is None else seen.ids[index, mask]
+    loudest = loudest_token(seen.tokens[:, 0, index, mask], positions, ids)
+    for name, of_loudest in loudest.items():
         blocks[0][name], blocks[1][name] = of_loudest[:1], of_loudest[1:]
     for name, watched in _watched_columns(seen, index, group, mask):
         blocks[0][name], blocks[1][name] = watched[:1], watched[1:]
     if group in MODALITIES:  # the theory speaks of these alone
         blocks[1].update(co_moments(seen.tokens[1:, : len(TOKEN_METRICS), index, mask]))
     return blocks
-
-
-def _loudest(
-    seen: _NumbersOnCpu, index: int, mask: NDArray[np.bool_], norms: NDArray[np.float32]
-) -> dict[str, list[Any]]:
-    """The loudest token of a group in each layer: its share of all norms, and which it is."""
-    held = np.where(np.isfinite(norms), norms, 0.0).astype(np.float64)
-    places = held.argmax(axis=1)
-    with np.errstate(invalid="ignore"):  # nothing but zeros
-        share = held.max(axis=1) / held.sum(axis=1)
-    positions = np.cumsum(seen.groups[index] != PADDING) - 1
-    ids = np.full(mask.shape, np.nan) if seen.ids is None else seen.ids[index]
-    return {
-        "loudest_share": share.tolist(),
-        "loudest_position": positions[mask][places].tolist(),
-        "loudest_id": ids[mask][places].tolist(),
-    }
 
 
 def _watched_columns(

@@ -85,7 +85,7 @@ def section(run: RunStore) -> list[Markup]:
     explained = run.rows_of("explained")
     if explained is not None:
         blocks += [
-            heading("Why visual tokens turn at another rate"),
+            heading("What accounts for it in Eq. 13"),
             sentence(explained_verdict(explained)),
             curves(explained_charts(explained)),
             note("Parts by Eq. 13 add up to the logarithm. Bands: 95 % intervals over images."),

@@ -24,6 +24,7 @@ from normprobe.schema import (
     TOKEN_GROUPS,
     TOKEN_METRICS,
 )
+from normprobe.statistics.loudest import loudest_columns
 from normprobe.statistics.sample_statistics import merge
 
 #: Below this angle the rounding of the stored states, not the layer, sets the value (radians).
@@ -111,7 +112,7 @@ def layers_table(
         text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
         mean = f"{metric}_geometric_mean"
         table[column] = table[mean] / table["layer"].map(text[mean])
-    table = table.merge(_loudest(rows, by, token_text), on=by)
+    table = table.merge(loudest_columns(rows, by, token_text), on=by)
     of_samples = rows.groupby(by, sort=False)[list(SAMPLE_METRICS)]
     spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))
     table = table.merge(spread.reset_index(), on=by)
@@ -121,21 +122,3 @@ def layers_table(
         ["layer", "group"], key=lambda c: c.map(order) if c.name == "group" else c
     )
     return table.drop(columns="dtype").reset_index(drop=True)
-
-
-def _loudest(
-    rows: pd.DataFrame, by: list[str], token_text: Callable[[int], str] | None
-) -> pd.DataFrame:
-    """Of each row of the table, what its samples' loudest tokens hold, and which they mostly are."""
-    named = ["loudest_id", "loudest_position"]
-    groups = rows.groupby(by, sort=False)
-    table = groups["loudest_share"].mean().to_frame()
-    counts = rows.groupby([*by, *named], sort=False, dropna=False).size().rename("loudest_samples")
-    most = counts.reset_index().sort_values("loudest_samples", ascending=False, kind="stable")
-    table = table.join(most.drop_duplicates(by).set_index(by)).reset_index()
-    ids = table.pop("loudest_id")
-    text = [
-        None if pd.isna(token) or token_text is None else token_text(int(token)) for token in ids
-    ]
-    table.insert(len(by) + 1, "loudest_token", pd.Series(text, dtype=object))
-    return table.astype({"loudest_position": "Int64"})

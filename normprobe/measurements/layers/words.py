@@ -12,16 +12,13 @@ from normprobe.measurements.layers.ratios import (
 )
 from normprobe.measurements.layers.theory.words import theory_verdict
 from normprobe.report.broken_states import broken_states_sentence
+from normprobe.report.carried import carried_sentence
 from normprobe.report.layer_words import layers_in_words
-from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words, times
-from normprobe.report.readable_token import readable_token
+from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.runs.run_store import RunStore
 from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, TEXT, VISUAL
 
 _TEXT = "text tokens"
-
-#: Mean and median further apart than this: few tokens make the mean.
-CARRIED = 1.5
 
 
 def verdict(run: RunStore) -> str:
@@ -82,51 +79,10 @@ def layers_verdict(layers: pd.DataFrame) -> str:
         if by_layer:
             subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
             sentences.append(f"{subject} {verb} {by_layer}.")
-    return " ".join([*sentences, closing, *_carried(layers)])
-
-
-def _carried(layers: pd.DataFrame) -> list[str]:
-    """Where few tokens make the mean norm of a group: a sentence a group."""
-    return [
-        sentence
-        for group in (VISUAL, TEXT)
-        if (sentence := carried_sentence(layers[layers["group"] == group], group))
+    carried = [
+        carried_sentence(layers[layers["group"] == group], group) for group in (VISUAL, TEXT)
     ]
-
-
-def carried_sentence(rows: pd.DataFrame, group: str) -> str:
-    """Where the mean norm is far from the median: how far at most, and which token makes it so.
-
-    Args:
-        rows: of layers.csv, of one group.
-        group: its name.
-
-    Returns:
-        E.g. 'After layer 3 the mean norm of text tokens is 5.7 x their median: the loudest token
-        of a sample holds 83 % of it, in 9 of 10 samples "." at position 12.' Empty where mean and
-        median are nowhere more than 1.5 x apart.
-    """
-    apart = (rows["norm_mean"] / rows["norm_q50"]).where(rows["norm_q50"] > 0)
-    away = apart.where(apart > 1, 1 / apart)
-    if not (away > CARRIED).any():
-        return ""
-    row = rows.loc[away.idxmax()]
-    where = f"After layer {int(row['layer'])}" if row["layer"] else "At the decoder input"
-    size = apart[away.idxmax()]
-    if size < 1:
-        return f"{where} the median norm of {group} tokens is {times(1 / size)} their mean."
-    sentence = (
-        f"{where} the mean norm of {group} tokens is {times(size)} their median: the loudest "
-        f"token of a sample holds {100 * row['loudest_share']:.0f} % of it"
-    )
-    if row["loudest_samples"] > 1 or row["samples"] == 1:
-        token = row["loudest_token"]
-        named = f"{readable_token(token)} at " if isinstance(token, str) else "that at "
-        sentence += (
-            f", in {int(row['loudest_samples'])} of {int(row['samples'])} samples {named}position "
-            f"{int(row['loudest_position'])}"
-        )
-    return f"{sentence}."
+    return " ".join(filter(None, [*sentences, closing, *carried]))
 
 
 def loudness(layers: pd.DataFrame) -> str:

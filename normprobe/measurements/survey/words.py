@@ -20,12 +20,11 @@ def verdict(run: RunStore) -> str:
 def _disparity(survey: pd.DataFrame) -> str:
     columns = [f"disparity_input{end}" for end in ("", "_ci_low", "_ci_high")]
     ratios = [Ratio(*row) for row in survey[columns].astype(float).itertuples(index=False)]
-    ways = [ratio.direction for ratio in ratios if ratio.usable]
-    if not ways:
+    states = [ratio.state for ratio in ratios if ratio.usable]
+    if not states:
         return ""
-    counts = ((1, LOUD.above), (-1, LOUD.below), (0, LOUD.alike))
-    told = [f"{word} in {ways.count(way)}" for way, word in counts if way in ways]
-    return f"Visual tokens at the decoder input: {', '.join(told)} of {len(ways)} measured."
+    told = [f"{LOUD.of(way)} in {states.count(way)}" for way in (1, -1, 0, None) if way in states]
+    return f"Visual tokens at the decoder input: {', '.join(told)} of {len(states)} measured."
 
 
 def _whole(survey: pd.DataFrame) -> str:

@@ -46,8 +46,8 @@ def test_far_below_1_is_a_large_disparity() -> None:
 
 def test_runs_whose_intervals_overlap_are_named_together() -> None:
     assert verdict(a=(10, 8, 12), b=(11, 9, 13), c=(2, 1.5, 3)) == (
-        f"The {DISPARITY} is largest in b (11 x [9.0, 13] louder) and a (10 x [8.0, 12] louder) "
-        f"and smallest in c (2.0 x [1.50, 3.0] louder). {OVER_IMAGES}"
+        f"The {DISPARITY} is largest in b (11.0 x [9.0, 13.0] louder) and a (10.0 x [8.0, "
+        f"12.0] louder) and smallest in c (2.00 x [1.50, 3.00] louder). {OVER_IMAGES}"
     )
 
 
@@ -69,7 +69,7 @@ def test_equal_numbers_are_a_tie() -> None:
 
 def test_many_ties_are_counted() -> None:
     sentence = verdict(**{f"run{n}": (2.0 + n / 100, 1.5, 2.5) for n in range(7)})
-    assert "run6 (2.1 x [1.50, 2.5] louder), run5 " in sentence
+    assert "run6 (2.06 x [1.50, 2.50] louder), run5 " in sentence
     assert sentence.endswith(f"and 3 more. {OVER_IMAGES}")
 
 

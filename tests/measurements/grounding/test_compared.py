@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import made_tables
-from support.slow_bootstrap import SAMPLES, slow_draws, use_few_draws
+from support.slow_bootstrap import SAMPLES, UNITS, ends_of, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.table import ranking
 from normprobe.measurements.grounding.compared import COLUMNS, measures
@@ -39,18 +39,13 @@ def test_intervals_are_those_of_drawn_images(monkeypatch: pytest.MonkeyPatch) ->
         [{"sample_id": "h", "image_hash": "w", "left_out": "too small", "layer": 0}]
     )
     found = measures(table_of(rows), pd.concat([rows, left_out], ignore_index=True))
-    draws = [table.query("layer > 0") for _, table in slow_means(rows)]
+    drawn = slow_draws(rows, table_of, ["layer"]).tables
     for name in ("cosine_gap", "score_gap"):
-        expected = np.quantile([draw[name].mean() for draw in draws], [0.025, 0.975])
+        values = np.array([table.loc[1:, name].mean() for table in drawn])
+        expected = ends_of(values, name, len(UNITS))
         ends = [found[f"{name}_ci_low"], found[f"{name}_ci_high"]]
         np.testing.assert_allclose(ends, expected)
     assert found["weight_ratio_ci_low"] == pytest.approx(np.exp(found["score_gap_ci_low"]))
-
-
-def slow_means(rows: pd.DataFrame):
-    """The table of every draw."""
-    number = iter(range(10**6))
-    return slow_draws(rows, lambda drawn: table_of(drawn).assign(draw=next(number)), ["draw"])
 
 
 def test_the_larger_score_gap_ranks_first() -> None:

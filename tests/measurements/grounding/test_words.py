@@ -10,17 +10,17 @@ def test_each_direction_is_told_with_its_layers_and_ends():
     assert grounding_verdict(made_tables.grounding()) == (
         "Against those outside, visual tokens inside the box of a word are closer to the word "
         "after layers 2-4 (cosine gap 0.020 to 0.060 [0.010, 0.070]), farther from it after layer "
-        "0 (cosine gap -0.020 [-0.030, -0.010]) and not told apart from those outside after layer "
-        "1 (cosine gap 0 [-0.010, 0.010]). The attention score that they draw from it is higher in "
-        "layers 2-4 (gap 0.40 to 1.2 [0.20, 1.4]) and not told apart in layer 1 (gap 0 [-0.20, "
-        "0.20]). In brackets: 95 % intervals over images."
+        "0 (cosine gap -0.020 [-0.030, -0.010]) and not told apart after layer 1 (cosine gap 0 "
+        "[-0.010, 0.010]). The attention score that they draw from it is higher in layers 2-4 (gap "
+        "0.40 to 1.20 [0.20, 1.40]) and not told apart in layer 1 (gap 0 [-0.20, 0.20]). In "
+        "brackets: 95 % intervals over images, of layers in all of them together."
     )
 
 
 def test_an_interval_that_ends_at_zero_tells_nothing():
     table = made_tables.grounding()
-    table["cosine_gap_ci_low"] = table["cosine_gap_ci_low"].clip(upper=0)
-    table["score_gap_ci_low"] = table["score_gap_ci_low"].clip(upper=0)
+    for column in ("cosine_gap_band_low", "score_gap_band_low"):
+        table[column] = table[column].clip(upper=0)
     assert "closer" not in grounding_verdict(table)
     assert "higher" not in grounding_verdict(table)
 

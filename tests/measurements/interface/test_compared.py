@@ -13,7 +13,7 @@ def table(ratio: float) -> pd.DataFrame:
             "stage": ["decoder_input", "decoder_input", "projector_output"],
             "group": ["visual", "text", "visual"],
             "norm_mean": [ratio * 2, 2.0, 99.0],
-            "ratio_to_prompt": [ratio, 1.0, 99.0],
+            "geometric_ratio_to_prompt": [ratio, 1.0, 99.0],
             "ratio_to_table": [ratio / 2, 0.5, 99.0],
         }
     )
@@ -30,7 +30,9 @@ def test_every_column_that_is_shown_is_measured() -> None:
 
 
 def test_the_intervals_are_those_of_the_table() -> None:
-    interval = table(3.0).assign(ratio_to_prompt_ci_low=2.5, ratio_to_prompt_ci_high=3.5)
+    interval = table(3.0).assign(
+        geometric_ratio_to_prompt_ci_low=2.5, geometric_ratio_to_prompt_ci_high=3.5
+    )
     found = measures(interval)
     assert (found["disparity_input_ci_low"], found["disparity_input_ci_high"]) == (2.5, 3.5)
     assert np.isnan(found["text_norm_ci_low"])

@@ -37,6 +37,7 @@ def layer_rows() -> pd.DataFrame:
                     {"sample_id": sample, "image_hash": image, "layer": layer, "group": group}
                     | {"hidden_size": 16, "dtype": "float32", **statistics_of(values, metrics)}
                     | (dict.fromkeys(SAMPLE_METRICS, random.uniform()) if layer else {})
+                    | {"loudest_share": 0.5, "loudest_position": 3, "loudest_id": 7}
                 )
     return pd.DataFrame(made)
 

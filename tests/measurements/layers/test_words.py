@@ -5,7 +5,7 @@ from support import made_tables
 from normprobe.measurements.layers.words import layers_verdict, placement_sentence
 
 FLAT = [np.nan, 0.1, 0.1, 0.1]
-OVER_IMAGES = "In brackets: 95 % intervals over images."
+OVER_IMAGES = "In brackets: 95 % intervals over images, of layers in all of them together."
 NO_INTERVALS = "One image, no intervals."
 
 
@@ -20,10 +20,11 @@ def with_intervals(table, **spread):
     """A relative half-width a metric; one number, or one a layer."""
     table = table.copy()
     for metric, by in spread.items():
-        ratio = table[f"{metric}_ratio_to_text"]
         by = table["layer"].map(dict(enumerate(np.broadcast_to(by, table["layer"].nunique()))))
-        table[f"{metric}_ratio_to_text_ci_low"] = ratio / (1 + by)
-        table[f"{metric}_ratio_to_text_ci_high"] = ratio * (1 + by)
+        for column in (f"{metric}_ratio_to_text", f"{metric}_geometric_ratio_to_text"):
+            for ends in ("ci", "band"):
+                table[f"{column}_{ends}_low"] = table[column] / (1 + by)
+                table[f"{column}_{ends}_high"] = table[column] * (1 + by)
     return table
 
 
@@ -35,8 +36,9 @@ def test_louder_and_slower_with_intervals():
         [np.nan, 0.6, 0.3, 0.1],
     )
     assert layers_verdict(with_intervals(table, norm=0.1, angle=0.2)) == (
-        "Visual tokens enter the decoder 57 x [52, 63] louder than text tokens. They are 2.4 to "
-        "11 x [2.2, 12] louder after layers 1-3. They turn 2.0 to 12 x [1.67, 14] more slowly in "
+        "Visual tokens enter the decoder 57 x [52, 63] louder than text tokens by geometric "
+        "means, 57 x [52, 63] louder by arithmetic ones. They are 2.4 to 11.0 x [2.2, 12.1] "
+        "louder after layers 1-3. They turn 2.00 to 12.00 x [1.67, 14.40] more slowly in "
         f"layers 1-3. {OVER_IMAGES}"
     )
 
@@ -56,9 +58,10 @@ def test_both_blocks_where_the_sign_changes():
 def test_an_interval_that_holds_1_is_no_difference():
     table = layers([1.3] * 4, [1] * 4, [np.nan, 0.1, 0.1, 0.1], [np.nan, 0.13, 0.13, 0.13])
     assert layers_verdict(with_intervals(table, norm=1.0, angle=[0, 0.1, 1.3, 0.1])) == (
-        "Visual tokens enter the decoder about as loud as text tokens (1.30 x [0.65, 2.6]). They "
-        "are about as loud (1.30 x [0.65, 2.6]) after layers 1-3. They turn 1.30 x [1.18, 1.43] "
-        "more slowly in layer 1, about as fast (0.77 x [0.33, 1.77]) in layer 2 and 1.30 x [1.18, "
+        "Visual tokens enter the decoder not told apart from text tokens (1.30 x [0.65, 2.60]) by "
+        "geometric means, not told apart (1.30 x [0.65, 2.60]) by arithmetic ones. They are not "
+        "told apart (1.30 x [0.65, 2.60]) after layers 1-3. They turn 1.30 x [1.18, 1.43] more "
+        "slowly in layer 1, not told apart (0.77 x [0.33, 1.77]) in layer 2 and 1.30 x [1.18, "
         f"1.43] more slowly in layer 3. {OVER_IMAGES}"
     )
 
@@ -66,15 +69,15 @@ def test_an_interval_that_holds_1_is_no_difference():
 @pytest.mark.parametrize(
     ("visual_norm", "text_norm", "loud"),
     [
-        (64, 1.38, "46 x louder than text tokens"),
-        (1, 1, "about as loud as text tokens (1.00 x)"),  # balanced
-        (1, 2, "2.0 x quieter than text tokens"),
-        (4052, 1, "4050 x louder than text tokens"),
+        (64, 1.38, "46 x louder than text tokens by geometric means, 46 x louder"),
+        (1, 1, "about as loud as text tokens (1.00 x) by geometric means, about as loud (1.00 x)"),
+        (1, 2, "2.0 x quieter than text tokens by geometric means, 2.0 x quieter"),
+        (4052, 1, "4052 x louder than text tokens by geometric means, 4052 x louder"),
     ],
 )
 def test_loud_and_yet_in_step(visual_norm, text_norm, loud):
     sentence = layers_verdict(layers([visual_norm] * 4, [text_norm] * 4, FLAT, FLAT))
-    assert sentence.startswith(f"Visual tokens enter the decoder {loud}.")
+    assert sentence.startswith(f"Visual tokens enter the decoder {loud} by arithmetic ones.")
     assert sentence.endswith(f"They turn about as fast (1.00 x) in layers 1-3. {NO_INTERVALS}")
 
 
@@ -89,8 +92,9 @@ def test_a_gap_that_closes_and_opens_the_other_way():
 def test_one_layer_and_one_sample():
     table = layers([10, 10], [1, 5], [np.nan, 0.1], [np.nan, 0.4], samples=1)
     assert layers_verdict(table) == (
-        "Visual tokens enter the decoder 10 x louder than text tokens. They are 2.0 x louder after "
-        "layer 1. They turn 4.0 x more slowly in layer 1. One sample, no intervals."
+        "Visual tokens enter the decoder 10 x louder than text tokens by geometric means, 10 x "
+        "louder by arithmetic ones. They are 2.0 x louder after layer 1. They turn 4.0 x more "
+        "slowly in layer 1. One sample, no intervals."
     )
 
 
@@ -98,8 +102,9 @@ def test_visual_states_of_cross_attention_enter_no_decoder():
     visual = made_tables.layer_rows("visual", [1.4], [np.nan])
     text = made_tables.layer_rows("text", [1, 2, 3], [np.nan, 0.1, 0.1])
     assert layers_verdict(with_intervals(made_tables.with_ratios(visual, text), norm=0.1)) == (
-        "Text attends to visual states 1.40 x [1.27, 1.54] louder than text tokens at the decoder "
-        f"input. {OVER_IMAGES}"
+        "Text attends to visual states 1.40 x [1.27, 1.54] louder than text tokens by geometric "
+        "means, 1.40 x [1.27, 1.54] louder by arithmetic ones at the decoder input. In brackets: "
+        "95 % intervals over images."
     )
 
 
@@ -125,9 +130,9 @@ def test_layers_without_a_number_are_named():
 
 def test_without_angles_the_norms_still_speak():
     table = made_tables.layers()
-    table["angle_ratio_to_text"] = np.nan
+    table["angle_geometric_ratio_to_text"] = np.nan
     sentence = layers_verdict(table)
-    assert sentence.startswith("Visual tokens enter the decoder 57 x louder than text tokens. They")
+    assert sentence.startswith("Visual tokens enter the decoder 57 x louder than text tokens by")
     assert "turn" not in sentence
 
 

@@ -85,7 +85,7 @@ def explained_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def norms_share(explained: pd.DataFrame) -> Estimate:
-    """How much of visual tokens' slower turning the norms explain, over all layers where they do.
+    """How much of visual tokens' slower turning norms account for, over all layers where they do.
 
     Args:
         explained: of ``explained_table``.

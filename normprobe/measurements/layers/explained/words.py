@@ -53,8 +53,6 @@ def _layers(ranges: str) -> str:
 
 
 def _percent(row: "pd.Series[Any]", column: str) -> str:
-    value, low, high = (
-        100 * float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")
-    )
+    value, low, high = (100 * float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high"))
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
     return f"{value:.0f} %{interval}".replace("-0 %", "0 %")

@@ -1,4 +1,4 @@
-"""Why visual tokens turn at another rate: what Eq. 13 says of norms, update sizes and angles."""
+"""Turning at another rate in Eq. 13: what norms, update sizes and update angles account for."""
 
 import math
 

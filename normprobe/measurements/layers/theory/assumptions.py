@@ -191,7 +191,7 @@ def _judged(criterion: Criterion, theory: pd.DataFrame) -> dict[str, object]:
         worst = judged.iloc[int(excess.to_numpy().argmax())]
         row["median"], row["worst"] = numbers.median(), worst[criterion.column]
         row["worst_layer"] = int(worst["layer"])
-        for end in ("ci_low", "ci_high"):
+        for end in ("band_low", "band_high"):
             row[f"worst_{end}"] = worst[f"{criterion.column}_{end}"]
     return row
 

@@ -52,9 +52,10 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
 
         - norm_ratio: visual / text norm of what leaves the layer, geometric means, above 1 under
           Modality Norm Imbalance
-        - update_norm_ratio: visual / text ||D||, geometric means, 1 under Uniform Update Magnitude; of each
-          modality (``_visual``, ``_text``) update_norm_cv, the deviation of ||D|| over its mean,
-          and update_norm_correlation of log ||D|| with log ||x||: both 0 under that assumption
+        - update_norm_ratio: visual / text ||D||, geometric means, 1 under Uniform Update Magnitude;
+          of each modality (``_visual``, ``_text``) update_norm_cv, the deviation of ||D|| over its
+          mean, and update_norm_correlation of log ||D|| with log ||x||: both 0 under that
+          assumption
         - update_angle_mean and update_angle_std of each modality (radians), and
           update_angle_difference of the means, visual minus text: equal angles, no deviation under
           Consistent Update Geometry

@@ -35,7 +35,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
                 Text(f"  {row['number']}"),
                 Text(_range(float(row["low"]), float(row["high"]))),
                 Text(significant(float(row["worst"]), 2)),
-                Text(between(float(row["worst_band_low"]), float(row["worst_band_high"])) or MISSING),
+                Text(between(*row[["worst_band_low", "worst_band_high"]].astype(float)) or MISSING),
                 Text(MISSING if pd.isna(layer) else str(int(layer))),
                 Text(_where(row)),
             )

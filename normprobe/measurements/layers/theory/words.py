@@ -1,5 +1,7 @@
 """What theory.csv and assumptions.csv say, in sentences."""
 
+import math
+
 import pandas as pd
 
 from normprobe.measurements.layers.theory.assumptions import (
@@ -12,7 +14,7 @@ from normprobe.measurements.layers.theory.assumptions import (
     states_by_layer,
 )
 from normprobe.report.layer_words import layer_ranges
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.significant import agreeing, significant
 
 #: What the words of assumptions.csv mean; shown below it.
 LEGEND = (
@@ -21,9 +23,10 @@ LEGEND = (
     "turn: the part of D orthogonal to x, by mean cosine over pairs. angle ratio, miss: text / "
     "visual angle, measured over predicted by Eq. 13 from the norms alone. measured - predicted: "
     "cosine; Eq. 15 goes one layer on from the measured one. worst: farthest out, and in which "
-    "layer. A number holds where its whole 95 % band (over images, all numbers and layers together) "
-    "is in the range, and is open where that holds an end, or a token is not finite. no say: norms are balanced, or tokens "
-    "too alike. The paper's assumptions are exact; the ranges are this tool's."
+    "layer. A number holds where its whole 95 % band (over images, for all numbers and layers "
+    "together) is in the range, and is open where that holds an end, or a token is not finite. no "
+    "say: norms are balanced, or tokens too alike. The paper's assumptions are exact; the "
+    "ranges are this tool's."
 )
 
 _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
@@ -47,14 +50,17 @@ def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
 
 def with_interval(value: float, low: float, high: float) -> str:
     """``1.6 [1.4, 1.7]``; the value alone where there is no interval."""
-    interval = between(low, high)
-    return significant(value, 2) + f" {interval}" * bool(interval)
+    if math.isnan(low) or math.isnan(high):
+        return significant(value, 2)
+    told, *ends = agreeing([value, low, high])
+    return f"{told} [{', '.join(ends)}]"
 
 
 def between(low: float, high: float) -> str:
     """``[1.4, 1.7]``; empty where there is no interval."""
-    ends = [significant(end, 2) for end in (low, high)]
-    return "" if MISSING in ends else f"[{', '.join(ends)}]"
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    return f"[{', '.join(agreeing([low, high]))}]"
 
 
 def _judgement(assumptions: pd.DataFrame) -> str:

@@ -1,0 +1,49 @@
+"""Where few tokens make the mean norm of a group: said of every such mean."""
+
+from typing import Any
+
+import pandas as pd
+
+from normprobe.report.ratio_words import times
+from normprobe.report.readable_token import readable_token
+
+#: Mean and median further apart than this: few tokens make the mean.
+CARRIED = 1.5
+
+
+def carried_sentence(rows: pd.DataFrame, group: str) -> str:
+    """Where the mean norm is far from the median: how far at most, and which token makes it so.
+
+    Args:
+        rows: of layers.csv, or of the decoder input in interface.csv, of one group.
+        group: its name.
+
+    Returns:
+        E.g. 'After layer 3 the mean norm of text tokens is 5.7 x their median: the loudest token
+        of a sample holds 83 % of it, in 9 of 10 samples "." at position 12.' Empty where mean and
+        median are nowhere more than 1.5 x apart.
+    """
+    apart = (rows["norm_mean"] / rows["norm_q50"]).where(rows["norm_q50"] > 0)
+    away = apart.where(apart > 1, 1 / apart)
+    if not (away > CARRIED).any():
+        return ""
+    farthest = int(away.fillna(0.0).to_numpy().argmax())
+    row = rows.iloc[farthest]
+    where = f"After layer {int(row['layer'])}" if row.get("layer") else "At the decoder input"
+    size = float(apart.iloc[farthest])
+    if size < 1:
+        return f"{where} the median norm of {group} tokens is {times(1 / size)} their mean."
+    return (
+        f"{where} the mean norm of {group} tokens is {times(size)} their median: the loudest token "
+        f"of a sample holds {100 * row['loudest_share']:.0f} % of it{_which(row)}."
+    )
+
+
+def _which(row: "pd.Series[Any]") -> str:
+    """Which token that is, where it is the same in several samples, or there is one."""
+    if not (row["loudest_samples"] > 1 or row["samples"] == 1):
+        return ""
+    token = row["loudest_token"]
+    named = f"{readable_token(token)} at " if isinstance(token, str) else "at "
+    samples = f"in {int(row['loudest_samples'])} of {int(row['samples'])} samples "
+    return f", {samples}{named}position {int(row['loudest_position'])}"
