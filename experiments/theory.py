@@ -6,6 +6,7 @@ All are measured as a model is. ``python -m experiments.theory`` prints how ofte
 and how often it finds a break of a given size; ``--write`` puts both into docs/explanation/theory.md.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -124,7 +125,7 @@ BREAKS: dict[str, tuple[str, Sequence[float], Callable[[float], World]]] = {
 
 def _coupling(correlation: float) -> float:
     """The power of the norm at which log ||D|| has this correlation with log ||x||."""
-    odds = correlation / (1 - correlation**2) ** 0.5
+    odds = correlation / math.sqrt(1 - correlation**2)
     return odds * FAITHFUL.size_spread / FAITHFUL.norm_spread
 
 
@@ -247,7 +248,7 @@ def power_table(seeds: int) -> str:
     """How often its test finds a break, by its size."""
     rows = []
     for number, (test, sizes, world) in BREAKS.items():
-        found = [float(rates(world(size), range(seeds)).loc[test, FAILS]) for size in sizes]
+        found = [rates(world(size), range(seeds))[FAILS][test] for size in sizes]
         cells = [share(f"{size:g}:", rate) for size, rate in zip(sizes, found, strict=True)]
         rows.append([number, *cells])
     return markdown(["number", "inside", "at the end", "outside", "", ""], rows)

@@ -219,3 +219,136 @@ def test_a_number_that_is_not_known_has_none() -> None:
 
 
 # --- bands --------------------------------------------------------------------------------------
+
+
+def flips_by_hand(shares: list[list[float]], signs: np.ndarray) -> float:
+    """The 95 % quantile of the largest |t| of all cells, sign by sign; cells are the inner lists."""
+    groups = len(signs[0])
+    largest = []
+    for of_images in signs.tolist():
+        found = []
+        for cell in shares:
+            flipped = [sign * share for sign, share in zip(of_images, cell, strict=True)]
+            mean = sum(flipped) / groups
+            deviation = math.sqrt(sum((share - mean) ** 2 for share in flipped) / (groups - 1))
+            found.append(abs(mean) / (deviation / math.sqrt(groups)))
+        largest.append(max(found))
+    return quantile_by_hand(largest, 0.95)
+
+
+def freedom_by_hand(shares: list[list[float]]) -> int:
+    """Satterthwaite's degrees of freedom, of which chance has its part back."""
+    groups, cells = len(shares[0]), len(shares)
+    parts = [[share**2 / sum(s**2 for s in cell) for share in cell] for cell in shares]
+    held = [sum(cell[image] for cell in parts) / cells for image in range(groups)]
+    correlations = [
+        sum(a * b for a, b in zip(one, other, strict=True))
+        / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
+        for one in shares
+        for other in shares
+    ]
+    squared = sum(correlation**2 for correlation in correlations) / cells**2
+    chance = (1 + 2 * squared) / (groups + 2)
+    unequal = max(0.0, sum(part**2 for part in held) - chance)
+    return max(1, round(1 / (1 / groups + unequal) - 1))
+
+
+def band_by_hand(cells: list[list[float]], groups: int, turns: list[tuple]) -> list[list[float]]:
+    """Each cell as it is and without each group in turn; ``turns`` are its scale and the way back."""
+    turned = [
+        [forward(value) for value in cell[: 1 + groups]]
+        for cell, (forward, _) in zip(cells, turns, strict=True)
+    ]
+    shares = []
+    for cell in turned:
+        mean = sum(cell[1:]) / groups
+        shares.append([mean - without for without in cell[1:]])
+    if groups < FEWEST_FLIPPED:
+        below = 1 - 0.05 / (2 * len(cells))
+    else:
+        signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(DRAWS, groups))
+        below = bootstrap._t_below(groups - 1, flips_by_hand(shares, signs))
+    reach = student_t(freedom_by_hand(shares), below) * math.sqrt(groups / (groups - 1))
+    ends = []
+    for cell, of_images, (_, back) in zip(turned, shares, turns, strict=True):
+        deviation = math.sqrt((groups - 1) / groups * sum(share**2 for share in of_images))
+        ends.append([back(cell[0] - reach * deviation), back(cell[0] + reach * deviation)])
+    return ends
+
+
+@pytest.mark.parametrize("units", [3, 5, 6, 7, 12, 230])
+def test_bands_over_statistics_of_two_scales(units: int) -> None:
+    random = np.random.default_rng(units)
+    tokens = random.integers(1, 30, (units, 3)).astype(float)  # images count unequally
+    drawn = [
+        ratio_draws(draw_weights(units, 9), values * tokens, tokens)
+        for values in (random.normal(0, 2, (units, 3)), random.lognormal(0, 0.5, (units, 3)))
+    ]
+    found = np.hstack(band(drawn, units, [LINEAR, LOGARITHM])).T
+    cells = np.hstack(drawn).T.tolist()
+    turns = [(float, float)] * 3 + [(math.log, math.exp)] * 3
+    expected = band_by_hand(cells, min(units, MOST_LEFT_OUT), turns)
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def test_of_few_images_a_band_is_that_of_bonferroni() -> None:
+    """Signs of so few images hardly differ. Images that count alike have all degrees of freedom."""
+    values = np.array([[1.0, -1.0, 1.0, -1.0]]).T @ np.ones((1, 8)) + np.arange(8.0)
+    drawn = ratio_draws(draw_weights(4, 0), values, np.ones_like(values))
+    (found,) = band([drawn], 4, [LINEAR])
+    standard_error = math.sqrt(4 / 3) / 2
+    reach = student_t(3, 1 - 0.05 / 16) * math.sqrt(4 / 3) * standard_error
+    np.testing.assert_allclose(found, [np.arange(8) - reach, np.arange(8) + reach], rtol=1e-9)
+
+
+def test_an_image_that_holds_most_of_the_deviation_widens_the_band() -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(12, 40))
+    outlying = values * np.where(np.arange(12) == 3, 8.0, 1.0)[:, None]
+    reaches = []
+    for made in (values, outlying):
+        drawn = ratio_draws(draw_weights(12, 0), made, np.ones_like(made))
+        ends = band([drawn], 12, [LINEAR])[0]
+        errors = made.std(axis=0, ddof=1) / math.sqrt(12)
+        reaches.append(((ends[1] - ends[0]) / 2 / errors).mean())
+    assert reaches[1] > 1.5 * reaches[0]
+
+
+@pytest.mark.parametrize("units", [5, 20, 250])
+def test_more_cells_make_no_band_narrower(units: int) -> None:
+    random = np.random.default_rng(1)
+    values = random.normal(size=(units, 60))
+    drawn = ratio_draws(draw_weights(units, 0), values, np.ones_like(values))
+    reaches = []
+    for cells in (1, 4, 16, 60):
+        low, high = band([drawn[:, :cells]], units, [LINEAR])[0]
+        reaches.append(high[0] - low[0])
+    assert reaches == sorted(reaches) and reaches[-1] > 1.3 * reaches[0]
+
+
+def test_a_cell_that_an_image_lacks_has_no_band_and_changes_no_other() -> None:
+    random = np.random.default_rng(2)
+    values, held = random.normal(size=(10, 4)), np.ones((10, 4))
+    values[1:, 2], held[1:, 2] = 0.0, 0.0  # in one image alone: without it there is nothing
+    drawn = ratio_draws(draw_weights(10, 0), values, held)
+    drawn[0, 3] = np.nan
+    found = band([drawn], 10, [LINEAR])[0]
+    alone = band([drawn[:, :2]], 10, [LINEAR])[0]
+    np.testing.assert_array_equal(found[:, :2], alone)
+    assert np.isnan(found[:, 3]).all()
+
+
+def test_numbers_that_no_image_changes_are_their_own_band() -> None:
+    drawn = np.full((11, 2), 3.0)
+    np.testing.assert_array_equal(band([drawn], 10, [LINEAR])[0], np.full((2, 2), 3.0))
+    assert [found.shape for found in band([np.empty((11, 0))], 10, [LINEAR])] == [(2, 0)]
+
+
+def test_bands_stay_where_the_quantity_can_be() -> None:
+    random = np.random.default_rng(0)
+    values = random.uniform(0.6, 1.0, (3, 4))
+    drawn = ratio_draws(draw_weights(3, 0), values, np.ones_like(values))
+    low, high = band([drawn], 3, [FISHER])[0]
+    assert (low >= -1).all() and (high <= 1).all() and (low < high).all()
+    low, high = band([drawn], 3, [LOGARITHM])[0]
+    assert (low >= 0).all()
