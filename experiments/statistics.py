@@ -41,6 +41,7 @@ Method = Callable[[Array, int, Scale, "NDArray[np.integer[Any]] | None"], Array]
 
 IMAGES = (5, 10, 20, 50, 200)
 LAYERS = (8, 32, 80)
+SETS = 1000
 AT_ONCE = 500  # data sets that are simulated as one table
 
 # --- coverage -----------------------------------------------------------------------------------
@@ -641,7 +642,7 @@ def main(
 ) -> None:
     """Print the tables of docs/explanation/statistics.md in Markdown."""
     torch.set_num_threads(1)
-    sets = 100 if quick else 2000
+    sets = 100 if quick else SETS
     missing = coverage(WORLDS, IMAGES, sets)
     needed = power((1, *LAYERS), IMAGES, sets)
     bands = (5, 7, 10, 20, 50)
@@ -654,10 +655,10 @@ def main(
             pd.concat(
                 false_alarms(LAYERS, bands, number, [simulated])
                 for simulated, number in (
-                    (gaps_alone, sets // 10),
+                    (gaps_alone, sets // 5),
                     (gaps, sets),
                     (ratios, sets),
-                    (assumptions, sets // 8),
+                    (assumptions, sets // 4),
                 )
             )
         ),

@@ -3,7 +3,7 @@
 A world is a stack of residual layers that do what Section 3.1 assumes: each update has one size, at
 one angle to its token, in a random direction. Each of the others breaks one assumption in one way.
 All are measured as a model is. ``python -m experiments.theory`` prints how often each test holds,
-and how often it finds a break of a given size; ``--write`` puts both into docs/explanation/theory.md.
+and how often it finds a break of a given size; ``--write`` puts both into the documentation.
 """
 
 import math

@@ -184,9 +184,10 @@ def _on_scale(
 def _largest_t(shares: Array) -> float:
     """Which |t| the largest of all cells stays below in ``LEVEL`` of data sets without effect.
 
-    Of few images, or of images that hold very different parts of the deviation, as they do with
-    unequal token counts, signs alone reach too low: up to 11 % of data sets named a layer, at most
-    6 % do with both corrections below (docs/explanation/statistics.md).
+    Where images hold unequal parts of the deviation, as they do with unequal token counts, signs
+    alone reach too low: up to 11 % of such data sets named a layer. So the reach grows as t does
+    from all degrees of freedom to those that there are, and, of deviations from their own mean, by
+    sqrt(n / (n - 1)) (docs/explanation/statistics.md).
 
     Args:
         shares: ``[groups, cells]`` of each image in the deviation; each cell sums to zero.
@@ -197,13 +198,14 @@ def _largest_t(shares: Array) -> float:
     if not cells:
         return 0.0
     if groups < FEWEST_FLIPPED:
-        level = 1 - (1 - LEVEL) / (2 * cells)
+        reach = student_t(groups - 1, 1 - (1 - LEVEL) / (2 * cells))
     else:
         signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(DRAWS, groups))
         sums = np.abs(signs @ shares).max(axis=1)
-        reach = np.quantile(sums / np.sqrt((1 - sums**2 / groups) * groups / (groups - 1)), LEVEL)
-        level = _t_below(groups - 1, float(reach))
-    return student_t(_freedom(shares), level) * math.sqrt(groups / (groups - 1))
+        ts = sums / np.sqrt((1 - sums**2 / groups) * groups / (groups - 1))
+        reach = float(np.quantile(ts, LEVEL))
+    wider = [student_t(freedom, (1 + LEVEL) / 2) for freedom in (_freedom(shares), groups - 1)]
+    return reach * wider[0] / wider[1] * math.sqrt(groups / (groups - 1))
 
 
 def _freedom(shares: Array) -> int:

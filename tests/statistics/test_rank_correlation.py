@@ -1,4 +1,4 @@
-"""Spearman's rank correlation against scipy, and its interval against Bonett and Wright's formula."""
+"""Spearman's rank correlation against scipy, its interval against Bonett and Wright's formula."""
 
 import math
 
