@@ -502,13 +502,12 @@ def power(layers: Iterable[int], images: Iterable[int], sets: int) -> pd.DataFra
     for number in layers:
         for units in images:
             error, reach = reaches(units, number, sets)
-            row = {effect: float((error + effect > reach).mean()) for effect in EFFECTS}
-            needed = np.quantile(reach - error, OFTEN)
+            row: dict[Any, float] = {"layers": number, "images": units}
+            row |= {effect: (error + effect > reach).mean() for effect in EFFECTS}
+            row["found"] = np.quantile(reach - error, OFTEN)
             # The band reaches about as far up as down.
-            equal = np.log(ALIKE) / np.quantile(np.abs(error) + reach, OFTEN)
-            found.append(
-                {"layers": number, "images": units, **row, "found": needed, "equal": equal}
-            )
+            row["equal"] = np.log(ALIKE) / np.quantile(np.abs(error) + reach, OFTEN)
+            found.append(row)
     return pd.DataFrame(found)
 
 

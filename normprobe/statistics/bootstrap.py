@@ -219,7 +219,7 @@ def _freedom(shares: Array) -> int:
     # Images that are alike hold unequal parts by chance; by less, the more cells go their own way.
     together = np.square(shares @ shares.T / cells).sum()
     unequal = max(0.0, float(held @ held - (1 + 2 * together) / (groups + 2)))
-    freedom = 1 / (1 / groups + unequal) - 1
+    freedom: float = 1 / (1 / groups + unequal) - 1
     return max(1, round(freedom))
 
 
