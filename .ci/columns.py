@@ -12,15 +12,16 @@ from typing import Any
 from normprobe.schema import QUANTILES
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs/reference"
-ENDS = ("_ci_low", "_ci_high")
-#: The columns that a form of a quantity stands for, and those of them that have an interval.
+ENDS = {"interval": ("_ci_low", "_ci_high"), "band": ("_band_low", "_band_high")}
+#: The columns that a form of a quantity stands for; those of them with an interval; with a band.
 SUFFIXES = {
-    "value": ([""], [""]),
-    "mean": (["_mean"], ["_mean"]),
-    "std": (["_std"], []),
-    "samples": (["_sample_mean", "_sample_std"], ["_sample_mean"]),
-    "quantiles": ([f"_{name}" for name in QUANTILES], []),
-    "modalities": (["_visual", "_text"], ["_visual", "_text"]),
+    "value": ([""], [""], [""]),
+    "mean": (["_mean"], ["_mean"], ["_mean"]),
+    "std": (["_std"], [], []),
+    "samples": (["_sample_mean", "_sample_std"], ["_sample_mean"], []),
+    "geometric": (["_geometric_mean"], ["_geometric_mean"], []),
+    "quantiles": ([f"_{name}" for name in QUANTILES], [], []),
+    "modalities": (["_visual", "_text"], ["_visual", "_text"], ["_visual", "_text"]),
 }
 INTRODUCTION = """\
 # Columns
@@ -36,9 +37,11 @@ What follows a name:
 |---|---|
 | `_mean`, `_std` | mean and population deviation, over tokens unless it says over samples |
 | `_sample_mean`, `_sample_std` | of per-sample means |
+| `_geometric_mean` | geometric mean, over tokens whose number is above 0 |
 | `_q05`, `_q25`, `_q50`, `_q75`, `_q95` | quantiles over tokens |
 | `_visual`, `_text` | of visual, of text tokens |
-| `_ci_low`, `_ci_high` | ends of the 95 % interval, by a bootstrap over images |
+| `_ci_low`, `_ci_high` | ends of the 95 % interval of a row by itself, over images |
+| `_band_low`, `_band_high` | ends of the 95 % band over images: it holds all layers at once |
 """
 
 
@@ -49,16 +52,17 @@ def tables() -> list[dict[str, Any]]:
 
 
 def columns_of(name: str, forms: str) -> Iterator[str]:
-    """The columns of a quantity, those with an interval before their ends."""
+    """The columns of a quantity, those with an interval or a band before their ends."""
     given = forms.split()
     for form in given:
-        if form == "interval":
+        if form in ENDS:
             continue
-        suffixes, with_interval = SUFFIXES[form]
+        suffixes, *with_ends = SUFFIXES[form]
         for suffix in suffixes:
             yield name + suffix
-            if "interval" in given and suffix in with_interval:
-                yield from (name + suffix + end for end in ENDS)
+            for (kind, ends), those in zip(ENDS.items(), with_ends, strict=True):
+                if kind in given and suffix in those:
+                    yield from (name + suffix + end for end in ends)
 
 
 def title(table: dict[str, Any]) -> str:

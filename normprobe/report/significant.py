@@ -27,19 +27,21 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{mantissa}e{exponent}"
 
 
-def agreeing(values: Sequence[float], digits: int = 2) -> list[str]:
-    """Numbers with as many decimals each, where they are of one size; else each by itself.
+def of_one_size(numbers: Sequence[float]) -> list[str]:
+    """Numbers of either sign to two digits, with as many decimals each where they are of one size.
 
-    Args:
-        values: of one size are those within a factor of 10, whatever their signs.
-        digits: of the smallest.
+    What is at most ten times as large as the smallest gets the decimals that the smallest asks for.
+    0 has no size.
     """
-    sizes = [abs(value) for value in values]
-    smallest = min(sizes, default=0.0)
-    if smallest < 1e-3 or max(sizes) > min(10 * smallest, 1e4):
-        return [significant(value, digits) for value in values]
-    decimals = len(significant(smallest, digits).partition(".")[2])
-    return [f"{value:.{decimals}f}" for value in values]
+    texts = [significant(number, 2) for number in numbers]
+    sizes = [abs(number) for number in numbers if number and math.isfinite(number)]
+    if not sizes or max(sizes) > 10 * min(sizes) or "e" in "".join(texts):
+        return texts
+    decimals = max(len(text.partition(".")[2]) for text in texts)
+    return [
+        f"{number:.{decimals}f}" if number and math.isfinite(number) else text
+        for number, text in zip(numbers, texts, strict=True)
+    ]
 
 
 def count(value: float) -> str:

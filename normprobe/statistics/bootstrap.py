@@ -193,7 +193,8 @@ def _largest_t(shares: Array) -> float:
         shares: ``[groups, cells]`` of each image in the deviation; each cell sums to zero.
     """
     squares = np.square(shares).sum(axis=0)
-    shares = shares[:, squares > 0] / np.sqrt(squares[squares > 0])
+    moved = squares > 0  # a number that no image changes cannot be missed
+    shares = shares[:, moved] / np.sqrt(squares[moved])
     groups, cells = shares.shape
     if not cells:
         return 0.0

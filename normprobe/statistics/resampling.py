@@ -156,6 +156,8 @@ def with_intervals(
         for name, found in zip(names, bands, strict=True):
             low, high = columns[f"{name}_ci_low"], columns[f"{name}_ci_high"]
             ends = np.full((2, len(table)), np.nan)
+            if f"{name}_band_low" in columns:  # of other rows
+                ends = np.stack([columns[f"{name}_band_{end}"] for end in ("low", "high")])
             # What lies outside of its interval cannot be inside of its band.
             ends[0, chosen] = np.minimum(found[0], low[chosen])
             ends[1, chosen] = np.maximum(found[1], high[chosen])
@@ -165,6 +167,7 @@ def with_intervals(
 
 def scale_of(column: str) -> Scale:
     """The scale of a column's intervals."""
+    column = column.replace("_without_massive", "")  # the same quantity of fewer tokens
     if column.endswith(_DIFFERENCES) or column.startswith("log_"):
         return LINEAR
     if "cosine" in column or "correlation" in column or column.startswith(_COSINES):
@@ -180,4 +183,11 @@ _SHARES = tuple(
     f"{name}_mean"
     for name in ("massive", "sink", "high_norm", "still", "top1_share", "top10_share")
 )
-_SIZES = ("norm_mean", "norm_sample_mean", "rms_mean", "update_mean", "angle_mean")
+_SIZES = (
+    "geometric_mean",
+    "norm_mean",
+    "norm_sample_mean",
+    "rms_mean",
+    "update_mean",
+    "angle_mean",
+)

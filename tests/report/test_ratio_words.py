@@ -2,7 +2,15 @@ import math
 
 import pytest
 
-from normprobe.report.ratio_words import FAST, LOUD, Ratio, brackets, ratio_in_words, times, usable
+from normprobe.report.ratio_words import (
+    FAST,
+    LOUD,
+    Ratio,
+    brackets,
+    ratio_in_words,
+    times,
+    usable,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from normprobe.report.significant import count, significant
+from normprobe.report.significant import count, of_one_size, significant
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,19 @@ def test_never_wider_than_eight_characters():
 )
 def test_counts(value, text):
     assert count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "texts"),
+    [
+        ((-0.2, -0.3, -0.05), ["-0.200", "-0.300", "-0.050"]),
+        ((0.012, 0.0096, 0.014), ["0.0120", "0.0096", "0.0140"]),
+        ((0.12, 0.0, 0.4), ["0.12", "0", "0.40"]),
+        ((0.5, 0.01, 2.0), ["0.50", "0.010", "2.0"]),  # not of one size
+        ((1e-5, 2e-5, 3e-5), ["1.0e-5", "2.0e-5", "3.0e-5"]),
+        ((-0.0, 0.0, 0.0), ["0", "0", "0"]),
+        ((1.5, math.nan, math.nan), ["1.5", "-", "-"]),
+    ],
+)
+def test_numbers_of_one_size_have_the_same_decimals(numbers, texts):
+    assert of_one_size(numbers) == texts

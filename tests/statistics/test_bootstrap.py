@@ -6,6 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from support.slow_bands import freedom_by_hand
 
 from normprobe.statistics.bootstrap import (
     DRAWS,
@@ -233,23 +234,6 @@ def flips_by_hand(shares: list[list[float]], signs: np.ndarray) -> float:
             found.append(abs(mean) / (deviation / math.sqrt(groups)))
         largest.append(max(found))
     return quantile_by_hand(largest, 0.95)
-
-
-def freedom_by_hand(shares: list[list[float]]) -> int:
-    """Satterthwaite's degrees of freedom, of which chance has its part back."""
-    groups, cells = len(shares[0]), len(shares)
-    parts = [[share**2 / sum(s**2 for s in cell) for share in cell] for cell in shares]
-    held = [sum(cell[image] for cell in parts) / cells for image in range(groups)]
-    correlations = [
-        sum(a * b for a, b in zip(one, other, strict=True))
-        / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
-        for one in shares
-        for other in shares
-    ]
-    squared = sum(correlation**2 for correlation in correlations) / cells**2
-    chance = (1 + 2 * squared) / (groups + 2)
-    unequal = max(0.0, sum(part**2 for part in held) - chance)
-    return max(1, round(1 / (1 / groups + unequal) - 1))
 
 
 def band_by_hand(cells: list[list[float]], groups: int, turns: list[tuple]) -> list[list[float]]:

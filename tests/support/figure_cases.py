@@ -10,13 +10,15 @@ from PIL import Image
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.theory.assumptions import assumptions_table
 from normprobe.runs.run_folder import RunFolder
+from normprobe.schema import TOKEN_METRICS
 from support import made_massive, made_tables
+from support.made_bands import with_bands
 
 #: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name,
 #: ``*_map`` is a run with maps.
 TABLES: dict[str, dict[str, pd.DataFrame]] = {
     "layers": {
-        "layers": made_tables.layers(),
+        "layers": with_bands(made_tables.layers(), [f"{name}_mean" for name in TOKEN_METRICS]),
         "theory": made_tables.theory(),
         "assumptions": assumptions_table(made_tables.theory()),
         "explained": made_tables.explained(),
@@ -33,7 +35,9 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "histogram": made_tables.histogram("text", "visual"),
         "shift": made_tables.shift(),
     },
-    "grounding": {"grounding": made_tables.grounding()},
+    "grounding": {
+        "grounding": with_bands(made_tables.grounding(), ["cosine_gap", "score_gap"], 0.4, 0.8)
+    },
     "attention": {
         "attention": made_tables.attention(),
         "heads": made_tables.heads(),

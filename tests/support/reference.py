@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scipy.stats
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
@@ -248,7 +249,12 @@ def summary(observations: list[Observation]) -> Row:
         samples = np.array([values.mean() for values in held])
         row[f"{metric}_mean"], row[f"{metric}_std"] = tokens.mean(), tokens.std()
         row[f"{metric}_sample_mean"], row[f"{metric}_sample_std"] = samples.mean(), samples.std()
+        # Where float32 takes a small angle for 0, its logarithm is another.
+        if metric in schema.GEOMETRIC and (metric != "angle" or (tokens > 1e-3).all()):
+            row[f"{metric}_geometric_mean"] = scipy.stats.gmean(tokens[tokens > 0])
     row["rms_mean"] = row["norm_mean"] / np.sqrt(width)
+    norms = [seen.metrics["norm"] for seen in observations if len(seen.metrics["norm"])]
+    row["loudest_share"] = np.mean([of_sample.max() / of_sample.sum() for of_sample in norms])
     for name in observations[0].of_sample:
         values = np.array([seen.of_sample[name] for seen in observations])
         row[f"{name}_mean"], row[f"{name}_std"] = values.mean(), values.std()

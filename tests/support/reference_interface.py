@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+import scipy.stats
 import torch
 
 from normprobe import schema
@@ -85,6 +86,14 @@ def interface_table(rows: StageRows) -> dict[tuple[str, str], Row]:
         if base in table:
             for row in table.values():
                 row[column] = row["norm_mean"] / table[base]["norm_mean"]
+    prompt = table.get((schema.DECODER_INPUT, schema.TEXT))
+    for (stage, _), row in table.items():
+        if stage.endswith(("table", "embedding")):
+            del row["norm_geometric_mean"]  # of a table there is none
+        elif prompt is not None:
+            row["geometric_ratio_to_prompt"] = (
+                row["norm_geometric_mean"] / prompt["norm_geometric_mean"]
+            )
     return table
 
 
@@ -96,5 +105,6 @@ def summary(states: Array) -> Row:
         "nonfinite": 0,
         "norm_mean": norms.mean(),
         "norm_std": norms.std(),
+        "norm_geometric_mean": scipy.stats.gmean(norms[norms > 0]),
         "rms_mean": norms.mean() / np.sqrt(width),
     }

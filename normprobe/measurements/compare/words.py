@@ -7,7 +7,7 @@ import pandas as pd
 from normprobe.measurements.compare.table import numbers_of
 from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
-from normprobe.report.significant import agreeing
+from normprobe.report.significant import of_one_size
 from normprobe.runs.run_store import RunStore
 
 _NAMED = 4  # runs in a list
@@ -116,6 +116,6 @@ def _loudness(ratio: Ratio) -> str:
 
 
 def _radians(gap: Estimate) -> str:
-    value, *ends = agreeing([gap.value, *([gap.low, gap.high] if gap.has_interval else [])])
+    value, *ends = of_one_size([gap.value, *([gap.low, gap.high] if gap.has_interval else [])])
     interval = f" [{', '.join(ends)}]" if ends else ""
     return f"{value}{interval} radians a layer"

@@ -15,7 +15,7 @@ _LOOKS = {
 
 
 def grounding_charts(grounding: pd.DataFrame) -> list[Chart]:
-    """Of each quantity the gap with its interval, then inside and outside.
+    """Of each quantity the gap, then inside and outside.
 
     Args:
         grounding: ``grounding.csv``.
@@ -23,8 +23,7 @@ def grounding_charts(grounding: pd.DataFrame) -> list[Chart]:
     charts = []
     for quantity, label in PANELS.items():
         gap = f"{quantity}_gap"
-        ends = [f"{gap}_ci_low", f"{gap}_ci_high"]
-        line = series_of("gap", _LOOKS["gap"], grounding, gap, ends)
+        line = series_of("gap", _LOOKS["gap"], grounding, gap)
         charts.append(chart(label, [line], zero=True))
         sides = [
             series_of(side, _LOOKS[side], grounding, f"{quantity}_{side}")

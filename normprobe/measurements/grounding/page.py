@@ -22,6 +22,6 @@ def section(run: RunStore) -> list[Markup]:
         sentence(headline(run)),
         heading("A word and what it means"),
         curves(grounding_charts(grounding)),
-        note("Means over samples. Bands: 95 % intervals over images. Layer 0: decoder input."),
+        note("Means over samples; intervals and bands are over images. Layer 0: decoder input."),
         shown(grounding),
     ]

@@ -43,7 +43,7 @@ def print_grounding(grounding: pd.DataFrame, console: Console, *, aligned: bool 
     table = new_table("Words and what they mean" + ALIGNED * aligned)
     add_column(table, "\nlayer")
     for quantity in QUANTITIES:
-        for place, header in enumerate((*_SHOWN, "95 % CI")):
+        for place, header in enumerate((*_SHOWN, "95 % band")):
             add_column(table, f"{quantity if place == 0 else ''}\n{header}")
     gaps = {quantity: gaps_of(grounding, quantity) for quantity in QUANTITIES}
     numbers = [int(layer) for layer in grounding["layer"]]
@@ -52,7 +52,7 @@ def print_grounding(grounding: pd.DataFrame, console: Console, *, aligned: bool 
         cells = [Text(str(int(row["layer"])))]
         for quantity in QUANTITIES:
             cells += [Text(significant(float(row[f"{quantity}_{side}"]), 3)) for side in _SHOWN]
-            cells.append(Text(_interval(gaps[quantity].get(int(row["layer"])))))
+            cells.append(Text(_band(gaps[quantity].get(int(row["layer"])))))
         table.add_row(*cells)
     print_table(table, console)
     has_scores = bool(gaps["score"])
@@ -61,7 +61,8 @@ def print_grounding(grounding: pd.DataFrame, console: Console, *, aligned: bool 
         f"{int(grounding['samples'].max())} samples with a word and a box around what it means.",
         "cosine: of a word's tokens and the visual tokens inside and outside of the box,",
         "after the layer (0: decoder input). score: q k of the word before the softmax,",
-        "mean over heads. gap: inside - outside (Eq. 21), with its interval over images.",
+        "mean over heads. gap: inside - outside (Eq. 21). 95 % band: of the gap over",
+        "images, in all layers together.",
         "" if has_scores else "No scores: this model returns attention weights alone.",
         ""
         if len(shown) == len(numbers)
@@ -69,7 +70,7 @@ def print_grounding(grounding: pd.DataFrame, console: Console, *, aligned: bool 
     )
 
 
-def _interval(gap: Estimate | None) -> str:
+def _band(gap: Estimate | None) -> str:
     if gap is None or not gap.has_interval:
         return MISSING
     return f"[{significant(gap.low, 2)}, {significant(gap.high, 2)}]"

@@ -7,7 +7,7 @@ import pandas as pd
 from normprobe.measurements.grounding.gaps import by_direction, gaps_of
 from normprobe.report.layer_words import layer_names
 from normprobe.report.ratio_words import OPEN, Estimate, Words, brackets
-from normprobe.report.significant import agreeing
+from normprobe.report.significant import of_one_size
 from normprobe.runs.run_store import RunStore
 
 _CLOSER = Words("closer to the word", "farther from it", OPEN)
@@ -62,6 +62,6 @@ def _ends(gaps: Sequence[Estimate]) -> str:
     values = [of(gap.value for gap in gaps) for of in (min, max)]
     known = [gap for gap in gaps if gap.has_interval]
     ends = [min(gap.low for gap in known), max(gap.high for gap in known)] if known else []
-    least, most, *told = agreeing([*values, *ends])
+    least, most, *told = of_one_size([*values, *ends])
     text = " to ".join(dict.fromkeys([least, most]))
     return f"{text} [{', '.join(told)}]" if told else text

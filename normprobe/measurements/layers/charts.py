@@ -15,7 +15,7 @@ from normprobe.measurements.layers.figures.branches import (
     BRANCH_PANELS,
     branch_lines,
 )
-from normprobe.measurements.layers.figures.by_layer import BAND, GROUPS, INTERVAL
+from normprobe.measurements.layers.figures.by_layer import GROUPS, SPREAD
 from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.massive.panels import PANELS as MASSIVE_PANELS
 from normprobe.measurements.layers.theory.panels import CROSSED, PANELS, Panel
@@ -53,19 +53,16 @@ def layer_charts(
         metrics: as ``METRICS``.
 
     Returns:
-        label, ``log`` (how it is first shown), ``zero`` and series: name, color, dash, x (layers),
-        y (means over tokens), and where they are kept low and high (95 % intervals of the means),
-        least and most (5 and 95 % quantiles of tokens).
+        Those of ``chart``: means over tokens, with the spread of the tokens.
     """
     charts = []
     for metric, label, zero in metrics:
         mean = f"{metric}_mean"
         if mean not in layers:
             continue
-        interval = [f"{mean}_{end}" for end in INTERVAL]
-        spread = [f"{metric}_{end}" for end in BAND]
+        spread = [f"{metric}_{end}" for end in SPREAD]
         series = [
-            series_of(str(group), GROUP_LOOKS[group], rows, mean, interval, spread)
+            series_of(str(group), GROUP_LOOKS[group], rows, mean, spread)
             for group in reversed(GROUPS)
             if len(rows := layers[layers["group"] == group])
         ]
@@ -88,7 +85,7 @@ def explained_charts(explained: pd.DataFrame) -> list[Chart]:
     rows = rows.assign(layer=rows["layers"].astype(int))
 
     def line(name: str, look: GroupLook, column: str) -> dict[str, Any]:
-        return series_of(name, look, rows, column, [f"{column}_ci_low", f"{column}_ci_high"])
+        return series_of(name, look, rows, column)
 
     parts = [
         line(word, GroupLook(color, "o", "-"), f"log_{part}")
@@ -105,14 +102,12 @@ def branch_charts(branches: pd.DataFrame) -> list[Chart]:
     """Charts of ``branches.csv``, as ``layer_charts`` gives them: a series a branch and group."""
     charts = []
     for metric, label in BRANCH_PANELS.items():
-        mean = f"{metric}_mean"
         series = [
             series_of(
                 f"{BRANCH_WORDS[branch]}, {group}",
                 GROUP_LOOKS[group]._replace(linestyle=BRANCH_LINES[branch]),
                 rows,
-                mean,
-                [f"{mean}_ci_low", f"{mean}_ci_high"],
+                f"{metric}_mean",
             )
             for branch, group, rows in branch_lines(branches)
         ]
@@ -125,13 +120,7 @@ def theory_charts(theory: pd.DataFrame) -> list[Chart]:
     charts = []
     for panel in (*PANELS, Panel("mean cosine over (visual, text) pairs", CROSSED)):
         series = [
-            series_of(
-                line.name,
-                line.look,
-                theory,
-                line.column,
-                [f"{line.column}_ci_low", f"{line.column}_ci_high"],
-            )
+            series_of(line.name, line.look, theory, line.column)
             for line in reversed(panel.lines)
             if line.column in theory
         ]
@@ -149,7 +138,6 @@ def massive_charts(massive: pd.DataFrame) -> list[Chart]:
                 curve.look,
                 massive[massive["group"] == curve.group],
                 curve.column,
-                [f"{curve.column}_ci_low", f"{curve.column}_ci_high"],
             )
             for curve in reversed(panel.curves)
         ]
@@ -171,14 +159,16 @@ def run_charts(compare: pd.DataFrame) -> list[Chart]:
         colors = [SERIES_COLORS[place % len(SERIES_COLORS)] for place in range(len(runs))]
     charts = []
     for metric, label, zero in METRICS:
-        if f"{metric}_mean" not in compare:
+        mean = f"{metric}_mean"
+        if mean not in compare:
             continue
+        # The means alone: intervals of so many lines would lie over each other.
+        means = compare[["run", "group", "layer", mean]]
         series = [
-            series_of(f"{run}, {group}", GROUP_LOOKS[group], rows, f"{metric}_mean")
-            | {"color": color}
+            series_of(f"{run}, {group}", GROUP_LOOKS[group], rows, mean) | {"color": color}
             for run, color in zip(runs, colors, strict=True)
             for group in (VISUAL, TEXT)
-            if len(rows := compare[(compare["run"] == run) & (compare["group"] == group)])
+            if len(rows := means[(means["run"] == run) & (means["group"] == group)])
         ]
         charts.append(chart(label, series, zero))
     return [drawn for drawn in charts if drawn["series"]]

@@ -30,11 +30,8 @@ _VERDICT_FIRST = ["assumption", "source", "number", "verdict", "low", "high", "w
 _VERDICT_FIRST += ["worst_band_low", "worst_band_high", "worst_layer", "median"]
 _VERDICT_FIRST += ["holds_in", "fails_in", "open_in", "exempt_in"]
 
-
-_LINES = (
-    "Lines: means over tokens, with 95 % intervals over images. Pale bands: 5-95 % of tokens. "
-    "Layer 0: decoder input."
-)
+_OVER = "Intervals and bands are over images."
+_LINES = f"Lines: means over tokens. {_OVER} Layer 0: decoder input."
 
 
 def headline(run: RunStore) -> str:
@@ -80,7 +77,7 @@ def section(run: RunStore) -> list[Markup]:
             heading("Massive activations"),
             sentence(massive_words(run)),
             curves(massive_charts(massive)),
-            note(f"{MASSIVE} {KINDS} Bands: 95 % intervals over images."),
+            note(f"{MASSIVE} {KINDS} {_OVER}"),
         ]
     explained = run.rows_of("explained")
     if explained is not None:
@@ -88,7 +85,7 @@ def section(run: RunStore) -> list[Markup]:
             heading("What accounts for it in Eq. 13"),
             sentence(explained_verdict(explained)),
             curves(explained_charts(explained)),
-            note("Parts by Eq. 13 add up to the logarithm. Bands: 95 % intervals over images."),
+            note(f"Parts by Eq. 13 add up to the logarithm. {_OVER}"),
         ]
     branches = run.rows_of("branches")
     if branches is not None:
@@ -98,7 +95,7 @@ def section(run: RunStore) -> list[Markup]:
             curves(branch_charts(branches)),
             note(
                 "a is what a branch adds to the state x, and the angle lies between x and x + a. "
-                "Bands: 95 % intervals over images."
+                + _OVER
             ),
         ]
     charts = [] if theory is None else theory_charts(theory)
@@ -106,7 +103,7 @@ def section(run: RunStore) -> list[Markup]:
         blocks += [
             heading("The theory beside the measurement"),
             curves(charts),
-            note("Bands: 95 % intervals over images."),
+            note(_OVER),
         ]
     if theory is not None and assumptions is not None:
         blocks += [

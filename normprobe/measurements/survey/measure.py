@@ -40,10 +40,10 @@ def survey_tables(
         ``survey``: model, revision, facts and sizes, then with 95 % intervals the visual / text
         norm ratio at the decoder input (``disparity_input``), visual / table, both mean norms, the
         ratio after the middle and the last layer, ``inertia_gap`` (text - visual angle, radians a
-        layer), ``norms_share`` (how much of the slower turning norms account for in Eq. 13); the text table's
-        mean, deviation and largest / mean norm; status and reason. The same models give the same
-        bytes. ``cost``: what each took. ``correlation``: of disparity and inertia. ``table1`` and
-        the like: those of ``printed_tables``.
+        layer), ``norms_share`` (how much of the slower turning norms account for in Eq. 13); the
+        text table's mean, deviation and largest / mean norm; status and reason. The same models
+        give the same bytes. ``cost``: what each took. ``correlation``: of disparity and inertia.
+        ``table1`` and the like: those of ``printed_tables``.
     """
     runs = [dict(_runs(folder, measurements)) for folder in folders]
     rows = [_row(*of_model, measurements) for of_model in zip(outcomes, runs, strict=True)]

@@ -1,14 +1,29 @@
-"""A line through numbers of layers: marked so that it is told apart, and none is lost."""
+"""A number over layers: its line, the interval of each layer, and the band of all together."""
 
+from collections.abc import Iterable
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
 from normprobe.report.figures.style import GroupLook
 
+#: What ends the names of the columns that hold the ends of a number's 95 % interval in each layer,
+#: and of those between which it lies in all layers together.
+INTERVAL = ("_ci_low", "_ci_high")
+BAND = ("_band_low", "_band_high")
+INTERVAL_WORDS = "95 % interval of each layer"
+BAND_WORDS = "95 % band of all layers together"
+
 _MARKS = 12  # about as many as a line has
+_FILL: dict[str, Any] = {"alpha": 0.3, "label": f"_{INTERVAL_WORDS}"}  # in no legend by itself
+_OUTLINE: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "marker": ""}
 
 
 def draw_line(
@@ -36,10 +51,119 @@ def draw_line(
     )
 
 
-def _marked(values: "np.ndarray[Any, Any]") -> list[int]:
+def draw_column(
+    axes: Axes,
+    rows: pd.DataFrame,
+    column: str,
+    look: GroupLook,
+    label: str,
+    *,
+    markersize: float = 3,
+    **more: Any,
+) -> None:
+    """Draw a column as a line, its intervals filled, its band as a dotted outline.
+
+    Interval and band are drawn where the table has them, and the axis holds ``in_sight``.
+
+    Args:
+        axes: where to draw.
+        rows: one a layer, in order.
+        column: what is drawn; its ends are in columns of its name with ``INTERVAL`` and ``BAND``.
+        look: colour, marker and line.
+        label: in the legend.
+        markersize: in points.
+        **more: for ``Axes.plot`` of the line.
+    """
+    if column not in rows or rows[column].isna().all():
+        return
+    draw_line(axes, rows, column, look, label, markersize=markersize, **more)
+    layers = rows["layer"].to_numpy()
+    if len(ends := _ends(rows, column, INTERVAL)):
+        axes.fill_between(layers, *ends, color=look.color, linewidth=0, **_FILL)
+        if (alone := _alone(np.isfinite(ends[0]))).any():  # nothing to fill up to
+            how = _FILL | {"colors": look.color, "linewidth": 3}
+            axes.vlines(layers[alone], *ends[:, alone], **how)
+    if len(ends := _ends(rows, column, BAND)):
+        _draw_outline(axes, layers, ends, look.color)
+        held = in_sight(rows, column)
+        axes.update_datalim([(0, held.min()), (0, held.max())], updatex=False)
+        axes.autoscale_view(scalex=False)
+
+
+def in_sight(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """The finite numbers of a column, and the ends of its intervals and band, that an axis holds.
+
+    Of few images a band can be so wide that all else would lie flat: an axis follows it as far
+    again as the line and its intervals reach. Beyond, it leaves the panel.
+
+    Args:
+        rows: one a layer.
+        column: what is drawn.
+    """
+    near: NDArray[np.float64] = np.append(rows[column], _ends(rows, column, INTERVAL))
+    near = near[np.isfinite(near)]
+    far = _ends(rows, column, BAND)
+    far = far[np.isfinite(far)]
+    if not near.size or not far.size:
+        return near
+    low, high = near.min(), near.max()
+    least = max(2 * low - high, low * low / high) if low > 0 else 2 * low - high
+    return np.append(near, far.clip(least, 2 * high - low))
+
+
+def _draw_outline(axes: Axes, layers: NDArray[Any], ends: NDArray[np.float64], color: str) -> None:
+    """Both ends of a band as one dotted line, which leaves the limits of the axis as they are."""
+    heights = np.append(*np.pad(ends, ((0, 0), (0, 1)), constant_values=np.nan))
+    alone = np.flatnonzero(_alone(np.isfinite(heights))).tolist()
+    look = _OUTLINE | {"color": color, "marker": "_", "markevery": alone}
+    line = Line2D(np.tile(np.append(layers, np.nan), 2), heights, **look, label=f"_{BAND_WORDS}")
+    axes.add_artist(line)
+
+
+def ends_drawn(panels: Iterable[Axes]) -> list[Artist]:
+    """For a legend: what fills and dotted outlines are, as far as panels have them.
+
+    Args:
+        panels: with their limits as they stay.
+    """
+    drawn = [(axes, artist) for axes in panels for artist in axes.get_children()]
+    handles: list[Artist] = []
+    if any(artist.get_label() == f"_{INTERVAL_WORDS}" for _, artist in drawn):
+        handles.append(Patch(color="0.65", label=INTERVAL_WORDS))
+    outlines = [(axes, artist) for axes, artist in drawn if artist.get_label() == f"_{BAND_WORDS}"]
+    if outlines:
+        label = BAND_WORDS + ", cut off" * any(starmap(_leaves, outlines))
+        handles.append(Line2D([], [], color="0.3", label=label, **_OUTLINE))
+    return handles
+
+
+def _leaves(axes: Axes, outline: Artist) -> bool:
+    """Whether a panel does not hold all of a line."""
+    assert isinstance(outline, Line2D)
+    heights = np.asarray(outline.get_ydata(), dtype=float)
+    low, high = axes.get_ylim()
+    return bool(((heights < low) | (heights > high)).any())
+
+
+def _ends(rows: pd.DataFrame, column: str, kind: tuple[str, str]) -> NDArray[np.float64]:
+    """Low and high of each layer, ``[2, layers]``; nothing where the table has none."""
+    columns = [column + end for end in kind]
+    if not set(columns) <= set(rows.columns) or rows[columns].isna().all(axis=None):
+        return np.empty((0, 0))
+    return rows[columns].to_numpy(float).T
+
+
+def _marked(values: NDArray[np.float64]) -> list[int]:
     """Some of the points, and each that has no neighbour: no line shows where it is."""
     known = np.isfinite(values)
-    joined = np.append(False, known[:-1]) | np.append(known[1:], False)
+    alone = _alone(known)
     step = max(1, len(values) // _MARKS)
-    places = np.flatnonzero(known).tolist()
-    return [place for place in places if place % step == 0 or not joined[place]]
+    return [place for place in np.flatnonzero(known).tolist() if place % step == 0 or alone[place]]
+
+
+def _alone(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which places have no neighbour that is known."""
+    alone: NDArray[np.bool_] = known.copy()
+    alone[1:] &= ~known[:-1]
+    alone[:-1] &= ~known[1:]
+    return alone

@@ -1,9 +1,11 @@
 """A table by decoder layer as the series that the page's script draws."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from normprobe.report.figures.lines import BAND, INTERVAL
 from normprobe.report.figures.style import GroupLook, asks_for_log
 
 _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
@@ -34,8 +36,7 @@ def series_of(
     look: GroupLook,
     rows: pd.DataFrame,
     column: str,
-    interval: list[str] | None = None,
-    spread: list[str] | None = None,
+    spread: Sequence[str] = (),
 ) -> dict[str, Any]:
     """One line of a chart.
 
@@ -43,9 +44,12 @@ def series_of(
         name: of the line.
         look: its colour and dashes.
         rows: one a layer.
-        column: what is drawn.
-        interval: the columns of the ends of its 95 % interval, drawn where they are kept.
-        spread: those of the 5 and 95 % quantiles of tokens, likewise.
+        column: what is drawn, with its interval and band where they are kept.
+        spread: the columns of the 5 and 95 % quantiles of tokens, likewise.
+
+    Returns:
+        name, color, dash, x (layers), y, and low and high (of its interval), band_low and
+        band_high, least and most (of the spread).
     """
     rows = rows.sort_values("layer")
     series = {
@@ -55,9 +59,14 @@ def series_of(
         "x": [int(layer) for layer in rows["layer"]],
         "y": _numbers(rows[column]),
     }
-    for ends, names in ((interval, ("low", "high")), (spread, ("least", "most"))):
-        if ends and set(ends) <= set(rows.columns):
-            series |= {name: _numbers(rows[end]) for name, end in zip(names, ends, strict=True)}
+    around = {
+        "low": column + INTERVAL[0],
+        "high": column + INTERVAL[1],
+        "band_low": column + BAND[0],
+        "band_high": column + BAND[1],
+        **dict(zip(("least", "most"), spread, strict=False)),
+    }
+    series |= {name: _numbers(rows[end]) for name, end in around.items() if end in rows}
     return series
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import made_massive, made_tables
+from support.made_bands import with_bands
 from support.made_runs import run_folder
 from support.read_page import Reader, charts, drawn, page_of_folders
 
@@ -22,9 +23,7 @@ def layers(tmp_path: Path) -> Path:
 
 def test_curves_hold_the_numbers_of_the_table(layers: Path) -> None:
     table = made_tables.layers()
-    for end, factor in (("low", 0.9), ("high", 1.2)):
-        for metric in ("norm", "cosine", "angle"):
-            table[f"{metric}_mean_ci_{end}"] = table[f"{metric}_mean"] * factor
+    table = with_bands(table, [f"{metric}_mean" for metric in ("norm", "cosine", "angle")])
     table.to_csv(layers / "layers.csv", index=False)
     table = table.set_index(["group", "layer"])
     (found,) = charts(page_of_folders(layers))
@@ -43,6 +42,8 @@ def test_curves_hold_the_numbers_of_the_table(layers: Path) -> None:
                 ("y", "mean"),
                 ("low", "mean_ci_low"),
                 ("high", "mean_ci_high"),
+                ("band_low", "mean_band_low"),
+                ("band_high", "mean_band_high"),
                 ("least", "q05"),
                 ("most", "q95"),
             ):
@@ -95,7 +96,9 @@ def test_the_theory_is_judged_in_words_and_its_verdicts_come_first(tmp_path: Pat
     turns = {series["name"]: series for series in lines["mean cosine over pairs"]}
     visual = turns["visual turn, text state"]
     column = "visual_turn_to_text_mean"
-    for line, end in (("y", ""), ("low", "_ci_low"), ("high", "_ci_high")):
+    ends = {"low": "_ci_low", "high": "_ci_high"}
+    ends |= {"band_low": "_band_low", "band_high": "_band_high"}
+    for line, end in {"y": "", **ends}.items():
         assert visual[line][1:] == pytest.approx(theory[column + end].tolist()[1:], rel=1e-5)
     assert LEGEND in Reader(text).text
 

@@ -11,6 +11,7 @@ from PIL import Image
 from support import made_tables
 from support.axe import axe_script
 from support.browser import CHROMIUM, Browser
+from support.made_bands import with_bands
 from support.made_runs import ATTACK, run_folder
 from support.read_page import page_of_folders
 
@@ -94,6 +95,66 @@ def test_it_opens_without_a_complaint_and_runs_nothing_foreign(
     assert browser.complaints() == []
     assert browser.evaluate("document.title") == f"normprobe: {ATTACK}"
     assert lines(browser, "#run-1 .curves") == ["visual", "text", "special", "structural"]
+
+
+def page_of_layers(folder: Path, table: pd.DataFrame) -> Path:
+    run = run_folder(folder / "run", "layers", layers=table)
+    (folder / "page.html").write_text(page_of_folders(run), encoding="utf-8")
+    return folder / "page.html"
+
+
+def height(browser: Browser, kind: str) -> float:
+    box = f"document.querySelector('.panels polygon.{kind}').getBBox()"
+    return float(browser.evaluate(f"{box}.height"))
+
+
+def test_a_band_is_an_outline_an_interval_is_filled_and_both_are_named(
+    browser: Browser, tmp_path: Path
+) -> None:
+    table = with_bands(made_tables.layers(), ["norm_mean", "angle_mean"])
+    browser.open(page_of_layers(tmp_path, table))
+    look = "getComputedStyle(document.querySelector('.panels polygon.{}')).{}"
+    assert browser.evaluate(look.format("band", "fill")) == "none"
+    assert browser.evaluate(look.format("band", "strokeDasharray")) != "none"
+    assert browser.evaluate(look.format("interval", "fill")) != "none"
+    assert browser.evaluate(look.format("interval", "stroke")) == "none"
+    assert height(browser, "band") > height(browser, "interval") > 0
+    named = [
+        "5-95 % of tokens",
+        "95 % interval of each layer",
+        "95 % band of all layers together",
+    ]
+    assert text(browser, ".panels .around") == "".join(named)
+    browser.mouse("mouseMoved", *browser.centre(".panels .chart"))
+    row = table[(table["group"] == "visual") & (table["layer"] == 3)].iloc[0]
+    said = re.search(r"visual \S+ \[(.*?)\], all layers \[(.*?)\]", text(browser, ".panels .tip"))
+    ends = [float(end) for part in said.groups() for end in part.split(", ")]
+    names = ("ci_low", "ci_high", "band_low", "band_high")
+    assert ends == pytest.approx([row[f"norm_mean_{name}"] for name in names], rel=1e-3)
+
+
+def test_what_a_table_lacks_is_not_named(browser: Browser, tmp_path: Path) -> None:
+    table = with_bands(made_tables.layers(), ["norm_mean", "angle_mean"])
+    table.loc[:, table.columns.str.contains("_band_")] = float("nan")  # as of one image
+    browser.open(page_of_layers(tmp_path, table))
+    assert "interval" in text(browser, ".panels .around")
+    assert "band" not in text(browser, ".panels .around")
+    assert not browser.evaluate("document.querySelectorAll('polygon.band').length")
+
+
+def test_a_band_of_few_images_does_not_press_the_lines_flat(
+    browser: Browser, tmp_path: Path
+) -> None:
+    table = with_bands(made_tables.layers(), ["norm_mean"])
+    browser.open(page_of_layers(tmp_path, table))
+    before = height(browser, "interval")
+    table = table.assign(norm_mean_band_low=1e-6, norm_mean_band_high=1e6)
+    (tmp_path / "wide").mkdir()
+    browser.open(page_of_layers(tmp_path / "wide", table))
+    assert height(browser, "interval") > before / 5
+    # What leaves the chart is cut off.
+    inside = "getComputedStyle(document.querySelector('.panels svg svg'))"
+    assert browser.evaluate(f"{inside}.overflow") == "hidden"
 
 
 def test_the_policy_refuses_other_scripts(browser: Browser, file: Path, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
-"""The gaps of one run or several against depth: a panel a quantity, a band where there are ends."""
+"""The gaps of one run or several against depth: a panel a quantity."""
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.lines import draw_line
+from normprobe.report.figures.lines import draw_column, ends_drawn
 from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -23,7 +22,7 @@ PANELS = {
 
 
 def gap_panels(title: str, grounding: pd.DataFrame, runs: list[str], ax: Given) -> Figure:
-    """Cosine and score gap by layer, each with its 95 % interval.
+    """Cosine and score gap by layer, each with its 95 % interval and band.
 
     Args:
         title: the figure's title.
@@ -39,10 +38,8 @@ def gap_panels(title: str, grounding: pd.DataFrame, runs: list[str], ax: Given) 
         for place, run in enumerate(runs):
             rows = grounding[(grounding["run"] == run) & grounding[column].notna()]
             look = series_look(place)._replace(linestyle="-")
-            draw_line(axes, rows, column, look, drawable(run))
-            ends = [rows[f"{column}_ci_{end}"] for end in ("low", "high")]
-            axes.fill_between(rows["layer"], *ends, color=look.color, alpha=0.2, linewidth=0)
+            draw_column(axes, rows, column, look, drawable(run), markersize=4)
         mark_layers(axes, int(grounding["layer"].max()))
     handles = list(entries(grid).values()) if len(runs) > 1 else []
-    legend_below(drawing, grid, [*handles, Patch(color="0.75", label="95 % interval over images")])
+    legend_below(drawing, grid, [*handles, *ends_drawn(grid.flat)])
     return drawing

@@ -10,7 +10,7 @@ TABLES = ("grounding",)
 
 
 def figure(title: str, grounding: pd.DataFrame, ax: Given = None) -> Figure:
-    """Cosine and score gap by layer, with 95 % intervals over images.
+    """Cosine and score gap by layer, with 95 % intervals and bands over images.
 
     Args:
         title: the figure's title.

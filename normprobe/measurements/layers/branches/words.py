@@ -18,8 +18,8 @@ def branches_verdict(branches: pd.DataFrame) -> str:
 
     Returns:
         E.g. "Against text tokens, what the attention adds to visual tokens is 1.40 x [1.31, 1.52]
-        smaller in layers 1-6, and it turns them 2.0 to 9.1 x [1.90, 10] more slowly in layers 1-6."
-        A sentence each branch; empty where there are no visual or no text tokens.
+        smaller in layers 1-6, and it turns them 2.00 to 9.10 x [1.90, 10.00] more slowly in layers
+        1-6." A sentence each branch; empty where there are no visual or no text tokens.
     """
     sentences: list[str] = []
     for branch, name in BRANCH_WORDS.items():

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from normprobe.measurements.layers.explained.table import FASTER, PARTS, SLOWER
-from normprobe.report.ratio_words import Ratio, factor
+from normprobe.report.ratio_words import Ratio, digits, factor
 
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
 _NAMES = dict(
@@ -21,10 +21,10 @@ def explained_verdict(explained: pd.DataFrame) -> str:
 
     Returns:
         E.g. "In Eq. 13's arithmetic of turning 3.1 x [2.9, 3.3] more slowly in layers 1-2, norms
-        account for 81 % [74, 88] (79 % [72, 86] with over- and undershoot added up), sizes of
-        updates for 12 % [8, 15], their directions for 3 % [2, 4], the rest for 4 % [1, 6]." A
+        account for 81 % [74, 88] (79 % [72, 86] where over- and undershoot do not cancel), sizes
+        of updates for 12 % [8, 15], their directions for 3 % [2, 4], the rest for 4 % [1, 6]." A
         sentence each for layers with slower and with faster visual tokens; empty where there are
-        none.
+        none. "; below 0: against it" where a share lies below 0 with all of its interval.
     """
     if explained.empty:
         return ""
@@ -33,18 +33,23 @@ def explained_verdict(explained: pd.DataFrame) -> str:
 
 
 def _sentence(row: "pd.Series[Any]") -> str:
-    ratio = Ratio(*(float(row[f"angle_ratio{end}"]) for end in ("", "_ci_low", "_ci_high")))
+    ratio = Ratio(*_with_ends(row, "angle_ratio"))
     ratio = ratio if row["scope"] == SLOWER else ratio.inverse
-    shares = [f"{name} for {_percent(row, f'{part}_share')}" for part, name in _NAMES.items()]
+    way = f"{_WAYS[str(row['scope'])]} in {_layers(str(row['layers']))}"
+    if float(digits(ratio.low if ratio.has_interval else ratio.value)) <= 1:
+        # Samples without an image have a say in the layers, and none in Eq. 13's arithmetic.
+        return f"In the samples with an image alone, it is not shown that they turn {way}."
+    numbers = {name: _percents(row, f"{part}_share") for part, name in _NAMES.items()}
+    shares = [f"{name} for {_told(*percents)}" for name, percents in numbers.items()]
     shares[0] = shares[0].replace("norms", "norms account", 1)
     if "-" in str(row["layers"]) or "," in str(row["layers"]):
-        each = _percent(row, "norm_share_absolute")
+        each = _told(*_percents(row, "norm_share_absolute"))
         shares[0] += f" ({each} where over- and undershoot do not cancel)"
-    lows = [row[f"{part}_share{end}"] for part in PARTS for end in ("", "_ci_high")]
-    against = any(low < 0 for low in lows)
+    # An interval that holds 0 works neither way.
+    against = any((value if pd.isna(high) else high) < 0 for value, _, high in numbers.values())
     return (
-        f"In Eq. 13's arithmetic of turning {factor([ratio])} {_WAYS[str(row['scope'])]} in "
-        f"{_layers(str(row['layers']))}, {', '.join(shares)}{'; below 0: against it' * against}."
+        f"In Eq. 13's arithmetic of turning {factor([ratio])} {way}, {', '.join(shares)}"
+        f"{'; below 0: against it' * against}."
     )
 
 
@@ -52,7 +57,15 @@ def _layers(ranges: str) -> str:
     return f"layer{'' if ranges.isdecimal() else 's'} {ranges}"
 
 
-def _percent(row: "pd.Series[Any]", column: str) -> str:
-    value, low, high = (100 * float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high"))
+def _with_ends(row: "pd.Series[Any]", column: str) -> list[float]:
+    return [float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")]
+
+
+def _percents(row: "pd.Series[Any]", column: str) -> list[float]:
+    """Whole percents of a share and its ends, none of them -0."""
+    return [round(100 * share, 0) + 0.0 for share in _with_ends(row, column)]
+
+
+def _told(value: float, low: float, high: float) -> str:
     interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
-    return f"{value:.0f} %{interval}".replace("-0 %", "0 %")
+    return f"{value:.0f} %{interval}"

@@ -5,10 +5,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from normprobe.measurements.layers.branches.words import BRANCH_WORDS
-from normprobe.measurements.layers.figures.by_layer import draw_column
+from normprobe.report.figures.lines import draw_column, ends_drawn
 from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -48,7 +47,7 @@ def figure(title: str, branches: pd.DataFrame, ax: Given = None) -> Figure:
         drawn = branches[branches["group"].isin([VISUAL, TEXT])]
         log_or_from_zero(axes, drawn[f"{metric}_mean"])
     shown = {group: branch for branch, group, _ in branch_lines(branches)}
-    handles: list[Line2D | Patch] = [
+    handles: list[Line2D] = [
         Line2D(
             [], [], color=GROUP_LOOKS[group].color, marker=GROUP_LOOKS[group].marker, label=group
         )
@@ -60,8 +59,7 @@ def figure(title: str, branches: pd.DataFrame, ax: Given = None) -> Figure:
         for branch, line in BRANCH_LINES.items()
         if (branches["branch"] == branch).any()
     ]
-    handles.append(Patch(color="0.7", label="95 % interval of the mean"))
-    legend_below(drawing, grid, handles)
+    legend_below(drawing, grid, [*handles, *ends_drawn(grid.flat)])
     return drawing
 
 

@@ -1,4 +1,4 @@
-"""One metric against depth: a line for each token group, a band where quantiles are kept."""
+"""One metric against depth: a line for each token group, and the spread of its tokens."""
 
 from typing import Any
 
@@ -11,12 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from normprobe.report.figures.lines import draw_line
+from normprobe.report.figures.lines import draw_column, ends_drawn, in_sight
 from normprobe.report.figures.panels import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    GroupLook,
     log_or_from_zero,
     mark_layers,
 )
@@ -24,8 +23,7 @@ from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
 
 #: Back to front. ``non_visual`` is the sum of two of these and stays in the CSV.
 GROUPS = (STRUCTURAL, SPECIAL, TEXT, VISUAL)
-BAND = ("q05", "q95")
-INTERVAL = ("ci_low", "ci_high")
+SPREAD = ("q05", "q95")
 _HEIGHT = 2.7  # inches
 
 
@@ -52,85 +50,52 @@ def two_panels(
 
 
 def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str, **more: Any) -> None:
-    """Draw means over tokens as lines, with their intervals, and the 5-95 % band of the tokens.
+    """Draw means over tokens, with their intervals and bands, and where 5-95 % of the tokens lie.
 
-    Each band is drawn where the table has it.
+    Each is drawn where the table has it.
 
     Args:
         axes: where to draw.
         layers: ``layers.csv``.
         metric: a metric of ``schema.TOKEN_METRICS``.
-        **more: for ``draw_line``.
+        **more: for the lines.
     """
     for group, rows in _groups(layers, metric):
         look = GROUP_LOOKS[group]
-        draw_line(axes, rows, f"{metric}_mean", look, group, **more)
-        if has_band(layers, metric):
-            low, high = (rows[f"{metric}_{end}"] for end in BAND)
-            axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.15, linewidth=0)
-        if has_interval(layers, metric):
-            low, high = (rows[f"{metric}_mean_{end}"] for end in INTERVAL)
-            axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.4, linewidth=0)
-
-
-def draw_column(axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, label: str) -> None:
-    """Draw a column as a line and its interval as a band, where the table has them.
-
-    Args:
-        axes: where to draw.
-        rows: one a layer.
-        column: what is drawn; its interval is in ``<column>_ci_low`` and ``_ci_high``.
-        look: colour, marker and line.
-        label: in the legend.
-    """
-    if column not in rows or rows[column].isna().all():
-        return
-    draw_line(axes, rows, column, look, label, markersize=3)
-    ends = [f"{column}_ci_low", f"{column}_ci_high"]
-    if set(ends) <= set(rows.columns):
-        low, high = (rows[end] for end in ends)
-        axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.25, linewidth=0)
+        if has_spread(layers, metric):
+            low, high = (rows[f"{metric}_{end}"] for end in SPREAD)
+            axes.fill_between(rows["layer"], low, high, color=look.color, alpha=0.13, linewidth=0)
+        draw_column(axes, rows, f"{metric}_mean", look, group, markersize=4, **more)
 
 
 def use_log_if_wide(axes: Axes, layers: pd.DataFrame, metric: str) -> None:
-    """A log axis when the drawn values, band included, span more than a factor of 10."""
+    """A log axis when what is drawn spans more than a factor of 10."""
     log_or_from_zero(axes, drawn_values(layers, metric))
 
 
 def drawn_values(layers: pd.DataFrame, metric: str) -> NDArray[np.float64]:
-    """Every mean and band end that ``draw_metric`` draws."""
-    columns = [f"{metric}_mean"]
-    if has_band(layers, metric):
-        columns += [f"{metric}_{end}" for end in BAND]
-    if has_interval(layers, metric):
-        columns += [f"{metric}_mean_{end}" for end in INTERVAL]
-    groups = [rows[columns].to_numpy(float).ravel() for _, rows in _groups(layers, metric)]
-    values: NDArray[np.float64] = np.concatenate([np.empty(0), *groups])
-    finite: NDArray[np.float64] = values[np.isfinite(values)]
+    """Every number that a panel of ``draw_metric`` keeps in sight."""
+    spread = [f"{metric}_{end}" for end in SPREAD] if has_spread(layers, metric) else []
+    values = [np.empty(0)]
+    for _, rows in _groups(layers, metric):
+        values += [in_sight(rows, f"{metric}_mean"), rows[spread].to_numpy(float).ravel()]
+    together: NDArray[np.float64] = np.concatenate(values)
+    finite: NDArray[np.float64] = together[np.isfinite(together)]
     return finite
 
 
-def has_band(layers: pd.DataFrame, metric: str) -> bool:
+def has_spread(layers: pd.DataFrame, metric: str) -> bool:
     """Whether the table keeps the quantiles of a metric."""
-    return all(f"{metric}_{end}" in layers for end in BAND)
+    return all(f"{metric}_{end}" in layers for end in SPREAD)
 
 
-def has_interval(layers: pd.DataFrame, metric: str) -> bool:
-    """Whether the table has a confidence interval of a mean."""
-    columns = [f"{metric}_mean_{end}" for end in INTERVAL]
-    return all(column in layers and layers[column].notna().any() for column in columns)
-
-
-def add_legend(drawing: Figure, grid: NDArray[Any], layers: pd.DataFrame, *extra: Line2D) -> None:
-    """One legend below the panels: the groups of any panel, what bands are, then ``extra``."""
+def add_legend(drawing: Figure, grid: NDArray[Any], *extra: Line2D) -> None:
+    """One legend below the panels: groups, what is filled and outlined, then ``extra``."""
     lines = entries(grid)
     handles: list[Artist] = [lines[group] for group in reversed(GROUPS) if group in lines]
     if not handles:
         return
-    handles.append(Patch(color="0.8", label="5-95 % of tokens"))
-    if has_interval(layers, "norm") or has_interval(layers, "cosine"):
-        handles.append(Patch(color="0.55", label="95 % interval of the mean"))
-    handles += extra
+    handles += [Patch(color="0.87", label="5-95 % of tokens"), *ends_drawn(grid.flat), *extra]
     legend_below(drawing, grid, handles)
 
 

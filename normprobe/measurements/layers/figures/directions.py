@@ -3,8 +3,8 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.theory.panels import CROSSED
+from normprobe.report.figures.lines import draw_column, ends_drawn
 from normprobe.report.figures.panels import Given, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -46,5 +46,7 @@ def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame, ax: Given = N
     cosines.axhline(0.0, color="black", linewidth=0.6, zorder=1)
     for axes in (norms, cosines):
         mark_layers(axes, int(layers["layer"].max()))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize=7)
+        handles = [*axes.get_legend_handles_labels()[0], *ends_drawn([axes])]
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "fontsize": 6.5}
+        axes.legend(handles=handles, ncols=2, handlelength=2.4, columnspacing=1, **below)
     return drawing

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.explained.table import ONE_LAYER, PARTS
-from normprobe.measurements.layers.figures.by_layer import draw_column
+from normprobe.report.figures.lines import INTERVAL_WORDS, draw_column, ends_drawn
 from normprobe.report.figures.panels import Given, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -65,7 +65,9 @@ def figure(title: str, explained: pd.DataFrame, ax: Given = None) -> Figure:
     parts.set_title("(a) text angle / visual angle, by cause", loc="left")
     angles.set_title("(b) angular velocity (radians per layer)", loc="left")
     for axes, ncols in ((parts, 2), (angles, 1)):
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=ncols, fontsize=7)
+        handles = [*axes.get_legend_handles_labels()[0], *ends_drawn([axes])]
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "fontsize": 7}
+        axes.legend(handles=handles, ncols=ncols, **below)
     return drawing
 
 
@@ -88,7 +90,7 @@ def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
         markersize=3,
         color="black",
         elinewidth=0.8,
-        label="measured, 95 % interval",
+        label=f"measured, {INTERVAL_WORDS}",
     )
     axes.axhline(0.0, color="black", linewidth=0.6)
     mark_layers(axes, int(rows["layer"].max()))

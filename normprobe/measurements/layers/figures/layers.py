@@ -31,7 +31,7 @@ def figure(title: str, layers: pd.DataFrame, ax: Given = None) -> Figure:
     lowest = values.min() if values.size else 0.0
     # The top is exactly 1, the largest cosine; lines that run along it are not cut in half.
     cosine.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
-    for line in cosine.get_lines():
+    for line in cosine.get_legend_handles_labels()[0]:
         line.set_clip_on(False)
-    add_legend(drawing, grid, layers)
+    add_legend(drawing, grid)
     return drawing

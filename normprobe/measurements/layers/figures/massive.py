@@ -7,11 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from normprobe.measurements.layers.figures.by_layer import INTERVAL, draw_column
 from normprobe.measurements.layers.massive.panels import PANELS, Panel
+from normprobe.report.figures.lines import draw_column, ends_drawn, in_sight
 from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -28,7 +27,7 @@ _HEIGHT = 1.9  # inches a row of panels
 
 
 def figure(title: str, massive: pd.DataFrame, ax: Given = None) -> Figure:
-    """A panel a number over the decoder layers, with 95 % intervals.
+    """A panel a number over the decoder layers, with 95 % intervals and bands.
 
     Args:
         title: the figure's title.
@@ -46,13 +45,12 @@ def figure(title: str, massive: pd.DataFrame, ax: Given = None) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("decoder layer")
     present = [group for group in GROUP_LOOKS if (massive["group"] == group).any()]
-    handles: list[Line2D | Patch] = [
+    handles: list[Line2D] = [
         Line2D([], [], **GROUP_LOOKS[curve.name]._asdict(), label=curve.name)
         for curve in PANELS[0].curves
         if curve.name in present
     ]
-    handles.append(Patch(color="0.7", label="95 % interval over images"))
-    legend_below(drawing, grid, handles)
+    legend_below(drawing, grid, [*handles, *ends_drawn(grid.flat)])
     return drawing
 
 
@@ -61,10 +59,8 @@ def _draw_panel(axes: Axes, massive: pd.DataFrame, panel: Panel) -> None:
     for curve in panel.curves:
         rows = massive[(massive["group"] == curve.group) & massive[curve.column].notna()]
         draw_column(axes, rows, curve.column, curve.look, curve.name)
-        columns = [curve.column, *(f"{curve.column}_{end}" for end in INTERVAL)]
-        drawn.append(rows[columns].to_numpy(float).ravel())
+        drawn.append(in_sight(rows, curve.column))
     values = np.concatenate(drawn)
-    values = values[np.isfinite(values)]
     if not values.size:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center")

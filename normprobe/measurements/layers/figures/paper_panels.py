@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.figures.steps import add_step_bar, step_color, step_scale
 from normprobe.report.figures.glyphs import drawable, shortened
 from normprobe.report.figures.heading import wrapped
+from normprobe.report.figures.lines import draw_column, ends_drawn
 from normprobe.report.figures.panels import legend_below
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -67,7 +67,7 @@ def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
         _limit(axes, curves[curves["metric"] == of_panel["metric"].iloc[0]])
     if scale is not None:
         add_step_bar(drawing, scale, shown, steps)
-    legend_below(drawing, grid, _handles(curves, scale))
+    legend_below(drawing, grid, _handles(curves, scale, ends_drawn(shown)))
     return drawing
 
 
@@ -123,10 +123,12 @@ def _limit(axes: Axes, of_metric: pd.DataFrame) -> None:
         log_or_from_zero(axes, values)
 
 
-def _handles(curves: pd.DataFrame, scale: ScalarMappable | None) -> Sequence[Line2D | Patch]:
-    """What lines, markers and bands are."""
+def _handles(
+    curves: pd.DataFrame, scale: ScalarMappable | None, ends: list[Artist]
+) -> Sequence[Artist]:
+    """What lines, markers and ``ends`` around them are."""
     pair = scale is None and curves.groupby("panel")["run"].nunique().max() > 1
-    handles: list[Line2D | Patch] = []
+    handles: list[Artist] = []
     for group in (VISUAL, TEXT):
         look = GROUP_LOOKS[group]
         if scale is not None:
@@ -134,8 +136,7 @@ def _handles(curves: pd.DataFrame, scale: ScalarMappable | None) -> Sequence[Lin
         elif pair:
             look = look._replace(linestyle="none")
         handles.append(Line2D([], [], **look._asdict(), label=f"{group} tokens"))
-    if curves["mean_ci_low"].notna().any():
-        handles.append(Patch(color="0.7", label="95 % interval of the mean"))
+    handles += ends
     if curves["published"].notna().any():
         handles.append(Line2D([], [], **_published(_GREY), label="paper, Table 2"))
     if pair:

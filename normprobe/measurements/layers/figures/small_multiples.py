@@ -49,5 +49,5 @@ def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
         axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
     for row in grid:
         row[0].set_ylabel("cosine, input and output")
-    add_legend(drawing, grid, compare)
+    add_legend(drawing, grid)
     return drawing

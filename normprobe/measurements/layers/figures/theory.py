@@ -5,15 +5,16 @@ from string import ascii_lowercase
 from typing import Any
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.figures.by_layer import draw_column
 from normprobe.measurements.layers.theory.assumptions import CRITERIA
 from normprobe.measurements.layers.theory.panels import PANELS
+from normprobe.report.figures.lines import draw_column, ends_drawn
 from normprobe.report.figures.panels import Given, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
@@ -33,7 +34,7 @@ _NUMBERS = {criterion.column: criterion.number for criterion in CRITERIA}
 
 
 def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Given = None) -> Figure:
-    """A panel a number over the decoder layers; a yellow band is the range in which it holds.
+    """A panel a number over the decoder layers; yellow is the range in which it holds.
 
     Args:
         title: the figure's title.
@@ -60,7 +61,7 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Give
         if panel.ratio and asks_for_log(theory[panel.judged]):
             use_log(axes, "y", theory[panel.judged])
         if number := _NUMBERS.get(panel.judged):
-            _add_band(axes, *ranges.loc[number])
+            _add_range(axes, *ranges.loc[number])
         if panel.own_legend:
             bottom, top = axes.get_ylim()
             axes.set_ylim(bottom, top + 0.45 * (top - bottom))  # room for it
@@ -71,7 +72,7 @@ def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Give
     return drawing
 
 
-def _add_band(axes: Axes, low: float, high: float) -> None:
+def _add_range(axes: Axes, low: float, high: float) -> None:
     """The range in which the number holds; its ends are always in sight."""
     ends = [end for end in (low, high) if math.isfinite(end)]
     axes.update_datalim([(0, end) for end in ends], updatex=False)
@@ -82,11 +83,8 @@ def _add_band(axes: Axes, low: float, high: float) -> None:
 
 
 def _add_legend(drawing: Figure, grid: NDArray[Any]) -> None:
-    handles: list[Line2D | Patch] = [
+    handles: list[Artist] = [
         Line2D([], [], **GROUP_LOOKS[group]._asdict(), label=group) for group in (VISUAL, TEXT)
     ]
-    handles += [
-        Patch(color="0.7", label="95 % interval over images"),
-        Patch(color=_HOLDS, label="range in which each line holds"),
-    ]
+    handles += [*ends_drawn(grid.flat), Patch(color=_HOLDS, label="range in which each line holds")]
     legend_below(drawing, grid, handles)

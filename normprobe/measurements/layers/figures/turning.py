@@ -50,5 +50,5 @@ def figure(title: str, layers: pd.DataFrame, ax: Given = None) -> Figure:
             Line2D([], [], linestyle="none", marker="o", color="0.4", markerfacecolor="white")
         ]
         hollow[0].set_label("below resolution")
-    add_legend(drawing, grid, layers, *hollow)
+    add_legend(drawing, grid, *hollow)
     return drawing

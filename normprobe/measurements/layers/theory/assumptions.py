@@ -69,7 +69,8 @@ def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.
 
 def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
     low, high = _interval(theory, "norm_ratio")
-    return ((low <= BALANCED[0]) | (high >= BALANCED[1])).shift(fill_value=False)
+    balanced = (low > BALANCED[0]) & (high < BALANCED[1])
+    return ~balanced.shift(fill_value=False)  # without a band that is not known
 
 
 def _updates_differ(modality: str) -> Applies:

@@ -14,7 +14,7 @@ from normprobe.measurements.layers.theory.assumptions import (
     states_by_layer,
 )
 from normprobe.report.layer_words import layer_ranges
-from normprobe.report.significant import agreeing, significant
+from normprobe.report.significant import of_one_size, significant
 
 #: What the words of assumptions.csv mean; shown below it.
 LEGEND = (
@@ -52,7 +52,7 @@ def with_interval(value: float, low: float, high: float) -> str:
     """``1.6 [1.4, 1.7]``; the value alone where there is no interval."""
     if math.isnan(low) or math.isnan(high):
         return significant(value, 2)
-    told, *ends = agreeing([value, low, high])
+    told, *ends = of_one_size([value, low, high])
     return f"{told} [{', '.join(ends)}]"
 
 
@@ -60,7 +60,7 @@ def between(low: float, high: float) -> str:
     """``[1.4, 1.7]``; empty where there is no interval."""
     if math.isnan(low) or math.isnan(high):
         return ""
-    return f"[{', '.join(agreeing([low, high]))}]"
+    return f"[{', '.join(of_one_size([low, high]))}]"
 
 
 def _judgement(assumptions: pd.DataFrame) -> str:

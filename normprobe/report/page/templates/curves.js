@@ -2,16 +2,26 @@
 
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 38 };
 
+// What lies around a line: ends, class, words.
+const AROUND = [
+  ["least", "most", "spread", "5-95 % of tokens"],
+  ["low", "high", "interval", "95 % interval of each layer"],
+  ["band_low", "band_high", "band", "95 % band of all layers together"],
+];
+
 function curves(box) {
   const charts = JSON.parse(box.querySelector("script").textContent);
   const together = box.classList.contains("panels");
   const hidden = new Set();
   const keys = make(box, "div", { class: "keys" });
   const row = make(box, "div", { class: "row" });
+  const around = make(box, "div", { class: "around" });
   const shown = [];
 
-  function keysOf(names) {
+  function keysOf(some) {
+    const lines = some.flatMap((chart) => chart.series), names = new Map(lines.map((line) => [line.name, line]));
     keys.replaceChildren();
+    around.replaceChildren();
     keys.hidden = names.size < 2;
     for (const [name, { color, dash }] of names) {
       const key = make(keys, "button", { type: "button", "aria-pressed": !hidden.has(name) });
@@ -25,8 +35,14 @@ function curves(box) {
         for (const panel of shown) panel.redraw();
       });
     }
+    for (const [, above, kind, words] of AROUND) {
+      if (!lines.some((line) => line[above]?.some(known))) continue;
+      const key = make(around, "span");
+      const sample = make(key, "svg", { width: 26, height: 12, "aria-hidden": "true" });
+      make(sample, "rect", { class: kind, x: 1, y: 1, width: 24, height: 10, style: "--series:#555" });
+      make(key, "span", {}, words);
+    }
   }
-  const namesOf = (some) => new Map(some.flatMap((chart) => chart.series.map((line) => [line.name, line])));
 
   function panel(first) {
     let chart = first, log = chart.log;
@@ -37,7 +53,7 @@ function curves(box) {
       choice.addEventListener("change", () => {
         chart = charts[choice.selectedIndex];
         log = chart.log;
-        keysOf(namesOf([chart]));
+        keysOf([chart]);
         self.changed(null);
       });
       return choice;
@@ -56,7 +72,7 @@ function curves(box) {
   }
 
   for (const chart of together ? charts : charts.slice(0, 1)) panel(chart);
-  keysOf(namesOf(together ? charts : charts.slice(0, 1)));
+  keysOf(together ? charts : charts.slice(0, 1));
 }
 
 function drawCurves(svg, width, at, chart, hidden, log) {
@@ -67,6 +83,13 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   const layers = [...new Set(chart.series.flatMap((s) => s.x))].sort((a, b) => a - b);
   const first = layers[0], last = Math.max(layers[layers.length - 1], first + 1);
   let [low, high] = found.length ? [Math.min(...found), Math.max(...found)] : [0, 1];
+  // A band of few images can be so wide that all else would lie flat: as far again, then it leaves the chart.
+  const ends = lines.flatMap((s) => [s.band_low, s.band_high]).flatMap((v) => v || []).filter(known);
+  const least = low > 0 ? Math.max(2 * low - high, low * low / high) : 2 * low - high, most = 2 * high - low;
+  for (const end of ends) {
+    low = Math.min(low, Math.max(least, end));
+    high = Math.max(high, Math.min(most, end));
+  }
   if (useLog) [low, high] = [low / 1.15, high * 1.15];
   else {
     if (chart.zero) [low, high] = [Math.min(0, low), Math.max(0, high)];
@@ -91,14 +114,17 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   make(svg, "line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom });
   make(svg, "text", { x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, "decoder layer");
 
-  for (const [below, above, kind] of [["least", "most", "spread"], ["low", "high", "band"]])
+  const [wide, tall] = [right - MARGIN.left, bottom - MARGIN.top];
+  const inside = make(svg, "svg", { x: MARGIN.left, y: MARGIN.top, width: wide, height: tall,
+    viewBox: `${MARGIN.left} ${MARGIN.top} ${wide} ${tall}` });
+  for (const [below, above, kind] of AROUND)
     for (const line of lines) {
       const points = line.x.map((layer, i) => [layer, line[below]?.[i], line[above]?.[i]])
         .filter(([, from, to]) => ok(from) && ok(to));
       if (points.length < 2) continue;
       const upper = points.map(([layer, , to]) => `${x(layer)},${y(to)}`);
       const lower = points.map(([layer, from]) => `${x(layer)},${y(from)}`).reverse();
-      make(svg, "polygon", { class: kind, points: [...upper, ...lower].join(" "), style: `--series:${line.color}` });
+      make(inside, "polygon", { class: kind, points: [...upper, ...lower].join(" "), style: `--series:${line.color}` });
     }
   for (const line of lines) {
     let path = "";
@@ -134,6 +160,8 @@ function drawCurves(svg, width, at, chart, hidden, log) {
         make(said, "i", { style: `--series:${line.color}` });
         said.append(`${line.name} ${number(line.y[i])}`);
         if (known(line.low?.[i])) said.append(` [${number(line.low[i])}, ${number(line.high[i])}]`);
+        if (known(line.band_low?.[i]))
+          said.append(`, all layers [${number(line.band_low[i])}, ${number(line.band_high[i])}]`);
       }
       return x(layer);
     },

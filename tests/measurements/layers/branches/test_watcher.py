@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 from support import toy_layers
 from support.agreement import assert_agrees
 from support.capture import Array, replaced_forward, to_numpy
@@ -25,9 +27,10 @@ from transformers import PreTrainedModel
 
 from normprobe import NormprobeError, Probe, find_parts
 from normprobe.measurements import measurement
+from normprobe.measurements.layers.branches.table import RATIO_METRICS
 from normprobe.measurements.layers.branches.watcher import BranchWatcher
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.schema import BRANCHES, PAIR, TOKEN_GROUPS
+from normprobe.schema import BRANCHES, PAIR, TEXT, TOKEN_GROUPS
 
 BATCHES = [(1, "right"), (4, "right"), (4, "left")]
 ATTENTION, CROSS_ATTENTION, MLP = BRANCHES
@@ -152,7 +155,17 @@ def expected_rows(by_layer: list[dict[str, Any]], groups: Any) -> dict[Any, dict
                     row[f"{metric}_mean"], row[f"{metric}_std"] = tokens.mean(), tokens.std()
                     row[f"{metric}_sample_mean"] = np.mean(means)
                     row[f"{metric}_sample_std"] = np.std(means)
+                    if metric in RATIO_METRICS:  # of tokens that move
+                        row[f"{metric}_geometric_mean"] = np.exp(np.log(tokens[tokens > 0]).mean())
                 rows[number, branch, group] = row
+    for (number, branch, _), row in rows.items():
+        text = rows.get((number, branch, TEXT))
+        if text is None:
+            continue
+        for metric in RATIO_METRICS:
+            for mean, ratio in (("mean", "ratio"), ("geometric_mean", "geometric_ratio")):
+                beside = text[f"{metric}_{mean}"]
+                row[f"{metric}_{ratio}_to_text"] = row[f"{metric}_{mean}"] / beside
     return rows
 
 
@@ -178,6 +191,8 @@ def assert_agrees_with_numpy(model: PreTrainedModel, inputs: Any, model_type: st
     assert set(table.index) == set(expected)
     for key, row in expected.items():
         assert_agrees(table.loc[key], row, where=key)
+        if (*key[:2], TEXT) not in expected:
+            assert table.loc[key].filter(like="_to_text").isna().all()
 
 
 @pytest.mark.parametrize("model_type", [marked(t) for t in TERMS])
@@ -331,6 +346,7 @@ def made_rows() -> pd.DataFrame:
         | {"nonfinite": 0, "mlp_update_norm_mean": value, "mlp_update_norm_m2": 0.0}
         | {"mlp_relative_update_mean": 1.0, "mlp_relative_update_m2": 0.5}
         | {"mlp_angle_mean": 2 * value, "mlp_angle_m2": 0.0}
+        | {f"mlp_{name}_log_mean": np.log(value) for name in RATIO_METRICS}
         for sample, image, group, value in (
             ("a", "first", "visual", 1.0),
             ("a", "first", "text", 2.0),
@@ -350,9 +366,19 @@ def test_ratios_and_intervals_are_drawn_by_image() -> None:
     assert visual["update_norm_ratio_to_text"] == pytest.approx(1.0)
     assert visual["angle_ratio_to_text"] == pytest.approx(1.0)
     assert text["angle_ratio_to_text"] == 1.0
-    # Questions about one picture are drawn together: one image, the other, or each once.
-    assert visual["update_norm_mean_ci_low"] == pytest.approx(1.0)
-    assert visual["update_norm_mean_ci_high"] == pytest.approx(4.0)
+    # Of logarithms 0 (twice) and log 4, over text of log 2.
+    assert visual["update_norm_geometric_mean"] == pytest.approx(4 ** (1 / 3))
+    assert visual["update_norm_geometric_ratio_to_text"] == pytest.approx(4 ** (1 / 3) / 2)
+    # Questions about one picture are drawn together: one image (a mean of 1), the other (4), or
+    # each once (2). These ends lie as far again as t with one degree of freedom asks for.
+    widening = student.ppf(0.975, 1) / normal.ppf(0.975) * 2**0.5
+    assert visual["update_norm_mean_ci_low"] == pytest.approx(2 * 2**-widening)
+    assert visual["update_norm_mean_ci_high"] == pytest.approx(2 * 2**widening)
+    mean = 4 ** (1 / 3)
+    low, high = (visual[f"update_norm_geometric_mean_ci_{end}"] for end in ("low", "high"))
+    assert low == pytest.approx(mean * (1 / mean) ** widening)
+    assert high == pytest.approx(mean * (4 / mean) ** widening)
+    assert np.isnan([text[f"update_norm_mean_ci_{end}"] for end in ("low", "high")]).all()
 
 
 def test_rows_without_branches_have_no_table() -> None:

@@ -24,9 +24,11 @@ from normprobe.measurements.layers.explained.table import (
     explained_table,
     norms_share,
 )
+from normprobe.measurements.layers.intervals import layer_intervals
+from normprobe.measurements.layers.table import layers_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.ratio_words import Estimate
-from normprobe.schema import TEXT, VISUAL
+from normprobe.schema import TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.bootstrap import LEVEL
 
 EXACT = replace(FAITHFUL, norm_spread=0.0, size_spread=0.0, angle_spread=0.0)
@@ -75,6 +77,41 @@ def expected(visual: dict[str, np.ndarray], text: dict[str, np.ndarray]) -> Numb
     }
 
 
+def shares(layers: list[Numbers]) -> Numbers:
+    """What is told of some layers together."""
+    wholes = [log(layer["angle_ratio"]) for layer in layers]
+    missed = [whole - layer["log_norm"] for whole, layer in zip(wholes, layers, strict=True)]
+    return {
+        **{f"{part}_share": sum(n[f"log_{part}"] for n in layers) / sum(wholes) for part in PARTS},
+        "norm_share_absolute": 1 - sum(map(abs, missed)) / sum(map(abs, wholes)),
+    }
+
+
+def layers_in(ranges: str) -> list[int]:
+    """Of "1-3, 6"."""
+    ends = [[int(end) for end in part.split("-")] for part in ranges.split(", ")]
+    return [layer for end in ends for layer in range(end[0], end[-1] + 1)]
+
+
+def table_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """explained.csv of sample rows as a run has them."""
+    return explained_table(rows, layer_intervals(layers_table(rows), rows))
+
+
+SLOW, FAST, OPEN, ALIKE = (0.4, 0.3, 0.5), (2.0, 1.5, 2.5), (0.5, 0.3, 1.1), (0.9, 0.85, 0.95)
+
+
+def layers_of(*states: tuple[float, float, float]) -> pd.DataFrame:
+    """layers.csv that says how fast visual tokens turn: the ratio and its band, by layer."""
+    ends = [f"angle_geometric_ratio_to_text{end}" for end in ("", "_band_low", "_band_high")]
+    table = pd.DataFrame(states, columns=ends)
+    # What the interval of one layer alone says, and the ratio of arithmetic means, has no say.
+    table[ends[0] + "_ci_low"], table[ends[0] + "_ci_high"] = table[ends[0]], table[ends[0]]
+    table["angle_ratio_to_text"] = 1.0
+    visual = table.assign(layer=range(1, len(table) + 1), group=VISUAL)
+    return pd.concat([visual, visual.assign(group=TEXT, **dict.fromkeys(ends, 1.0))])
+
+
 def by_layer(table: pd.DataFrame) -> pd.DataFrame:
     rows = table[table["scope"] == ONE_LAYER]
     return rows.set_index(rows["layers"].astype(int))
@@ -85,7 +122,9 @@ def test_every_number_of_a_model(model_type: str) -> None:
     case, model = case_of(model_type), model_of(model_type)
     measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
     rows = measurement("layers").sample_rows(measured, case.inputs).assign(image_hash=None)
-    found = by_layer(explained_table(rows))
+    table = table_of(rows)
+    found = by_layer(table)
+    numbers = {}
     for layer in range(1, len(case.states.layers) + 1):
         visual, text = (
             {
@@ -96,12 +135,17 @@ def test_every_number_of_a_model(model_type: str) -> None:
             }
             for group in (VISUAL, TEXT)
         )
-        for name, value in expected(visual, text).items():
+        numbers[layer] = expected(visual, text)
+        for name, value in numbers[layer].items():
             assert found.loc[layer, name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+    for row in table[table["scope"] != ONE_LAYER].to_dict("records"):
+        of_row = [numbers[layer] for layer in layers_in(row["layers"])]
+        for name, value in shares(of_row).items():
+            assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-3), name
 
 
 def test_it_is_all_the_norms_where_only_norms_differ() -> None:
-    table = explained_table(simulated(EXACT, 0))
+    table = table_of(simulated(EXACT, 0))
     np.testing.assert_allclose(table["norm_share"], 1.0, atol=2e-3)
     together = table[table["scope"] == "slower"].iloc[0]
     assert together["layers"] == f"1-{LAYERS}"
@@ -118,14 +162,14 @@ def test_it_is_all_the_norms_where_only_norms_differ() -> None:
     ],
 )
 def test_the_norms_have_no_share_where_only_updates_differ(world: World, cause: str) -> None:
-    first = by_layer(explained_table(simulated(world, 0))).loc[1]
+    first = by_layer(table_of(simulated(world, 0))).loc[1]
     assert first["norm_share"] == pytest.approx(0.0, abs=1e-4)
     assert first[f"{cause}_share"] == pytest.approx(1.0, abs=2e-3)
 
 
 def test_the_shares_add_up() -> None:
     world = replace(FAITHFUL, size=(2.0, 3.0), angle=(1.2, 1.4))
-    table = explained_table(simulated(world, 0))
+    table = table_of(simulated(world, 0))
     shares = table[[f"{part}_share" for part in PARTS]]
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     assert (shares[[f"{cause}_share" for cause in CAUSES]] > 0.02).all(axis=None)
@@ -134,7 +178,7 @@ def test_the_shares_add_up() -> None:
 
 
 def test_a_share_of_nothing_is_empty() -> None:
-    table = explained_table(simulated(replace(FAITHFUL, norm=(8.0, 8.0)), 0))
+    table = table_of(simulated(replace(FAITHFUL, norm=(8.0, 8.0)), 0))
     assert set(table["scope"]) == {ONE_LAYER}
     assert table[[f"{part}_share" for part in PARTS]].isna().all(axis=None)
     assert table[[f"log_{part}" for part in PARTS]].notna().all(axis=None)
@@ -148,15 +192,66 @@ def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
         part = simulated(world, number)
         part = part[part["sample_id"] == part["sample_id"].iloc[0]]
         parts.append(part.assign(sample_id=str(number), image_hash=str(number)))
-    table = explained_table(pd.concat(parts, ignore_index=True))
+    table = table_of(pd.concat(parts, ignore_index=True))
     assert (table["angle_ratio"] > 1.2).all()
     assert (table["angle_ratio_ci_low"] < 1).all()
     assert set(table["scope"]) == {ONE_LAYER}
     assert table[[f"{part}_share" for part in PARTS]].isna().all(axis=None)
 
 
+@pytest.mark.parametrize(
+    ("states", "scopes"),
+    [
+        ((SLOW, SLOW), {SLOWER: "1-2"}),
+        ((SLOW, OPEN), {SLOWER: "1"}),
+        ((OPEN, SLOW), {SLOWER: "2"}),
+        ((FAST, SLOW), {SLOWER: "2", FASTER: "1"}),
+        ((ALIKE, OPEN), {}),
+        ((SLOW,), {SLOWER: "1"}),  # layers.csv does not know the second
+    ],
+)
+def test_layers_csv_says_which_layers_are_told(states, scopes: dict[str, str]) -> None:
+    """The layers of "why" are the layers of "that"."""
+    table = explained_table(rows_of_tokens(tokens_of(0, SAMPLES)), layers_of(*states))
+    together = table[table["scope"] != ONE_LAYER]
+    assert dict(zip(together["scope"], together["layers"], strict=True)) == scopes
+    told = {layer for ranges in scopes.values() for layer in layers_in(ranges)}
+    layers = by_layer(table)
+    for name in (*(f"{part}_share" for part in PARTS), "norm_share_absolute"):
+        assert layers[name].notna().tolist() == [layer in told for layer in (1, 2)]
+    assert layers[["angle_ratio", "log_norm"]].notna().all(axis=None)
+
+
+def test_over_and_undershoot_do_not_cancel_in_the_absolute_share() -> None:
+    """Norms go too far where visual updates are larger, and not far enough where smaller."""
+    phi, norms = 1.3, {VISUAL: 20.0, TEXT: 4.0}
+    sizes = {VISUAL: (2.0, 0.5), TEXT: (1.0, 1.0)}
+    tokens, numbers = {}, []
+    for group in (VISUAL, TEXT):
+        n, size = norms[group], np.array(sizes[group])
+        across, along = size * np.sin(phi), n + size * np.cos(phi)
+        angle = np.arctan2(across, along)
+        phis = np.full(2, phi)
+        metrics = [np.hypot(across, along), np.cos(angle), angle, size, size / n, phis]
+        tokens["a", group] = np.stack(metrics, axis=1)[:, :, None]
+    for layer in (0, 1):
+        visual, text = (
+            dict(zip(TOKEN_METRICS, tokens["a", group][layer], strict=True))
+            for group in (VISUAL, TEXT)
+        )
+        numbers.append(expected(visual, text))
+    table = explained_table(rows_of_tokens(tokens), layers_of(SLOW, SLOW))
+    (row,) = table[table["scope"] == SLOWER].to_dict("records")
+    for name, value in shares(numbers).items():
+        assert row[name] == pytest.approx(value), name
+    each = by_layer(table)["norm_share"]
+    assert each[1] > 1 > each[2]
+    assert row["norm_share_absolute"] < row["norm_share"] - 0.1
+    np.testing.assert_allclose(by_layer(table)["norm_share_absolute"], 1 - np.abs(1 - each))
+
+
 def test_faster_visual_tokens_have_a_row_of_their_own() -> None:
-    table = explained_table(simulated(replace(FAITHFUL, norm=(4.0, 20.0)), 0))
+    table = table_of(simulated(replace(FAITHFUL, norm=(4.0, 20.0)), 0))
     (row,) = table[table["scope"] != ONE_LAYER].itertuples()
     assert (row.scope, row.layers) == ("faster", f"1-{LAYERS}")
     assert row.angle_ratio < 1
@@ -166,25 +261,24 @@ def test_faster_visual_tokens_have_a_row_of_their_own() -> None:
 def test_intervals_are_those_of_repeating_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     use_few_draws(monkeypatch)
     rows = rows_of_tokens(tokens_of(0, SAMPLES))
-    columns = ["angle_ratio", *(f"log_{part}" for part in PARTS), "visual_angle_at_text_norm"]
-    slow = slow_draws(
-        rows, lambda drawn: by_layer(explained_table(drawn)).rename_axis("at"), ["at"]
-    )
-    assert_intervals(
-        by_layer(explained_table(rows)).rename_axis("at").reset_index(), slow, ["at"], columns
-    )
+    keys, layers = ["scope", "layers"], layers_of(SLOW, SLOW)
+    columns = ["angle_ratio", "norm_share_absolute", "visual_angle_at_text_norm"]
+    columns += [name.format(part) for name in ("log_{}", "{}_share") for part in PARTS]
+    slow = slow_draws(rows, lambda drawn: explained_table(drawn, layers), keys)
+    assert_intervals(explained_table(rows, layers), slow, keys, columns)
 
 
 def test_one_image_has_no_interval() -> None:
     rows = rows_of_tokens(tokens_of(0, SAMPLES[:2]))
-    table = explained_table(rows)
+    table = explained_table(rows, layers_of(SLOW, SLOW))
+    assert set(table["scope"]) == {ONE_LAYER, SLOWER}
     assert table.filter(like="_ci_").isna().all(axis=None)
     assert table["angle_ratio"].notna().all()
 
 
 def test_without_pairs_there_are_no_rows() -> None:
     rows = rows_of_tokens(tokens_of(0, SAMPLES))
-    assert explained_table(rows[rows["group"] == TEXT]).empty
+    assert explained_table(rows[rows["group"] == TEXT], layers_of(SLOW, SLOW)).empty
 
 
 def true_share(world: World) -> float:
@@ -222,7 +316,7 @@ def test_the_intervals_cover_the_true_share(world: World) -> None:
     truth, seeds = true_share(world), 200
     covered = 0
     for seed in range(seeds):
-        first = by_layer(explained_table(simulated(world, seed))).loc[1]
+        first = by_layer(table_of(simulated(world, seed))).loc[1]
         covered += first["norm_share_ci_low"] <= truth <= first["norm_share_ci_high"]
     assert 0.90 <= covered / seeds <= 0.98, LEVEL
 

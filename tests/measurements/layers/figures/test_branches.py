@@ -6,6 +6,7 @@ import pytest
 
 from normprobe.measurements.layers.charts import branch_charts
 from normprobe.measurements.layers.figures.branches import BRANCH_LINES, figure
+from normprobe.report.figures.lines import INTERVAL_WORDS
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import BRANCH_METRICS
 
@@ -41,7 +42,7 @@ def test_lines_and_intervals_are_those_of_the_table() -> None:
         assert heights == pytest.approx([0.3 + (LAYERS - 1) / 10] * 4)
     (legend,) = drawing.legends
     words = [text.get_text() for text in legend.get_texts()]
-    assert words == ["visual", "text", "attention", "MLP", "95 % interval of the mean"]
+    assert words == ["visual", "text", "attention", "MLP", INTERVAL_WORDS]
 
 
 def test_a_language_model_has_no_visual_line() -> None:

@@ -7,9 +7,11 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from support import made_tables
+from support.made_bands import with_bands
 
 from normprobe.measurements.layers.figures import layers as layers_figure
 from normprobe.measurements.layers.figures import turning
+from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
 from normprobe.report.figures.style import GROUP_LOOKS
 
 TABLE = made_tables.layers()
@@ -117,9 +119,20 @@ def test_intervals_of_the_means_are_bands_of_their_own():
     assert ys.min() == rows["norm_mean_ci_low"].min()
     assert ys.max() == rows["norm_mean_ci_high"].max()
     assert len(cosine.collections) == 4  # of the tokens: the table has no other interval
-    assert "95 % interval of the mean" in [
-        text.get_text() for text in figure.legends[0].get_texts()
-    ]
+    assert INTERVAL_WORDS in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("module", [layers_figure, turning])
+def test_bands_of_all_layers_are_outlined_and_named(module):
+    means = [f"{metric}_mean" for metric in ("norm", "cosine", "angle", "relative_update")]
+    figure = module.figure("t", with_bands(TABLE, means))
+    for axes in panels(figure):
+        outlines = [line for line in axes.get_lines() if line.get_label() == f"_{BAND_WORDS}"]
+        colors = {to_hex(line.get_color()) for line in outlines}
+        assert len(outlines) == len(colors) == 4  # a band for each group, in its colour
+        assert all(line.get_clip_on() for line in outlines)
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert named[5:] == [INTERVAL_WORDS, BAND_WORDS]
 
 
 def test_intervals_of_a_single_image_are_not_drawn():

@@ -4,6 +4,7 @@ import numpy as np
 from support import made_massive
 
 from normprobe.measurements.layers.figures.massive import figure
+from normprobe.report.figures.lines import BAND_WORDS
 from normprobe.schema import VISUAL
 
 TABLE = made_massive.tables(massive=True)["massive"]
@@ -21,8 +22,9 @@ def test_every_line_is_a_column_of_the_table() -> None:
         5: ["sink_mean", "high_norm_mean", "still_mean"],
     }
     for place, drawn in columns.items():
-        of_visual = panels[place].get_lines()[: len(drawn)]
-        for line, column in zip(of_visual, drawn, strict=True):
+        # A band is a line without a name.
+        lines = [line for line in panels[place].get_lines() if line.get_label()[0] != "_"]
+        for line, column in zip(lines[: len(drawn)], drawn, strict=True):
             np.testing.assert_allclose(line.get_ydata(), visual[column].dropna())
     assert panels[3].get_yscale() == "log"
 
@@ -31,6 +33,14 @@ def test_intervals_are_in_sight() -> None:
     axes = figure("t", TABLE).axes[4]
     ends = TABLE.loc[TABLE["group"] == VISUAL, "angle_ratio_to_text_ci_high"]
     assert axes.get_ylim()[1] > ends.max()
+
+
+def test_bands_of_shares_are_in_sight() -> None:
+    axes = figure("t", TABLE).axes[0]
+    bands = TABLE.loc[TABLE["group"] == VISUAL, "top1_share_mean_band_high"]
+    (band, _) = (line for line in axes.get_lines() if line.get_label() == f"_{BAND_WORDS}")
+    np.testing.assert_array_equal(np.asarray(band.get_ydata())[-1 - len(bands) : -1], bands)
+    assert axes.get_ylim()[1] > bands.max()
 
 
 def test_text_alone_has_no_ratios() -> None:

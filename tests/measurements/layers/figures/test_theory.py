@@ -10,6 +10,7 @@ from support import made_tables
 from normprobe.measurements.layers.figures.theory import figure
 from normprobe.measurements.layers.theory.assumptions import CRITERIA, assumptions_table
 from normprobe.measurements.layers.theory.panels import PANELS
+from normprobe.report.figures.lines import BAND_WORDS
 
 RANGES = {criterion.column: (criterion.low, criterion.high) for criterion in CRITERIA}
 
@@ -51,7 +52,13 @@ def test_a_band_is_the_range_of_every_line_of_its_panel() -> None:
 def test_lines_and_intervals_are_those_of_the_table() -> None:
     theory = made_tables.theory()
     for panel, axis in zip(PANELS, panels_of(theory), strict=True):
-        for line, drawn in zip(panel.lines, axis.get_lines(), strict=True):
+        bands = [line for line in axis.get_lines() if line.get_label() == f"_{BAND_WORDS}"]
+        lines = [line for line in axis.get_lines() if line not in bands]
+        for line, drawn in zip(panel.lines, bands, strict=True):
+            ends = theory[["layer", f"{line.column}_band_low", f"{line.column}_band_high"]].dropna()
+            known = np.asarray(drawn.get_ydata(), dtype=float)
+            np.testing.assert_allclose(known[np.isfinite(known)], ends.to_numpy()[:, 1:].T.ravel())
+        for line, drawn in zip(panel.lines, lines, strict=True):
             expected = theory[["layer", line.column]].dropna().to_numpy()
             np.testing.assert_allclose(drawn.get_xydata(), expected)
         for line, drawn in zip(panel.lines, axis.collections, strict=True):
@@ -70,6 +77,6 @@ def test_a_panel_without_a_number_says_so() -> None:
 
 def test_one_layer_and_one_image_can_be_drawn() -> None:
     theory = made_tables.theory(1)
-    theory.loc[:, theory.columns.str.contains("_ci_")] = np.nan
+    theory.loc[:, theory.columns.str.contains("_ci_|_band_")] = np.nan
     for panel, axis in zip(PANELS, panels_of(theory), strict=True):
         assert len(axis.get_lines()) == len(panel.lines)

@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.made_massive import DIMENSION, sample_rows, tables
+from support.slow_bands import assert_bands
 from support.slow_bootstrap import assert_intervals, slow_draws, use_few_draws
 
 from normprobe.measurements.layers.massive.table import dimensions_table, massive_table
 from normprobe.schema import TEXT, VISUAL
 
 KEYS = ["layer", "group"]
+ENDS = ("ci_low", "ci_high")
 
 
 def test_every_mean_and_ratio_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,9 +25,37 @@ def test_every_mean_and_ratio_has_its_interval(monkeypatch: pytest.MonkeyPatch) 
     }
     for name in ("norm", "cosine", "angle"):
         assert {f"{name}_mean", f"{name}_without_massive_mean"} <= {*columns}
-    for name in ("norm_ratio_to_text", "angle_ratio_to_text"):
-        assert {name, f"{name}_without_massive"} <= {*columns}
+    for name in ("norm", "angle"):
+        for ratio in (f"{name}_ratio_to_text", f"{name}_geometric_ratio_to_text"):
+            assert {ratio, f"{ratio}_without_massive"} <= {*columns}
     assert_intervals(table, slow_draws(rows, massive_table, KEYS), KEYS, columns)
+
+
+@pytest.mark.parametrize("name", ["norm", "cosine", "angle"])
+def test_without_massive_tokens_a_mean_is_the_same_quantity(name: str) -> None:
+    """Where there are none, the same intervals; they hold the mean."""
+    table = tables()["massive"]
+    for end in ENDS:
+        with_all, without = (table[f"{name}{way}_mean_{end}"] for way in ("", "_without_massive"))
+        pd.testing.assert_series_equal(with_all, without, check_names=False)
+    held = table[table[f"{name}_mean"].notna()]
+    assert len(held) > 4
+    assert held[f"{name}_mean"].between(*(held[f"{name}_mean_{end}"] for end in ENDS)).all()
+
+
+def test_ratios_have_a_band_with_massive_tokens_and_without_together() -> None:
+    rows = sample_rows(massive=True)
+    ratio = "norm_geometric_ratio_to_text"
+    chosen = [(layer, VISUAL) for layer in range(4)]
+    scales = dict.fromkeys([ratio, f"{ratio}_without_massive"], "log")
+    assert_bands(massive_table(rows), rows, massive_table, KEYS, scales, chosen)
+
+
+@pytest.mark.parametrize("share", ["top1_share_mean", "massive_mean", "still_mean"])
+def test_shares_have_a_band_over_layers_and_modalities(share: str) -> None:
+    rows = sample_rows(massive=True)
+    chosen = [(layer, group) for layer in range(4) for group in (VISUAL, TEXT)]
+    assert_bands(massive_table(rows), rows, massive_table, KEYS, {share: "logit"}, chosen)
 
 
 def test_the_order_of_the_rows_changes_nothing() -> None:

@@ -84,6 +84,24 @@ def still(case: Case, layer: int) -> np.ndarray:
     return found
 
 
+def geometric_means(case: Case, ever: np.ndarray) -> dict[tuple[int, str, str, str], float]:
+    """By layer, group, metric and suffix: of the tokens that have a logarithm."""
+    found = {}
+    masks = [members(groups) for groups in case.groups]
+    for (layer, group), seen in observe_layers(case.states, case.groups).items():
+        of_samples = [
+            kept[mask[group]] for kept, mask in zip(~ever, masks, strict=True) if group in mask
+        ]
+        kept = np.concatenate(of_samples)
+        for name in ("norm", "angle") if layer else ("norm",):
+            values = np.concatenate([of_sample.metrics[name] for of_sample in seen])
+            for suffix, chosen in (("", values), ("_without_massive", values[kept])):
+                positive = chosen[chosen > 0]
+                mean = np.exp(np.log(positive).mean()) if positive.size else np.nan
+                found[layer, group, name, suffix] = mean
+    return found
+
+
 def assert_agrees(case: Case) -> None:
     """Every number of massive.csv, and the bounds of dimensions.csv, of a batch."""
     found = {name: table.set_index(["layer", "group"]) for name, table in tables(case).items()}
@@ -95,6 +113,7 @@ def assert_agrees(case: Case) -> None:
     ]
     ever = np.any(of_layers, axis=0)
     observations = observe_layers(case.states, case.groups)
+    of_group = geometric_means(case, ever)
     for key, row in found["massive"].iterrows():
         layer, group = key
         mask = np.stack([mask.get(group, np.zeros_like(ever[0])) for mask in masks])
@@ -119,6 +138,13 @@ def assert_agrees(case: Case) -> None:
                 std = chosen.std() if chosen.size else np.nan
                 np.testing.assert_allclose(row[f"{name}{suffix}_mean"], mean, **tolerance)
                 np.testing.assert_allclose(row[f"{name}{suffix}_std"], std, **tolerance)
+        for name in ("norm", "angle") if layer else ("norm",):
+            for suffix in ("", "_without_massive"):
+                ratio = of_group[layer, group, name, suffix] / of_group.get(
+                    (layer, schema.TEXT, name, suffix), np.nan
+                )
+                found_ratio = row[f"{name}_geometric_ratio_to_text{suffix}"]
+                np.testing.assert_allclose(found_ratio, ratio, rtol=2e-4, err_msg=f"{key} {name}")
         squares = np.square(state(case, layer)[mask])
         shares = squares.sum(axis=0) / squares.sum()
         told = found["dimensions"].loc[[key]]

@@ -14,15 +14,26 @@ ORDINARY = made_massive.tables()
 
 def without_intervals(table: pd.DataFrame) -> pd.DataFrame:
     table = table.copy()
-    table[[name for name in table if name.endswith(("_ci_low", "_ci_high"))]] = float("nan")
+    table[[name for name in table if name.endswith(("_low", "_high"))]] = float("nan")
     return table
 
 
 def with_ratios(massive: pd.DataFrame, all_tokens: float, without: float) -> pd.DataFrame:
+    """The geometric ratios are told, the others printed in the table."""
     massive = without_intervals(massive)
     visual = massive["group"] == "visual"
-    massive.loc[visual, "norm_ratio_to_text"] = all_tokens
-    massive.loc[visual, "norm_ratio_to_text_without_massive"] = without
+    for suffix, ratio in (("", all_tokens), ("_without_massive", without)):
+        massive.loc[visual, f"norm_geometric_ratio_to_text{suffix}"] = ratio
+        massive.loc[visual, f"norm_ratio_to_text{suffix}"] = 10 * ratio
+    return massive
+
+
+def with_bands(massive: pd.DataFrame, column: str, *ends: tuple[float, float]) -> pd.DataFrame:
+    """The bands of visual tokens after layers 1, 2, 3; what is told of one layer alone is off."""
+    massive = massive.copy()
+    rows = (massive["group"] == "visual") & (massive["layer"] > 0)
+    massive.loc[rows, [f"{column}_band_low", f"{column}_band_high"]] = ends
+    massive.loc[rows, [f"{column}_ci_low", f"{column}_ci_high"]] = [77.0, 78.0]
     return massive
 
 
@@ -40,11 +51,37 @@ def test_how_many_tokens_and_what_is_left_without_them() -> None:
     )
 
 
-def test_intervals_are_told() -> None:
+def test_ratios_are_told_with_their_bands() -> None:
+    massive = with_ratios(PLANTED["massive"], 94.0, 1.1)
+    massive = with_bands(massive, "norm_geometric_ratio_to_text", *[(90.0, 99.0)] * 3)
+    massive = with_bands(
+        massive, "norm_geometric_ratio_to_text_without_massive", (0.9, 1.2), (0.9, 1.3), (0.9, 1.3)
+    )
+    assert (
+        "Against text tokens, visual tokens are 94 x [90, 99] louder after layers 1-3 with massive "
+        "tokens, and about as loud (1.10 x [0.90, 1.20]) after layer 1 and not told apart (1.10 x "
+        "[0.90, 1.30]) after layers 2-3 without them."
+    ) in massive_verdict(massive, PLANTED["dimensions"])
+
+
+def test_percents_are_told_with_the_ends_of_their_bands() -> None:
+    massive = without_intervals(PLANTED["massive"])
+    column = "top10_share_mean"
+    visual = massive["group"] == "visual"
+    massive.loc[visual, column] = [0.5, 0.6, 0.7, 0.8]
+    massive = with_bands(massive, column, (0.4, 0.7), (0.55, 0.9), (0.75, 0.95))
+    text = massive_verdict(massive, PLANTED["dimensions"])
+    assert "of 16 dimensions hold 50 to 80 % [40, 95] of |h|^2 of a visual token and " in text
+
+
+def test_the_bands_of_a_run_are_told() -> None:
     massive = PLANTED["massive"]
-    row = massive[(massive["group"] == "visual") & (massive["layer"] == 1)].iloc[0]
-    assert row["top10_share_mean_ci_low"] < row["top10_share_mean"]
-    assert " % [" in massive_verdict(massive, PLANTED["dimensions"])
+    rows = massive[massive["group"] == "visual"]
+    ends = [rows["top10_share_mean_band_low"].min(), rows["top10_share_mean_band_high"].max()]
+    low, high = (f"{100 * end:.0f}" for end in ends)
+    assert f" % [{low}, {high}] of |h|^2 of a visual token" in massive_verdict(
+        massive, PLANTED["dimensions"]
+    )
 
 
 def test_counts_that_vary_are_up_to_the_largest() -> None:
@@ -66,7 +103,7 @@ def test_tokens_that_no_layer_turns_are_told() -> None:
     massive = ORDINARY["massive"].copy()
     last = (massive["group"] == "visual") & (massive["layer"] == 3)
     massive.loc[last, "still_tokens"] = 14
-    columns = ["still_mean", "still_mean_ci_low", "still_mean_ci_high"]
+    columns = ["still_mean", "still_mean_band_low", "still_mean_band_high"]
     massive.loc[last, columns] = [0.41, 0.3, 0.55]
     text = massive_verdict(massive, ORDINARY["dimensions"])
     assert text.endswith(
@@ -115,7 +152,7 @@ def test_the_columns_are_those_of_the_table() -> None:
     shares = massive[massive["layer"] == 2].set_index("group")["top10_share_mean"]
     assert row[1:3] == ["7", "0"]
     assert row[3:5] == [f"{100 * shares[group]:.1f}" for group in ("visual", "text")]
-    assert row[5:7] == ["94.00", "3.000"]
+    assert row[5:7] == ["940.0", "30.00"]
 
 
 def test_deep_models_print_a_selection_and_say_so() -> None:

@@ -1,16 +1,27 @@
-"""Verdicts at the borders of their ranges, from made tables."""
+"""Verdicts at the borders of their ranges, from made tables; and which decoders get any."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from support import made_tables
+from support.cases import model_of
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 
+from experiments.theory import FAITHFUL, simulated
+from normprobe import find_parts
+from normprobe.measurements import measurement
+from normprobe.measurements.layers.table import tables
 from normprobe.measurements.layers.theory.assumptions import (
     CRITERIA,
     assumptions_table,
     layer_ranges,
     states_by_layer,
 )
+from normprobe.measurements.layers.theory.words import theory_verdict
+from normprobe.model.measured_model import MeasuredModel
 
 
 def judged(column: str, theory: pd.DataFrame) -> pd.Series:
@@ -20,8 +31,14 @@ def judged(column: str, theory: pd.DataFrame) -> pd.Series:
     return table[table["number"] == number].iloc[0]
 
 
-def with_interval(theory: pd.DataFrame, column: str, layer: int, low: float, high: float):
-    theory.loc[theory["layer"] == layer, [f"{column}_ci_low", f"{column}_ci_high"]] = low, high
+def with_band(theory: pd.DataFrame, column: str, layer: int, low: float, high: float):
+    theory.loc[theory["layer"] == layer, [f"{column}_band_low", f"{column}_band_high"]] = low, high
+    return theory
+
+
+def without_bands(theory: pd.DataFrame) -> pd.DataFrame:
+    """As of one image."""
+    theory.loc[:, theory.columns.str.endswith(("_low", "_high"))] = np.nan
     return theory
 
 
@@ -51,25 +68,38 @@ def test_each_number_holds_inside_its_range_and_fails_outside(criterion) -> None
         (0.5, 0.79, "fails_in"),
     ],
 )
-def test_the_interval_decides_not_the_number(low: float, high: float, state: str) -> None:
+def test_the_band_decides_not_the_number(low: float, high: float, state: str) -> None:
     theory = made_tables.theory(update_norm_ratio=1.0)
-    row = judged("update_norm_ratio", with_interval(theory, "update_norm_ratio", 3, low, high))
+    row = judged("update_norm_ratio", with_band(theory, "update_norm_ratio", 3, low, high))
     assert row[state] == ("3" if state != "holds_in" else "1-6")
     verdict = {"holds_in": "holds", "open_in": "open", "fails_in": "fails in some layers"}
     assert row["verdict"] == verdict[state]
 
 
-def test_one_image_is_judged_by_the_number_alone() -> None:
-    theory = made_tables.theory(update_norm_ratio=1.2499)
-    theory[[name for name in theory if name.endswith(("ci_low", "ci_high"))]] = np.nan
+@pytest.mark.parametrize(("low", "high"), [(0.5, 0.7), (0.99, 1.01)])
+def test_the_interval_of_one_layer_alone_decides_nothing(low: float, high: float) -> None:
+    theory = made_tables.theory(update_norm_ratio=1.0)
+    theory[["update_norm_ratio_ci_low", "update_norm_ratio_ci_high"]] = low, high
+    theory = with_band(theory, "update_norm_ratio", 3, 0.6, 1.1)
     row = judged("update_norm_ratio", theory)
-    assert row["verdict"] == "holds"
-    assert np.isnan(row["worst_band_low"])
+    assert (row["holds_in"], row["open_in"], row["fails_in"]) == ("1-2, 4-6", "3", "")
 
 
-def test_the_worst_number_comes_with_its_layer_and_interval() -> None:
+def test_one_image_judges_nothing() -> None:
+    table = assumptions_table(without_bands(made_tables.theory()))
+    assert set(table["verdict"]) == {"open"}
+    open_in = table.set_index("number")["open_in"]
+    assert open_in.pop("visual / text norm") == "0-6"  # the decoder input has a norm, too
+    assert set(open_in) == {"1-6"}
+    assert table[["holds_in", "fails_in", "exempt_in"]].eq("").all(axis=None)
+    assert table["worst"].notna().all()
+    assert table[["worst_band_low", "worst_band_high"]].isna().all(axis=None)
+
+
+def test_the_worst_number_comes_with_its_layer_and_band() -> None:
     theory = made_tables.theory(cosine_residual_mean=[0.0, 0.01, -0.15, 0.12, 0.0, 0.0, 0.0])
-    theory = with_interval(theory, "cosine_residual_mean", 2, -0.2, -0.11)
+    theory["cosine_residual_mean_ci_low"] = -9.0  # the interval of one layer is not told
+    theory = with_band(theory, "cosine_residual_mean", 2, -0.2, -0.11)
     row = judged("cosine_residual_mean", theory)
     assert row[["worst", "worst_band_low", "worst_band_high"]].tolist() == [-0.15, -0.2, -0.11]
     assert row["worst_layer"] == 2
@@ -102,8 +132,7 @@ def test_balanced_norms_are_the_second_case_and_no_failure(
     low: float, high: float, column: str
 ) -> None:
     theory = made_tables.theory(norm_ratio=2.0)
-    theory["norm_ratio"] = theory["norm_ratio"].fillna(2.0)
-    row = judged("norm_ratio", with_interval(theory, "norm_ratio", 4, low, high))
+    row = judged("norm_ratio", with_band(theory, "norm_ratio", 4, low, high))
     assert row[column] == "4"
     exempt = judged("angle_ratio_error", theory)["exempt_in"]
     assert exempt == ("5" if column == "exempt_in" else "")  # what leaves 4 enters 5
@@ -140,7 +169,7 @@ def test_one_number_that_fails_fails_the_assumption() -> None:
         update_norm_cv_text=[0, 0.1, 0.1, 0.4, 0.1, 0.1, np.nan],
         update_norm_correlation_text=0.2,
     )
-    theory = with_interval(theory, "update_norm_correlation_visual", 4, 0.4, 0.6)
+    theory = with_band(theory, "update_norm_correlation_visual", 4, 0.4, 0.6)
     table = assumptions_table(theory)
     states = states_by_layer(table[table["assumption"] == "Uniform Update Magnitude"])
     assert states == {1: "holds", 2: "fails", 3: "fails", 4: "open", 5: "holds", 6: "holds"}
@@ -169,3 +198,44 @@ def test_nothing_is_judged_on_what_is_left_of_states_that_are_not_finite() -> No
     assert (row["holds_in"], row["open_in"], row["fails_in"]) == ("1-2, 5-6", "3-4", "")
     assert row["verdict"] == "open"
     assert row["worst"] == 1.0
+
+
+# --- which decoders are judged ------------------------------------------------------------------
+
+
+def assert_is_judged_or_has_quantities_alone(rows: pd.DataFrame, model: Any, judged: bool) -> None:
+    made = tables(rows, model)
+    theory, assumptions = made["theory"], made["assumptions"]
+    quantities = [criterion.column for criterion in CRITERIA]
+    assert theory.loc[theory["layer"] > 0, quantities].notna().all(axis=None)
+    assert len(assumptions) == len(CRITERIA) * judged
+    assert list(assumptions) == list(assumptions_table(theory))
+    assert bool(theory_verdict(theory, assumptions)) == judged
+
+
+@pytest.mark.parametrize(
+    ("placement", "judged"),
+    [
+        ("pre: the paper's theory applies", True),
+        ("pre-parallel: the paper's theory applies", True),
+        ("post: the paper's theory is about pre-norm", False),
+        ("sandwich: the paper's theory is about pre-norm", False),
+        ("unknown", False),
+    ],
+)
+def test_the_theory_judges_pre_norm_decoders_alone(placement: str, judged: bool) -> None:
+    fake = SimpleNamespace(norm_placement=placement, token_text=None)
+    assert_is_judged_or_has_quantities_alone(simulated(FAITHFUL, 0), fake, judged)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "judged"), [("llava", True), ("gemma3", False), ("git", False)]
+)
+def test_post_norm_and_sandwich_models_get_the_quantities_alone(
+    model_type: str, judged: bool
+) -> None:
+    model = model_of(model_type)
+    measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+    rows = measurement("layers").sample_rows(measured, tiny_inputs(model, 4))
+    rows = rows.assign(image_hash=None)
+    assert_is_judged_or_has_quantities_alone(rows, measured, judged)

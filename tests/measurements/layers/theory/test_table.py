@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import rows_of_tokens, tokens_of
 
+from normprobe.measurements.layers.theory.assumptions import CRITERIA
 from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.co_moments import CO_MOMENTS
@@ -29,7 +31,13 @@ def rows(
     update = {f"{name}_{part}": 1.0 for name in TOKEN_METRICS[3:] for part in ("mean", "m2")}
     moments = update | dict.fromkeys(CO_MOMENTS, 1.0)
     return pd.DataFrame(made).assign(
-        sample_id="a", image_hash="x", hidden_size=64, tokens=2, nonfinite=0, **moments
+        sample_id="a",
+        image_hash="x",
+        hidden_size=64,
+        tokens=2,
+        nonfinite=0,
+        norm_log_mean=0.0,
+        **moments,
     )
 
 
@@ -130,7 +138,11 @@ def test_what_concerns_tokens_is_taken_over_all_of_them() -> None:
                 assert row[f"{name}_{group}"] == pytest.approx(value, rel=1e-9), name
         visual, text = by_group[VISUAL], by_group[TEXT]
         for name in ("norm", "update_norm"):
-            assert row[f"{name}_ratio"] == pytest.approx(visual[name].mean() / text[name].mean())
+            log = np.log(visual[name]).mean() - np.log(text[name]).mean()
+            assert row[f"{name}_ratio"] == pytest.approx(np.exp(log))
+            assert row[f"{name}_ratio"] != pytest.approx(
+                visual[name].mean() / text[name].mean(), rel=1e-3
+            )
         difference = visual["update_angle"].mean() - text["update_angle"].mean()
         assert row["update_angle_difference"] == pytest.approx(difference)
         measured = np.exp(np.log(text["angle"]).mean() - np.log(visual["angle"]).mean())
@@ -177,7 +189,7 @@ def test_every_number_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [
         name
         for name in table
-        if not name.endswith(("_std", "_ci_low", "_ci_high"))
+        if not name.endswith(("_std", "_low", "_high"))
         and name not in ("layer", "hidden_size", "samples", "lag_angle_samples", "nonfinite")
     ]
     assert {f"{name}_ci_low" for name in numbers} <= set(table)
@@ -185,10 +197,24 @@ def test_every_number_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_intervals(table, slow, ["layer"], numbers)
 
 
+def test_all_numbers_that_are_judged_have_one_band_over_all_layers() -> None:
+    rows = rows_of_tokens(tokens_of(0, SAMPLES))
+    table = theory_table(rows)
+    judged = [criterion.column for criterion in CRITERIA]
+    assert [name for name in table if f"{name}_band_low" in table] == [
+        name for name in table if name in judged
+    ]
+    scales = dict.fromkeys(judged, "linear")
+    scales |= {name: "log" for name in judged if "ratio" in name}
+    scales |= {name: "fisher" for name in judged if "correlation" in name or "turn" in name}
+    assert_bands(table, rows, theory_table, ["layer"], scales, range(3))
+
+
 def test_one_image_has_no_interval() -> None:
     table = theory_table(rows_of_tokens(tokens_of(0, SAMPLES[:2])))
     ends = [name for name in table if name.endswith(("_ci_low", "_ci_high"))]
     assert len(ends) > 40
+    ends += [name for name in table if name.endswith(("_band_low", "_band_high"))]
     assert table[ends].isna().all(axis=None)
     assert table["norm_ratio"].notna().all()
 

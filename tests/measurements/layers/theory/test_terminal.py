@@ -34,7 +34,7 @@ def rows_of(table) -> dict[str, str]:
     return {line.split("  ")[1]: line.rstrip() for line in lines if line.startswith("  ")}
 
 
-def test_each_number_with_its_range_interval_layer_and_where_it_holds():
+def test_each_number_with_its_range_band_layer_and_where_it_holds():
     rows = rows_of(ASSUMPTIONS)
     assert len(rows) == len(ASSUMPTIONS)
     for number, *cells in (
@@ -45,12 +45,13 @@ def test_each_number_with_its_range_interval_layer_and_where_it_holds():
         assert rows[number].split() == f"{number} {' '.join(cells)}".split()
 
 
-def test_a_number_that_says_nothing_and_one_without_an_interval():
+def test_a_number_that_says_nothing_and_one_without_a_band():
     theory = made_tables.theory(norm_ratio=1.0, update_norm_ratio=1.0)
-    theory.loc[:, theory.columns.str.contains("_ci_")] = np.nan
     rows = rows_of(assumptions_table(theory))
     assert rows["visual / text norm"].split()[4:] == [">=", "1.25", "-", "-", "-", "no", "say"]
-    assert rows["visual / text |D|"].split()[4:] == ["0.8-1.25", "1.0", "-", "1", "all", "layers"]
+    theory.loc[:, theory.columns.str.endswith(("_low", "_high"))] = np.nan
+    rows = rows_of(assumptions_table(theory))
+    assert rows["visual / text |D|"].split()[4:] == ["0.8-1.25", "1.0", "-", "1", "none"]
 
 
 def test_layers_that_do_not_apply_are_not_among_all_layers():

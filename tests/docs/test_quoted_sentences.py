@@ -1,0 +1,47 @@
+"""What pages quote, and what their notebooks print, says no more than its brackets."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import matplotlib
+import pytest
+from support.documents import blocks, is_notebook, name, pages
+from support.sentence_check import claims_of, complaints
+
+#: A number with its bracket, as verdicts print it.
+_BRACKETED = re.compile(r"\d (?:x|%) \[")
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_quotes(page: Path) -> None:
+    text = re.sub(r"^(```.*|<!--.*-->)$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        on_one_line = " ".join(paragraph.replace('"', "").split())
+        if _BRACKETED.search(on_one_line):
+            found += complaints(on_one_line)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in pages() if is_notebook(page)], ids=name)
+def test_notebooks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    names: dict[str, object] = {}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for block in blocks(page):
+            if block.language == "{code-cell}":
+                exec(compile(_code(block.text), name(page), "exec"), names)
+    verdicts = [line for line in printed.getvalue().splitlines() if claims_of(line)]
+    found = [complaint for verdict in verdicts for complaint in complaints(verdict)]
+    assert not found, "\n".join([*found, *verdicts])
+    assert verdicts or "verdict" not in page.read_text(encoding="utf-8")
+
+
+def _code(cell: str) -> str:
+    """Without the options of a cell."""
+    return re.sub(r"^:.*$", "", cell, flags=re.MULTILINE)

@@ -1,0 +1,490 @@
+"""Sentences of hand-made tables at the borders of what may be said, read by a separate checker."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from math import nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import made_massive, made_tables
+from support.border_tables import (
+    BORDERS,
+    UNUSABLE,
+    WITHOUT_ENDS,
+    Triple,
+    branches_csv,
+    layers_csv,
+    ratio_columns,
+    run_of,
+    sample_rows,
+    shares_csv,
+    tables_of,
+)
+from support.sentence_check import claims_of, complaints, layer_complaints, own_state, sentences
+
+from normprobe.measurements.attention.words import attention_verdict
+from normprobe.measurements.compare.words import ranking_verdict
+from normprobe.measurements.embeddings.words import embeddings_verdict
+from normprobe.measurements.grounding.words import grounding_verdict
+from normprobe.measurements.interface.words import interface_verdict
+from normprobe.measurements.layers.branches.words import branches_verdict
+from normprobe.measurements.layers.explained.words import explained_verdict
+from normprobe.measurements.layers.massive.words import massive_verdict
+from normprobe.measurements.layers.theory.assumptions import CRITERIA, assumptions_table
+from normprobe.measurements.layers.theory.words import theory_verdict
+from normprobe.measurements.layers.words import verdict
+from normprobe.measurements.survey.words import verdict as survey_verdict
+from normprobe.report.correlation_words import correlation_sentence, correlation_table
+from normprobe.report.layer_words import layers_in_words
+from normprobe.report.ratio_words import FAST, LOUD, Ratio
+from normprobe.runs.run_store import RunStore
+
+TEXT = "text"
+CLOSING = " In brackets: 95 % intervals over images."
+PRE, POST = "pre: the paper's theory applies", "post: the paper's theory is about pre-norm"
+
+
+def accept(text: str, **known: Any) -> None:
+    found = complaints(text, **known)
+    assert not found, "\n".join([*found, text])
+
+
+def by_layer(ratios: Sequence[Triple]) -> dict[int, Triple]:
+    return dict(enumerate(ratios, start=1))
+
+
+def sequence(seed: int) -> list[Triple]:
+    """Layers at borders: of few kinds or of many, some of them without a number."""
+    random = np.random.default_rng(seed)
+    depth = (1, 2, 3, 5, 8, 32, 80)[seed % 7]
+    kinds = random.choice(len(BORDERS), 1 + seed % 5)
+    found = [BORDERS[kinds[place]] for place in random.integers(len(kinds), size=depth)]
+    if seed % 3 == 0:
+        found[random.integers(depth)] = UNUSABLE[seed % 4]
+    return found
+
+
+def told_of(text: str, pattern: str) -> str:
+    """The sentence that begins with some words."""
+    return next((sentence for sentence in sentences(text) if re.match(pattern, sentence)), "")
+
+
+_NORMS, _ANGLES = (
+    f"(?:They|Against text tokens, visual tokens) {verb} " for verb in ("are", "turn")
+)
+_READ = "Where attention reads them"
+
+
+# --- layers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [*BORDERS, *WITHOUT_ENDS], ids=str)
+def test_one_layer_at_every_border(ratio: Triple) -> None:
+    samples = 20 if ratio in BORDERS else 1
+    text = verdict(run_of({"layers": layers_csv(ratio, [ratio], [ratio], samples)}))
+    accept(text)
+    assert {claim.state for claim in claims_of(text)} == {own_state(*ratio)}
+    for pattern in (_NORMS, _ANGLES, _READ):
+        assert not layer_complaints(told_of(text, pattern), {1: ratio})
+
+
+@pytest.mark.parametrize("seed", range(63))
+def test_many_layers(seed: int) -> None:
+    norms, angles = sequence(seed), sequence(seed + 7_000)
+    text = verdict(run_of({"layers": layers_csv(BORDERS[seed % len(BORDERS)], norms, angles)}))
+    accept(text)
+    assert not layer_complaints(told_of(text, _NORMS), by_layer(norms))
+    assert not layer_complaints(told_of(text, _ANGLES), by_layer(angles))
+
+
+@pytest.mark.parametrize("depth", [2, 8, 80])
+@pytest.mark.parametrize("way", ["alternating", "equal", "unknown", "one image"])
+def test_regular_layers(depth: int, way: str) -> None:
+    slow, fast, equal = (0.5, 0.4, 0.6), (2.0, 1.6, 2.5), (1.0, 1.0, 1.0)
+    ratios = {
+        "alternating": [(slow, fast)[layer % 2] for layer in range(depth)],
+        "equal": [equal] * depth,
+        "unknown": [UNUSABLE[0]] * depth,
+        "one image": [((0.5, 1.0, 2.0)[layer % 3], nan, nan) for layer in range(depth)],
+    }[way]
+    for words, where in ((LOUD, "after"), (FAST, "in")):
+        told = layers_in_words({n: Ratio(*r) for n, r in by_layer(ratios).items()}, words, where)
+        assert not layer_complaints(told, by_layer(ratios))
+    table = layers_csv(ratios[0], ratios, ratios, 1 if way == "one image" else 20)
+    accept(verdict(run_of({"layers": table})))
+
+
+@pytest.mark.parametrize("entry", [BORDERS[0], BORDERS[2], *WITHOUT_ENDS[:2], UNUSABLE[0]], ids=str)
+@pytest.mark.parametrize("ratio", [BORDERS[0], UNUSABLE[0], UNUSABLE[1]], ids=str)
+def test_what_is_not_known_is_not_told(entry: Triple, ratio: Triple) -> None:
+    samples = 1 if entry in WITHOUT_ENDS else 20
+    ratio = ratio if samples > 1 else (ratio[0], nan, nan)
+    accept(verdict(run_of({"layers": layers_csv(entry, [ratio] * 3, [ratio] * 3, samples)})))
+
+
+@pytest.mark.parametrize("entry", [*BORDERS[:12], *WITHOUT_ENDS[:3]], ids=str)
+def test_visual_states_that_are_attended(entry: Triple) -> None:
+    table = layers_csv(entry, [BORDERS[0]] * 2, [BORDERS[0]] * 2, 1 if entry in WITHOUT_ENDS else 9)
+    table = table[(table["group"] == TEXT) | (table["layer"] == 0)]
+    text = verdict(run_of({"layers": table}))
+    accept(text)
+    assert "Text attends to visual states" in text
+    assert "layers 1" not in text
+
+
+def test_text_alone_and_empty_tables_say_nothing() -> None:
+    table = layers_csv(BORDERS[0], [BORDERS[0]], [BORDERS[0]])
+    for few in (table[table["group"] == TEXT], table.iloc[:0]):
+        assert verdict(run_of({"layers": few})) == ""
+
+
+# --- sample rows --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("images", "depth", "loudness", "placement"),
+    [
+        (1, 3, 20.0, PRE),
+        (1, 2, 20.0, POST),
+        (2, 1, 1.0, PRE),
+        (5, 3, 1.15, PRE),
+        (5, 3, 3.0, POST),
+        (5, 8, 1e6, PRE),
+        (10, 3, 1e-3, PRE),
+        (6, 80, 0.9, PRE),
+    ],
+)
+def test_sample_rows(
+    images: int, depth: int, loudness: float, placement: str, spread: float
+) -> None:
+    rows = sample_rows(images, depth=depth, loudness=loudness, spread=spread)
+    made = tables_of(rows, placement)
+    text = verdict(run_of(made, placement))
+    accept(text, pre_norm=placement == PRE)
+    layers = made["layers"][(made["layers"]["group"] == "visual") & (made["layers"]["layer"] > 0)]
+    for pattern, metric in ((_NORMS, "norm"), (_ANGLES, "angle")):
+        names = ratio_columns(f"{metric}_geometric_ratio_to_text", [])
+        numbers = layers.set_index("layer")[list(names)].astype(float)
+        bands = {int(layer): tuple(row) for layer, *row in numbers.itertuples()}
+        found = layer_complaints(told_of(text, pattern), bands)
+        assert not [complaint for complaint in found if "named" in complaint or " is " in complaint]
+    assert "[" in text or images == 1
+    assert ("assumption" in text) == (placement == PRE)
+
+
+@pytest.mark.parametrize("layers", [(20, 20, 20, 1, 0.1, 0.1, 20), (20, 1, 20, 0.1, 20, 1, 0.1, 1)])
+def test_a_sign_that_changes_between_layers(layers: Sequence[float]) -> None:
+    """Eq. 13 accounts for the layers that turn so, and for no other."""
+    depth = len(layers) - 1
+    made = tables_of(sample_rows(8, depth=depth, loudness=layers, spread=0.6), PRE)
+    text = verdict(run_of(made))
+    accept(text)
+    assert len(re.findall("Eq. 13's arithmetic of turning", text)) == 2
+    assert {claim.state for claim in claims_of(told_of(text, _ANGLES))} > {"above", "below"}, text
+
+
+def test_several_questions_about_one_image_have_no_interval() -> None:
+    rows = sample_rows(1, questions=6)
+    text = verdict(run_of(tables_of(rows, PRE)))
+    accept(text)
+    assert "One image, no intervals." in text
+
+
+def test_samples_without_an_image_do_not_turn_the_arithmetic_round() -> None:
+    """Eq. 13 is about samples with both modalities, the ratios about all text tokens."""
+    text = sample_rows(6, visual=False, spread=0.05)
+    text["sample_id"] += " text"
+    text["angle_log_mean"] += np.log(3.0)
+    rows = pd.concat([sample_rows(6, loudness=0.8, spread=0.05), text], ignore_index=True)
+    told = verdict(run_of(tables_of(rows, PRE)))
+    accept(told)
+    assert "more slowly in layers 1-3" in told_of(told, _ANGLES)
+    assert "it is not shown that they turn more slowly in layers 1-3." in told
+
+
+def test_text_alone() -> None:
+    assert verdict(run_of(tables_of(sample_rows(3, visual=False), PRE))) == ""
+
+
+def test_a_massive_text_token_does_not_turn_the_headline_round() -> None:
+    """One of 88 text tokens has norm 2000, in each of ten images."""
+    plain, massive = (
+        tables_of(sample_rows(10, loudness=60.0, spread=0.1, massive=norm), PRE)
+        for norm in (None, 2000.0)
+    )
+    text = verdict(run_of(massive))
+    accept(text)
+    before, after = (claims_of(verdict(run_of(made)))[0] for made in (plain, massive))
+    assert before.state == after.state == "above"
+    assert before.numbers[0] == pytest.approx(60, rel=0.1)
+    # One of 88 logarithms: exp(log(2000) / 88) is 1.09.
+    assert after.numbers[0] == pytest.approx(before.numbers[0] / 1.09, rel=0.02)
+    _, arithmetic, *_ = claims_of(text)
+    assert arithmetic.state == "above" and arithmetic.numbers[0] < 3
+    carried = told_of(text, ".* their median")
+    assert "mean norm of text tokens is 24 x their median" in carried
+    assert "holds 96 % of it, in 10 of 10 samples" in carried
+    assert '"." at position 76.' in text
+    assert "their median" not in verdict(run_of(plain))
+
+
+# --- what the parts of a verdict say ------------------------------------------------------------
+
+SHARES: list[Triple] = [
+    (0.81, 0.74, 0.88),
+    (-0.003, -0.004, 0.02),  # rounds to minus zero
+    (-0.001, -0.02, -0.0001),
+    (-0.15, -0.3, -0.002),
+    (-0.15, -0.3, -0.02),
+    (0.0, 0.0, 0.0),
+    (0.996, 0.99, 0.998),
+    (1.3, -0.004, 2.6),
+    (12.0, -40.0, 64.0),
+    (0.12, nan, nan),
+    (-0.002, nan, nan),
+    (-0.02, nan, nan),
+]
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=str)
+@pytest.mark.parametrize("scope", ["slower", "faster"])
+@pytest.mark.parametrize("layers", ["1-3", "2"])
+def test_shares_of_eq_13(shares: Triple, scope: str, layers: str) -> None:
+    known = shares[1] == shares[1]
+    ratio = (3.1, 2.9, 3.3) if scope == "slower" else (1 / 3.1, 1 / 3.3, 1 / 2.9)
+    ratio = ratio if known else (ratio[0], nan, nan)
+    text = explained_verdict(shares_csv(scope, layers, ratio, [shares] * 4))
+    accept(text + (CLOSING if known else " No intervals."))
+    against = shares[2] if known else shares[0]
+    assert ("below 0: against it" in text) == (against < -0.005)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_branches(seed: int) -> None:
+    sizes = sequence(seed)
+    turns = (sequence(seed + 7_000) * 80)[: len(sizes)]
+    text = branches_verdict(branches_csv(sizes, turns))
+    accept(text + CLOSING)
+    size, turn = text.split(", and it turns them ") if text else ("", "")
+    assert not text or not layer_complaints(size, by_layer(sizes))
+    assert not text or not layer_complaints(turn, by_layer(turns))
+
+
+MASSIVE = made_massive.tables(massive=True)
+
+
+@pytest.mark.parametrize("ratio", [*BORDERS[::4], *WITHOUT_ENDS[:2]], ids=str)
+def test_massive_tokens(ratio: Triple) -> None:
+    massive, dimensions = (MASSIVE[name].copy() for name in ("massive", "dimensions"))
+    rows = (massive["group"] == "visual").sum()
+    for place, suffix in enumerate(("", "_without_massive")):
+        triples = [ratio if place else BORDERS[0] if ratio in BORDERS else ratio] * rows
+        for name, values in ratio_columns(f"norm_geometric_ratio_to_text{suffix}", triples).items():
+            massive.loc[massive["group"] == "visual", name] = values
+    text = massive_verdict(massive, dimensions)
+    if ratio in WITHOUT_ENDS:
+        ends = [name for name in massive if name.endswith(("_low", "_high"))]
+        text = massive_verdict(massive.assign(**dict.fromkeys(ends, nan)), dimensions)
+    accept(text + (CLOSING if ratio in BORDERS else " One image, no intervals."))
+
+
+# --- theory -------------------------------------------------------------------------------------
+
+
+_theory = cache(made_tables.theory)
+
+
+def theory_csv(depth: int = 4, **changed: Triple) -> pd.DataFrame:
+    """theory.csv with bands; a change is one triple for all layers."""
+    theory = _theory(depth).copy()
+    for name, triple in changed.items():
+        for end, value in zip(("", "_band_low", "_band_high"), triple, strict=True):
+            theory.loc[theory["layer"] > 0, f"{name}{end}"] = value
+    return theory
+
+
+def theory_told(theory: pd.DataFrame) -> str:
+    return theory_verdict(theory, assumptions_table(theory))
+
+
+@pytest.mark.parametrize("column", sorted({criterion.column for criterion in CRITERIA}))
+@pytest.mark.parametrize("triple", [(-0.1, -0.30004, 0.0999), (nan, nan, nan)], ids=str)
+def test_assumptions_at_borders(column: str, triple: Triple) -> None:
+    accept(theory_told(theory_csv(**{column: triple})) + CLOSING)
+
+
+@pytest.mark.parametrize(
+    "miss",
+    [
+        (-0.2, -0.3, -0.05),
+        (-0.001, -0.0104, 0.00996),
+        (0.0, -0.0, 0.0),
+        (-0.0004, -0.00041, 0.2),
+        (0.096, 0.0951, 0.1049),
+    ],
+    ids=str,
+)
+def test_the_largest_miss_of_eq_15(miss: Triple) -> None:
+    text = theory_told(theory_csv(cosine_residual_mean=miss))
+    accept(text + CLOSING)
+    assert told_of(text, ".*largest miss")
+
+
+@pytest.mark.parametrize("depth", [1, 80])
+def test_one_image_judges_nothing(depth: int) -> None:
+    theory = theory_csv(depth)
+    theory[[name for name in theory if name.endswith(("_low", "_high"))]] = nan
+    text = theory_told(theory)
+    accept(text + " One image, no intervals.")
+    assert "hold" not in text
+
+
+def test_a_post_norm_decoder_is_not_judged() -> None:
+    theory = theory_csv()
+    assert theory_verdict(theory, assumptions_table(theory.iloc[:0])) == ""
+
+
+# --- between the words, the runs and the models -------------------------------------------------
+
+GAPS: list[Triple] = [
+    (0.02, 0.004, 0.05),
+    (0.02, -0.004, 0.05),
+    (-0.02, -0.05, -0.004),
+    (0.012, 0.0096, 0.014),  # one size, and as many digits as decimals differ
+    (0.0, 0.0, 0.0),
+    (0.1, 0.0, 0.2),
+    (0.1, 1e-9, 0.2),
+    (-1e-5, -2e-5, -1e-9),
+    (-0.0, -0.001, 0.001),
+    (1.2, 0.6, 9.96),
+    (120.0, 96.0, 140.0),
+    (0.02, nan, nan),
+]
+
+
+@pytest.mark.parametrize("gap", GAPS, ids=str)
+@pytest.mark.parametrize("others", [None, GAPS[0], GAPS[2]], ids=str)
+def test_grounding(gap: Triple, others: Triple | None) -> None:
+    ratios = [gap, others or gap, gap, (nan, nan, nan)]
+    if gap[1] != gap[1]:
+        ratios = [gap] * 4
+    rows = pd.DataFrame({"layer": range(4), "samples": 1 if gap[1] != gap[1] else 14})
+    for quantity in ("cosine", "score"):
+        for ends in ("ci", "band"):
+            rows = rows.assign(**ratio_columns(f"{quantity}_gap", ratios, ends))
+    text = grounding_verdict(rows)
+    accept(text)
+    way = (gap[1] > 0) - (gap[2] < 0)
+    assert ("closer" in text) == (way == 1 or (others == GAPS[0] and gap in GAPS[:-1]))
+
+
+def interface_csv(ratio: Triple, samples: int = 20) -> pd.DataFrame:
+    table = made_tables.interface()
+    table["norm_geometric_mean"], table["samples"] = table["norm_mean"], samples
+    for column in ("ratio_to_prompt", "ratio_to_table", "ratio_to_before_projector"):
+        for name in (column, f"geometric_{column}"):
+            table = table.assign(
+                **{key: value[0] for key, value in ratio_columns(name, [ratio], "ci").items()}
+            )
+    return table
+
+
+@pytest.mark.parametrize("ratio", [*BORDERS[::2], *WITHOUT_ENDS[::2]], ids=str)
+def test_interface(ratio: Triple) -> None:
+    samples = 20 if ratio in BORDERS else 1
+    text = interface_verdict(interface_csv(ratio, samples))
+    accept(text)
+    assert {claim.state for claim in claims_of(text)} == {own_state(*ratio)}
+    table = interface_csv(ratio, samples)
+    attended = table[~((table["stage"] == "decoder_input") & (table["group"] == "visual"))]
+    accept(interface_verdict(attended))
+
+
+@pytest.mark.parametrize("samples", [20, 1])
+def test_an_interface_with_text_alone_says_nothing(samples: int) -> None:
+    table = interface_csv(BORDERS[0], samples)
+    assert interface_verdict(table[table["group"] != "visual"]) == ""
+    assert interface_verdict(interface_csv(UNUSABLE[0], samples)) == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_compared_runs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    kinds = BORDERS if seed % 4 else WITHOUT_ENDS
+    chosen = [kinds[place] for place in random.integers(len(kinds), size=2 + seed % 5)]
+    gaps = [GAPS[place] for place in random.integers(len(GAPS) - 1, size=len(chosen))]
+    table = pd.DataFrame({"run": [f"run-{place}" for place in range(len(chosen))]})
+    table = table.assign(**ratio_columns("disparity_input", chosen, "ci"))
+    if seed % 2 and seed % 4:
+        table = table.assign(**ratio_columns("inertia_gap", gaps, "ci"))
+    if seed % 3 == 0:
+        table["step"] = 100 * np.arange(len(table))
+    accept(ranking_verdict(table))
+
+
+@pytest.mark.parametrize(
+    ("disparity", "inertia"),
+    [
+        (range(4), range(4)),
+        (range(5), range(5)),
+        (range(30), range(30)),
+        (range(9), range(9, 0, -1)),
+        ([1.0] * 6, range(6)),
+        ([1, 1, 2, 2, 3, 3], [1, 2, 1, 2, 1, 2]),
+        ([1, 1, 2, 2, 3, 3], [2, 1, 1, 2, 2, 1]),
+        (range(6), [3, 1, 5, nan, 2, 0]),
+        (range(200), [place % 7 for place in range(200)]),
+        (range(200), [-(place % 7) for place in range(200)]),
+    ],
+    ids=str,
+)
+def test_ranks_of_models(disparity: Sequence[float], inertia: Sequence[float]) -> None:
+    accept(correlation_sentence(correlation_table(disparity, inertia)))
+
+
+@pytest.mark.parametrize(
+    "ends", [(0.3, 0.004, 0.6), (0.3, 0.005, 0.6), (-0.003, -0.3, 0.3), (-0.3, -0.6, -0.0049)]
+)
+def test_ranks_at_borders(ends: Triple) -> None:
+    names = ratio_columns("rank_correlation", [ends], "ci")
+    accept(correlation_sentence(pd.DataFrame({"models": [9], **names})))
+
+
+@pytest.mark.parametrize("value", [nan, 0.0, 0.7949, 0.7951, 0.8, 1.0, 1.25, 1.2551, 40.0, 1e-4])
+@pytest.mark.parametrize("pattern", ["alone", "alternating"])
+def test_attention(value: float, pattern: str) -> None:
+    table = made_tables.attention(layers=8)
+    first = table["layer"] % 2 == 1 if pattern == "alternating" else table["layer"] > 0
+    table.loc[first, "share_mean"] = 0.5 * value
+    table.loc[first, "even_share_mean"] = 0.5
+    table.loc[first, "signal_to_noise"] = value
+    accept(attention_verdict(table))
+
+
+@pytest.mark.parametrize("value", [nan, 0.5])
+def test_attention_of_cross_attention(value: float) -> None:
+    table = made_tables.attention(layers=3).assign(even_share_mean=1.0, signal_to_noise=value)
+    accept(attention_verdict(table))
+
+
+@pytest.mark.parametrize("ratio", [*BORDERS[::6], WITHOUT_ENDS[0], WITHOUT_ENDS[1]], ids=str)
+def test_a_survey_counts_models_by_their_state(ratio: Triple) -> None:
+    ratios = [ratio, BORDERS[0], BORDERS[2]]
+    survey = pd.DataFrame({"status": ["complete"] * 3, "inertia_gap": nan})
+    run = RunStore({"command": "survey"})
+    run.write_table("survey", survey.assign(**ratio_columns("disparity_input", ratios, "ci")))
+    words = {"above": "louder", "below": "quieter", "equal": "about as loud", "open": "told apart"}
+    text = survey_verdict(run)
+    states = [own_state(*each) for each in ratios]
+    for state, word in words.items():
+        assert (word in text) == (state in states), text
+        assert state not in states or f"{word} in {states.count(state)}" in text
+
+
+@pytest.mark.parametrize("names", [("text",), ("text", "visual")])
+def test_embedding_tables_are_no_samples(names: Sequence[str]) -> None:
+    accept(embeddings_verdict(made_tables.embeddings(*names)))
