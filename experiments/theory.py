@@ -2,9 +2,12 @@
 
 A world is a stack of residual layers that do what Section 3.1 assumes: each update has one size, at
 one angle to its token, in a random direction. Each of the others breaks one assumption in one way.
-All are measured as a model is. ``python -m experiments.theory`` prints how often each test holds.
+All are measured as a model is. ``python -m experiments.theory`` prints how often each test holds,
+and how often it finds a break of a given size; ``--write`` puts both into the documentation.
 """
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -14,6 +17,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from experiments.tables import EXPLANATION, insert, markdown
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.theory.assumptions import (
     ASSUMED,
@@ -82,6 +86,47 @@ DEPENDENT = {
     "Consistent Update Geometry": {"Eq. 13"},
     "Random Rotational Direction": {"Eq. 15"},
 }
+
+#: Breaks from none to plain, by the number that they change: which test has to find them, how
+#: large they are (the second is the end of the range in which the test holds), and their world.
+BREAKS: dict[str, tuple[str, Sequence[float], Callable[[float], World]]] = {
+    "visual / text mean of $\\lVert D \\rVert$": (
+        "Uniform Update Magnitude",
+        (1.2, 1.25, 1.26, 1.27, 1.3),
+        lambda size: replace(FAITHFUL, size=(3.0 * size, 3.0)),
+    ),
+    "spread of $\\lVert D \\rVert$": (
+        "Uniform Update Magnitude",
+        (0.2, 0.25, 0.26, 0.27, 0.3),
+        lambda size: replace(FAITHFUL, size_spread=size),
+    ),
+    "correlation of $\\lVert D \\rVert$ and $\\lVert x \\rVert$": (
+        "Uniform Update Magnitude",
+        (0.4, 0.5, 0.54, 0.58, 0.65),
+        lambda size: replace(FAITHFUL, coupling=_coupling(size)),
+    ),
+    "mean $\\varphi$, visual - text": (
+        "Consistent Update Geometry",
+        (0.09, 0.1, 0.103, 0.106, 0.11),
+        lambda size: replace(FAITHFUL, angle=(1.4, 1.4 - size)),
+    ),
+    "spread of $\\varphi$": (
+        "Consistent Update Geometry",
+        (0.08, 0.1, 0.104, 0.108, 0.12),
+        lambda size: replace(FAITHFUL, angle_spread=size),
+    ),
+    "cosine of one's turn and the other's $x$": (
+        "Random Rotational Direction",
+        (0.04, 0.05, 0.053, 0.056, 0.06),
+        lambda size: replace(FAITHFUL, lean=3.0 * size),  # as measured, in the last layer
+    ),
+}
+
+
+def _coupling(correlation: float) -> float:
+    """The power of the norm at which log ||D|| has this correlation with log ||x||."""
+    odds = correlation / math.sqrt(1 - correlation**2)
+    return odds * FAITHFUL.size_spread / FAITHFUL.norm_spread
 
 
 class Layer(nn.Module):
@@ -180,22 +225,46 @@ def rates(world: World, seeds: range) -> pd.DataFrame:
     return pd.DataFrame(outcomes_of_tests).reindex(STATES).fillna(0.0).T
 
 
-def main(seeds: Annotated[int, typer.Option(help="Seeds of each world.")] = 200) -> None:
-    """Print a table in Markdown: how often each test holds (or fails) in each world."""
-    torch.set_num_threads(1)
-    lines: list[str] = []
+def share(outcome: str, of_seeds: float) -> str:
+    """``holds 99.5 %``."""
+    return f"{outcome} {f'{of_seeds:.1%}'.replace('.0%', '%').replace('%', ' %')}".strip()
+
+
+def rates_table(seeds: int) -> str:
+    """How often each test holds, or fails, in each world."""
+    rows, tests = [], ["broken"]
     for broken, (world, _) in WORLDS.items():
         found = rates(world, range(seeds))
+        tests[1:] = map(str, found.index)
         cells = []
         for test in found.index:
             outcome = str(found.loc[test].idxmax())
-            share = f"{found.loc[test, outcome]:.1%}".replace(".0%", "%").replace("%", " %")
-            cells.append(outcome if outcome == EXEMPT else f"{outcome} {share}")
-        if not lines:
-            lines += [" | ".join(["| broken", *map(str, found.index)]) + " |"]
-            lines += ["|---" * (len(found) + 1) + "|"]
-        lines.append(" | ".join([f"| {broken}", *cells]) + " |")
-    typer.echo("\n".join(lines))
+            cells.append(outcome if outcome == EXEMPT else share(outcome, found.loc[test, outcome]))
+        rows.append([broken, *cells])
+    return markdown(tests, rows)
+
+
+def power_table(seeds: int) -> str:
+    """How often its test finds a break, by its size."""
+    rows = []
+    for number, (test, sizes, world) in BREAKS.items():
+        found = [rates(world(size), range(seeds))[FAILS][test] for size in sizes]
+        cells = [share(f"{size:g}:", rate) for size, rate in zip(sizes, found, strict=True)]
+        rows.append([number, *cells])
+    return markdown(["number", "inside", "at the end", "outside", "", ""], rows)
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="Seeds of each world.")] = 50,
+    write: Annotated[bool, typer.Option(help="Put the tables into the documentation.")] = False,
+) -> None:
+    """Print tables in Markdown: how often each test holds (or fails), and what breaks it finds."""
+    torch.set_num_threads(1)
+    for name, table in (("rates", rates_table), ("power", power_table)):
+        made = table(seeds if name == "rates" else 2 * seeds // 5)
+        typer.echo(made)
+        if write:
+            insert(EXPLANATION / "theory.md", {name: made})
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def rows_of(parts: list[np.ndarray]) -> pd.DataFrame:
 def merged(rows: pd.DataFrame, first: str, second: str) -> np.ndarray:
     """The covariance in both layers."""
     table = pd.DataFrame({"layer": [1, 2]})
-    resampled = Resampled(table, rows, ["layer"], with_estimate=True)
+    resampled = Resampled(table, rows, ["layer"])
     names = f"{first}_mean", f"{second}_mean", product_of(first, second)
     return resampled.covariance(*names, tokens=LOG_TOKENS)[0]
 

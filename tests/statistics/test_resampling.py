@@ -13,8 +13,22 @@ from support.slow_bootstrap import (
     use_few_draws,
 )
 
-from normprobe.statistics.bootstrap import draw_weights
-from normprobe.statistics.resampling import Resampled, image_units, with_intervals
+from normprobe.statistics.bootstrap import (
+    FISHER,
+    LINEAR,
+    LOGARITHM,
+    LOGIT,
+    Scale,
+    band,
+    draw_weights,
+)
+from normprobe.statistics.resampling import (
+    Resampled,
+    Together,
+    image_units,
+    scale_of,
+    with_intervals,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +69,14 @@ def test_a_unit_is_an_image_or_a_sample_without_one() -> None:
 
 @pytest.mark.parametrize("by_tokens", [True, False])
 def test_means_of_every_draw(by_tokens: bool) -> None:
+    """Of the rows as they are, without each unit in turn, and drawn."""
     rows = sample_rows()
     table = table_of(rows, by_tokens=by_tokens)
     resampled = Resampled(table, rows, ["group"])
     assert resampled.units == len(UNITS)
     means = resampled.means("norm_mean", by_tokens=by_tokens)
-    assert means.shape == (DRAWS, 2)
+    assert means.shape == (1 + len(UNITS) + DRAWS, 2)
+    np.testing.assert_allclose(means[0], table["norm_mean"], rtol=1e-12)
     draws = draw_weights(len(UNITS), DRAWS).astype(int)
     for mean, counts in zip(means, draws, strict=True):
         expected = table_of(repeated(rows, counts), by_tokens=by_tokens)
@@ -68,13 +84,27 @@ def test_means_of_every_draw(by_tokens: bool) -> None:
         np.testing.assert_allclose(mean, cells["norm_mean_drawn"], rtol=1e-12)
 
 
-def test_the_first_draw_may_be_the_rows_themselves() -> None:
+def test_geometric_means_are_those_of_logarithms() -> None:
+    rows = sample_rows()
+    rows = rows.assign(norm_log_mean=np.log(rows["norm_mean"]), norm_log_tokens=rows["norm_tokens"])
+    table = table_of(rows, by_tokens=True)
+    found = Resampled(table, rows, ["group"]).geometric_means("norm")
+    for mean, counts in zip(found, draw_weights(len(UNITS), DRAWS).astype(int), strict=True):
+        drawn = repeated(rows, counts).dropna(subset="norm_mean")
+        for value, group in zip(mean, table["group"], strict=True):
+            cell = drawn[drawn["group"] == group]
+            weights = cell["norm_tokens"].fillna(cell["tokens"])
+            expected = np.prod(cell["norm_mean"] ** (weights / weights.sum()))
+            assert value == pytest.approx(expected, rel=1e-12)
+
+
+def test_how_many_units_hold_something_of_a_row() -> None:
     rows = sample_rows()
     table = table_of(rows, by_tokens=True)
-    drawn = Resampled(table, rows, ["group"]).means("norm_mean", by_tokens=True)
-    both = Resampled(table, rows, ["group"], with_estimate=True).means("norm_mean", by_tokens=True)
-    np.testing.assert_allclose(both[0], table["norm_mean"], rtol=1e-12)
-    np.testing.assert_array_equal(both[1:], drawn)
+    without = rows[(rows["group"] == "text") | rows["sample_id"].isin(["a", "b", "g"])]
+    assert Resampled(table, rows, ["group"]).held.tolist() == [len(UNITS)] * 2
+    held = dict(zip(table["group"], Resampled(table, without, ["group"]).held, strict=True))
+    assert held == {"visual": 2, "text": len(UNITS)}
 
 
 def test_covariances_of_every_draw() -> None:
@@ -119,8 +149,81 @@ def test_intervals_stand_behind_the_columns_in_their_order() -> None:
 
 def test_a_single_unit_has_no_interval() -> None:
     table = pd.DataFrame({"group": ["text"], "norm_mean": [1.0]})
-    found = with_intervals(table, {"norm_mean": np.ones((3, 1))}, 1)
-    assert found[["norm_mean_ci_low", "norm_mean_ci_high"]].isna().all(axis=None)
+    found = with_intervals(
+        table, {"norm_mean": np.ones((3, 1))}, 1, None, [Together(["norm_mean"])]
+    )
+    assert found.filter(regex="_ci_|_band_").shape == (1, 4)
+    assert found.filter(regex="_ci_|_band_").isna().all(axis=None)
+
+
+def test_a_row_that_one_unit_holds_has_no_interval() -> None:
+    table = pd.DataFrame({"norm_mean": [1.0, 1.0]})
+    drawn = {"norm_mean": np.random.default_rng(0).lognormal(size=(50, 2))}
+    found = with_intervals(table, drawn, 5, np.array([1, 5]))
+    assert found["norm_mean_ci_low"].isna().tolist() == [True, False]
+
+
+def layers_drawn(units: int, layers: int = 6) -> dict[str, np.ndarray]:
+    values = np.random.default_rng(units).normal(size=(2, units, layers))
+    weights = draw_weights(units, 400)
+    means = weights @ values / weights.sum(axis=1, keepdims=True)
+    return {"cosine_gap": means[0], "norm_ratio": np.exp(means[1])}
+
+
+def test_cells_together_have_the_band_of_them_alone() -> None:
+    drawn = layers_drawn(12)
+    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
+    rows = pd.Series([False, True, True, False, True, True])
+    found = with_intervals(table, drawn, 12, None, [Together(["cosine_gap", "norm_ratio"], rows)])
+    chosen = [values[:, rows.to_numpy()] for values in drawn.values()]
+    for name, ends in zip(drawn, band(chosen, 12, [LINEAR, LOGARITHM]), strict=True):
+        columns = [f"{name}_band_low", f"{name}_band_high"]
+        assert found.loc[~rows, columns].isna().all(axis=None)
+        np.testing.assert_allclose(found.loc[rows, columns].to_numpy().T, ends, rtol=1e-12)
+
+
+def test_a_column_that_was_not_drawn_has_no_band() -> None:
+    drawn = layers_drawn(12)
+    table = pd.DataFrame({"cosine_gap": drawn["cosine_gap"][0]})
+    found = with_intervals(table, drawn, 12, None, [Together(["cosine_gap", "another"])])
+    assert [name for name in found if "_band_" in name] == [
+        "cosine_gap_band_low",
+        "cosine_gap_band_high",
+    ]
+
+
+@pytest.mark.parametrize("units", [2, 3, 5, 8, 30])
+@pytest.mark.parametrize("layers", [1, 2, 6])
+def test_no_band_is_inside_its_interval(units: int, layers: int) -> None:
+    drawn = layers_drawn(units, layers)
+    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
+    found = with_intervals(table, drawn, units, None, [Together([name]) for name in drawn])
+    for name in drawn:
+        assert (found[f"{name}_band_low"] <= found[f"{name}_ci_low"]).all()
+        assert (found[f"{name}_band_high"] >= found[f"{name}_ci_high"]).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "scale"),
+    [
+        ("norm_mean", LOGARITHM),
+        ("norm_sample_mean", LOGARITHM),
+        ("norm_geometric_ratio_to_text", LOGARITHM),
+        ("angle_mean", LOGARITHM),
+        ("cosine_mean", FISHER),
+        ("cosine_gap", LINEAR),
+        ("cosine_residual_mean", LINEAR),
+        ("update_norm_correlation_text", FISHER),
+        ("turn_to_turn_mean", FISHER),
+        ("update_angle_difference", LINEAR),
+        ("log_norm", LINEAR),
+        ("norm_share", LINEAR),
+        ("massive_mean", LOGIT),
+        ("norm_std", LINEAR),
+    ],
+)
+def test_the_scale_of_a_column(column: str, scale: Scale) -> None:
+    assert scale_of(column) is scale
 
 
 def test_rows_of_other_cells_do_not_count() -> None:
