@@ -7,8 +7,8 @@ the same: the state is that of the ends as they are printed.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, replace
+from typing import NamedTuple, Self
 
 import pandas as pd
 
@@ -64,6 +64,11 @@ class Estimate:
             return None
         return 1 if self.low > 0 else -1
 
+    def widened(self, by: float) -> Self:
+        """With ends moved away from the value, by that factor; a ratio's by its logarithm."""
+        low, high = (self.value + by * (end - self.value) for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
+
     def lies_beyond(self, other: "Estimate") -> bool:
         """Whether it is larger, and the intervals do not overlap; without intervals: larger."""
         low = self.low if self.has_interval else self.value
@@ -72,6 +77,13 @@ class Estimate:
 
 class Ratio(Estimate):
     """A ratio and its 95 % interval."""
+
+    def widened(self, by: float) -> Self:
+        """As of an ``Estimate``."""
+        if not (self.usable and self.low > 0):
+            return super().widened(by)
+        low, high = (self.value * (end / self.value) ** by for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
 
     @property
     def usable(self) -> bool:

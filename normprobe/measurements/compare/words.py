@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from normprobe.measurements.compare.table import numbers_of
+from normprobe.measurements.compare.table import numbers_of, told_apart, told_from_zero
 from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
 from normprobe.report.significant import of_one_size
@@ -55,7 +55,8 @@ def ranking_verdict(ranking: pd.DataFrame) -> str:
 def _first_and_last(ratios: Mapping[str, Ratio], steps: Mapping[str, int]) -> str:
     """From the first to the last step of a training."""
     first, last = (of(ratios, key=steps.__getitem__) for of in (min, max))
-    apart = ratios[first].lies_beyond(ratios[last]) or ratios[last].lies_beyond(ratios[first])
+    before, after = told_apart({step: ratios[step] for step in (first, last)}).values()
+    apart = before.lies_beyond(after) or after.lies_beyond(before)
     return (
         f"At the decoder input visual tokens go from {_loudness(ratios[first])} at step "
         f"{steps[first]} to {_loudness(ratios[last])} at step {steps[last]}"
@@ -79,10 +80,10 @@ def _extremes(ratios: Mapping[str, Ratio]) -> str:
 def _inertia(gaps: Mapping[str, Estimate]) -> list[str]:
     """Where text tokens turn ahead of visual ones by most, and where they fall behind."""
     gaps = {run: gap for run, gap in gaps.items() if gap.value == gap.value}
-    none = Estimate(0.0)
     told = {run: _radians(gap) for run, gap in gaps.items()}
-    ahead = {run: gap for run, gap in gaps.items() if gap.lies_beyond(none)}
-    behind = [run for run, gap in gaps.items() if none.lies_beyond(gap)]
+    ways = told_from_zero(gaps)
+    ahead = {run: gap for run, gap in gaps.items() if ways[run] == 1}
+    behind = [run for run in gaps if ways[run] == -1]
     sentences = []
     if ahead:
         most = _listed(_foremost(ahead), told)
@@ -97,8 +98,8 @@ def _inertia(gaps: Mapping[str, Estimate]) -> list[str]:
 def _foremost(numbers: Mapping[str, Estimate]) -> list[str]:
     """The runs that no other lies beyond, by falling number."""
     runs = sorted(numbers, key=lambda run: -numbers[run].value)
-    others = list(numbers.values())
-    return [run for run in runs if not any(other.lies_beyond(numbers[run]) for other in others)]
+    wide = told_apart(numbers)
+    return [run for run in runs if not any(o.lies_beyond(wide[run]) for o in wide.values())]
 
 
 def _listed(runs: Sequence[str], told: Mapping[str, str]) -> str:
