@@ -328,6 +328,16 @@ def test_numbers_that_no_image_changes_are_their_own_band() -> None:
     assert [found.shape for found in band([np.empty((11, 0))], 10, [LINEAR])] == [(2, 0)]
 
 
+def test_images_that_are_all_as_far_apart_have_a_band() -> None:
+    """Then some signs put all of them on one side, and leave no deviation."""
+    random = np.random.default_rng(0)
+    values = random.choice([0.0, 1.0], size=(8, 40))
+    drawn = ratio_draws(draw_weights(8, 0), values, np.ones_like(values))
+    found = band([drawn], 8, [LINEAR])[0]
+    assert np.isfinite(found).all()
+    assert (np.diff(found, axis=0) < 5).all()
+
+
 def test_bands_stay_where_the_quantity_can_be() -> None:
     random = np.random.default_rng(0)
     values = random.uniform(0.6, 1.0, (3, 4))

@@ -73,9 +73,11 @@ def assert_bands(
         all_deviations.append(deviations)
     images = len(names)
     moved = [of_cell for of_cell in all_deviations if any(of_cell)]  # the others cannot be missed
-    reach = student.ppf(1 - 0.05 / 2 / len(moved), images - 1)
-    reach *= student.ppf(0.975, freedom_by_hand(moved)) / student.ppf(0.975, images - 1)
-    reach *= np.sqrt(images / (images - 1))
+    reach = 0.0
+    if moved:
+        reach = student.ppf(1 - 0.05 / 2 / len(moved), images - 1)
+        reach *= student.ppf(0.975, freedom_by_hand(moved)) / student.ppf(0.975, images - 1)
+        reach *= np.sqrt(images / (images - 1))
     for ((key, column), (middle, back)), deviations in zip(
         found_of.items(), all_deviations, strict=True
     ):
