@@ -5,6 +5,7 @@ intervals and bands. ``python -m experiments.statistics`` prints the tables of
 docs/explanation/statistics.md; ``--write`` puts them there.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ import typer
 from numpy.typing import NDArray
 
 from experiments.tables import EXPLANATION, insert, markdown
+from normprobe.measurements.compare.table import told_apart
 from normprobe.measurements.layers.explained.table import ONE_LAYER, explained_table
 from normprobe.measurements.layers.modality_draws import eq_13
 from normprobe.report.ratio_words import ALIKE, Ratio
@@ -435,11 +437,13 @@ def compared(runs: Iterable[int], images: Iterable[int], sets: int) -> pd.DataFr
         sets: comparisons of each.
 
     Returns:
-        One row each: ``share`` of comparisons in which two intervals do not overlap, and by which
-        factor they would have to be wider, on their scale, for that to be in 5 %.
+        One row each: ``share`` of comparisons in which two runs are told apart, and by which factor
+        their intervals would have to be wider, on their scale, for that to be in 5 %.
     """
     found = []
     for number in runs:
+        alike = {str(run): Ratio(1.0, 1 / math.e, math.e) for run in range(number)}
+        widened = math.log(told_apart(alike)["0"].high)
         for units in images:
             random = np.random.default_rng([number, units])
             values = 3 + 0.3 * random.normal(size=(units, sets * number))
@@ -452,7 +456,9 @@ def compared(runs: Iterable[int], images: Iterable[int], sets: int) -> pd.DataFr
                 for one, other in ((value, value), (high - value, low - value))
             )
             needed = (apart / reach).max(axis=(1, 2))
-            found.append((number, units, float((needed > 1).mean()), np.quantile(needed, LEVEL)))
+            found.append(
+                (number, units, float((needed > widened).mean()), np.quantile(needed, LEVEL))
+            )
     return pd.DataFrame(found, columns=["runs", "images", "share", "factor"])
 
 

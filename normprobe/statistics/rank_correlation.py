@@ -47,7 +47,9 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Correla
         return Correlation(models)
     first_ranks, second_ranks = pd.DataFrame(pairs.T).rank().to_numpy().T
     with np.errstate(invalid="ignore"):  # of numbers that never differ there is no correlation
-        value = float(np.corrcoef(first_ranks, second_ranks)[0, 1])
+        value = round(float(np.corrcoef(first_ranks, second_ranks)[0, 1]), 12)  # 1, not almost 1
+    if math.isnan(value):
+        return Correlation(models)
     reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * math.sqrt((1 + value**2 / 2) / (models - 3))
     # Of ranks in perfect order z has no end: one pair out of order is the next they could be.
     most = 1 - 6 * 2 / (models * (models**2 - 1))
