@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.tables import EXPLANATION, insert, markdown
 from normprobe.measurements.compare.table import told_apart
-from normprobe.measurements.layers.explained.table import ONE_LAYER, explained_table
+from normprobe.measurements.layers.accounted.table import ONE_LAYER, accounted_table
 from normprobe.measurements.layers.modality_draws import eq_13
 from normprobe.report.ratio_words import ALIKE, Ratio
 from normprobe.schema import GEOMETRIC_RATIOS, PAIR, RATIOS_TO_TEXT, TEXT, VISUAL
@@ -158,7 +158,7 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
     ends = {column: 0.2, f"{column}_band_low": 0.1, f"{column}_band_high": 0.3}
     pairs = rows[["sample_id", "image_hash"]].drop_duplicates().assign(layer=1, group=PAIR)
     clear = pd.DataFrame({"layer": layers, "group": VISUAL, **ends})
-    shares = explained_table(pd.concat([rows, pairs], ignore_index=True), clear)
+    shares = accounted_table(pd.concat([rows, pairs], ignore_index=True), clear)
     return table.join(shares[shares["scope"] == ONE_LAYER].filter(like="norm_share"))
 
 

@@ -65,10 +65,10 @@ def test_a_run_in_memory_has_tables_words_figures_and_samples(run: Run) -> None:
     assert run.path is None
     assert run.command == "layers"
     assert run.table is run.tables["layers"]
-    assert list(run.tables) == ["assumptions", "explained", "layers", "theory"]
+    assert list(run.tables) == ["assumptions", "accounted", "layers", "theory"]
     assert len(run.tables) == 4
     assert run.verdict.startswith("Visual tokens enter the decoder ")
-    assert list(run.figures()) == ["layers", "turning", "explained", "directions", "theory"]
+    assert list(run.figures()) == ["layers", "turning", "accounted", "directions", "theory"]
     assert run.samples["sample_id"].nunique() == 3
     assert run.record["status"] == "complete"
     assert "in memory" in repr(run)

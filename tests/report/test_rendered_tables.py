@@ -21,7 +21,7 @@ from normprobe.report.readable_table import ReadableTable, readable_table
 
 ENGINES = ("pdflatex", "tectonic", "xelatex", "lualatex")
 ENGINE = next((name for name in ENGINES if shutil.which(name)), None)
-MADE = ("interface", "layers", "theory", "explained", "branches", "embeddings", "tokens")
+MADE = ("interface", "layers", "theory", "accounted", "branches", "embeddings", "tokens")
 MADE += ("histogram", "attention", "heads", "grounding", "heatmaps", "norm_map")
 
 #: What names hold in other scripts, and what pdfLaTeX prints of Latin ones.

@@ -30,8 +30,8 @@ from normprobe.measurements.compare.words import ranking_verdict
 from normprobe.measurements.embeddings.words import embeddings_verdict
 from normprobe.measurements.grounding.words import grounding_verdict
 from normprobe.measurements.interface.words import interface_verdict
+from normprobe.measurements.layers.accounted.words import accounted_verdict
 from normprobe.measurements.layers.branches.words import branches_verdict
-from normprobe.measurements.layers.explained.words import explained_verdict
 from normprobe.measurements.layers.massive.words import massive_verdict
 from normprobe.measurements.layers.theory.assumptions import CRITERIA, assumptions_table
 from normprobe.measurements.layers.theory.words import theory_verdict
@@ -257,7 +257,7 @@ def test_shares_of_eq_13(shares: Triple, scope: str, layers: str) -> None:
     known = shares[1] == shares[1]
     ratio = (3.1, 2.9, 3.3) if scope == "slower" else (1 / 3.1, 1 / 3.3, 1 / 2.9)
     ratio = ratio if known else (ratio[0], nan, nan)
-    text = explained_verdict(shares_csv(scope, layers, ratio, [shares] * 4))
+    text = accounted_verdict(shares_csv(scope, layers, ratio, [shares] * 4))
     accept(text + (CLOSING if known else " No intervals."))
     against = shares[2] if known else shares[0]
     assert ("below 0: against it" in text) == (against < -0.005)

@@ -92,7 +92,7 @@ def run_of(
 
 
 def shares_csv(scope: str, layers: str, ratio: Triple, shares: Sequence[Triple]) -> pd.DataFrame:
-    """explained.csv of one row over some layers; the shares of its four parts, and by size."""
+    """accounted.csv of one row over some layers; the shares of its four parts, and by size."""
     row: dict[str, Any] = {"scope": scope, "layers": layers, "samples": 20}
     names = [f"{part}_share" for part in ("norm", "update_norm", "update_angle", "rest")]
     for name, triple in zip(

@@ -21,7 +21,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "layers": with_bands(made_tables.layers(), [f"{name}_mean" for name in TOKEN_METRICS]),
         "theory": made_tables.theory(),
         "assumptions": assumptions_table(made_tables.theory()),
-        "explained": made_tables.explained(),
+        "accounted": made_tables.accounted(),
         "branches": made_tables.branches(),
         **made_massive.tables(massive=True),
     },
@@ -63,7 +63,7 @@ TABLES["compare_training"] = {
 #: Case -> the names of its figures, in order.
 FIGURES = {
     "interface": ("interface", "visual_table"),
-    "layers": ("layers", "turning", "explained", "directions", "branches", "massive", "theory"),
+    "layers": ("layers", "turning", "accounted", "directions", "branches", "massive", "theory"),
     "layers_map": ("layers", "turning", "norm_map", "loudest"),
     "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),

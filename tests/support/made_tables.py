@@ -153,8 +153,8 @@ def theory(depth=6, **changed):
     return pd.DataFrame({**counts, **numbers, **around})
 
 
-def explained(depth=6):
-    """explained.csv: norms account for most, update sizes for some, update angles go against it."""
+def accounted(depth=6):
+    """accounted.csv: norms account for most, update sizes for some, update angles go against it."""
     layer = np.arange(1, depth + 1)
     ratio = 9.0 / layer
     numbers = {"angle_ratio": ratio}

@@ -27,8 +27,8 @@ def test_the_row_of_a_model_is_what_its_runs_say(
     visual = layers.table[layers.table["group"] == "visual"].set_index("layer")
     row = survey.loc["specimen"]
     assert row["disparity_last"] == pytest.approx(visual["norm_ratio_to_text"].iloc[-1])
-    explained = layers.tables["explained"].set_index("scope")
-    assert row["norms_share"] == pytest.approx(explained.loc["slower", "norm_share"])
+    accounted = layers.tables["accounted"].set_index("scope")
+    assert row["norms_share"] == pytest.approx(accounted.loc["slower", "norm_share"])
     run = load_run(tmp_path / "out/models/specimen/interface")
     assert (asked | {"batch_size": 1}).items() <= run.record["options"].items()
     interface = run.table

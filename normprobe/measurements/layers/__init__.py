@@ -6,7 +6,7 @@ from normprobe.model.load.required_tensors import forward_to_last_layer
 from normprobe.paper.quantities import AFTER
 from normprobe.schema import VISUAL
 
-_FIGURES = ("layers", "turning", "explained", "directions", "branches", "massive", "theory")
+_FIGURES = ("layers", "turning", "accounted", "directions", "branches", "massive", "theory")
 
 MEASUREMENT = Measurement(
     name="layers",
@@ -25,7 +25,7 @@ MEASUREMENT = Measurement(
     text_of_language_models=True,
     maps=True,
     figures=_FIGURES,
-    shown=("layers", "theory", "assumptions", "explained", "branches", "massive", "map"),
+    shown=("layers", "theory", "assumptions", "accounted", "branches", "massive", "map"),
     repeated=_FIGURES,
     watchers=("branches", "massive"),
     published={AFTER: {"layer": 0, "group": VISUAL}},

@@ -8,15 +8,15 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
+from normprobe.measurements.layers.accounted.table import ONE_LAYER
 from normprobe.measurements.layers.branches.words import BRANCH_WORDS
-from normprobe.measurements.layers.explained.table import ONE_LAYER
+from normprobe.measurements.layers.figures.accounted import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.figures.branches import (
     BRANCH_LINES,
     BRANCH_PANELS,
     branch_lines,
 )
 from normprobe.measurements.layers.figures.by_layer import GROUPS, SPREAD
-from normprobe.measurements.layers.figures.explained import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.massive.panels import PANELS as MASSIVE_PANELS
 from normprobe.measurements.layers.theory.panels import CROSSED, PANELS, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
@@ -79,9 +79,9 @@ def loudness_and_turning(layers: pd.DataFrame) -> list[Chart]:
     return layer_charts(layers[layers["group"].isin((VISUAL, TEXT))], _STORY)
 
 
-def explained_charts(explained: pd.DataFrame) -> list[Chart]:
-    """Charts of ``explained.csv``, as ``layer_charts`` gives them."""
-    rows = explained[explained["scope"] == ONE_LAYER]
+def accounted_charts(accounted: pd.DataFrame) -> list[Chart]:
+    """Charts of ``accounted.csv``, as ``layer_charts`` gives them."""
+    rows = accounted[accounted["scope"] == ONE_LAYER]
     rows = rows.assign(layer=rows["layers"].astype(int))
 
     def line(name: str, look: GroupLook, column: str) -> dict[str, Any]:

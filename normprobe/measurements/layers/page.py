@@ -1,15 +1,15 @@
 """The section of the page that shows a run of ``layers``."""
 
+from normprobe.measurements.layers.accounted.words import accounted_verdict
 from normprobe.measurements.layers.branches.words import branches_verdict
 from normprobe.measurements.layers.charts import (
+    accounted_charts,
     branch_charts,
-    explained_charts,
     layer_charts,
     loudness_and_turning,
     massive_charts,
     theory_charts,
 )
-from normprobe.measurements.layers.explained.words import explained_verdict
 from normprobe.measurements.layers.heat_map import heat_map
 from normprobe.measurements.layers.massive.words import KINDS, MASSIVE
 from normprobe.measurements.layers.theory.words import LEGEND, theory_verdict
@@ -79,12 +79,12 @@ def section(run: RunStore) -> list[Markup]:
             curves(massive_charts(massive)),
             note(f"{MASSIVE} {KINDS} {_OVER}"),
         ]
-    explained = run.rows_of("explained")
-    if explained is not None:
+    accounted = run.rows_of("accounted")
+    if accounted is not None:
         blocks += [
             heading("What accounts for it in Eq. 13"),
-            sentence(explained_verdict(explained)),
-            curves(explained_charts(explained)),
+            sentence(accounted_verdict(accounted)),
+            curves(accounted_charts(accounted)),
             note(f"Parts by Eq. 13 add up to the logarithm. {_OVER}"),
         ]
     branches = run.rows_of("branches")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from normprobe.measurements.layers.accounted.table import accounted_table
 from normprobe.measurements.layers.branches.table import branches_table
-from normprobe.measurements.layers.explained.table import explained_table
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.massive.table import massive_tables
 from normprobe.measurements.layers.theory.assumptions import assumptions_table
@@ -40,7 +40,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         model: whose decoder it is.
 
     Returns:
-        ``layers`` with its intervals, ``theory``, ``assumptions`` and ``explained``, named as their
+        ``layers`` with its intervals, ``theory``, ``assumptions`` and ``accounted``, named as their
         CSV files; ``images`` too, if a sample has several; those of an option that was asked for.
         ``assumptions`` has no rows where the theory is not about such a decoder.
     """
@@ -52,7 +52,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         "layers": layers,
         "theory": theory,
         "assumptions": assumptions_table(judged),
-        "explained": explained_table(rows, layers),
+        "accounted": accounted_table(rows, layers),
         **{name: table for name, table in asked.items() if not table.empty},
         **massive_tables(rows),
     }

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from normprobe.measurements.layers.accounted.words import accounted_verdict
 from normprobe.measurements.layers.branches.words import branches_verdict
-from normprobe.measurements.layers.explained.words import explained_verdict
 from normprobe.measurements.layers.massive.words import massive_verdict
 from normprobe.measurements.layers.ratios import (
     ratio_after,
@@ -41,8 +41,8 @@ def run_verdict(run: RunStore) -> str:
     layers = run.table("layers")
     sentences = [broken_states_sentence(layers), layers_verdict(layers)]
     sentences.append(attention_input_verdict(layers))
-    if run.has_table("explained"):
-        sentences.append(explained_verdict(run.table("explained")))
+    if run.has_table("accounted"):
+        sentences.append(accounted_verdict(run.table("accounted")))
     return " ".join(filter(None, [*sentences, placement]))
 
 

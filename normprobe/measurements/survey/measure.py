@@ -92,8 +92,8 @@ def _numbers(runs: Mapping[str, RunFolder]) -> dict[str, float]:
     for name in ("layers", "interface"):  # the ratio at the input is that of interface, if there
         if name in found:
             measured |= _measures(name, found[name])
-    if "layers" in runs and (explained := runs["layers"].rows_of("explained")) is not None:
-        share = measurement("layers").module("explained.table").norms_share(explained)
+    if "layers" in runs and (accounted := runs["layers"].rows_of("accounted")) is not None:
+        share = measurement("layers").module("accounted.table").norms_share(accounted)
         measured |= with_ends({"norms_share": share})
     tables = _measures("embeddings", runs["embeddings"]) if "embeddings" in runs else {}
     return measured | {ours: tables.get(name, float("nan")) for ours, name in _OF_TABLES.items()}

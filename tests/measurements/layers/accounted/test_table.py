@@ -15,13 +15,13 @@ from support.token_rows import rows_of_tokens, tokens_of
 from experiments.theory import FAITHFUL, LAYERS, World, simulated
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.explained.table import (
+from normprobe.measurements.layers.accounted.table import (
     CAUSES,
     FASTER,
     ONE_LAYER,
     PARTS,
     SLOWER,
-    explained_table,
+    accounted_table,
     norms_share,
 )
 from normprobe.measurements.layers.intervals import layer_intervals
@@ -94,8 +94,8 @@ def layers_in(ranges: str) -> list[int]:
 
 
 def table_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """explained.csv of sample rows as a run has them."""
-    return explained_table(rows, layer_intervals(layers_table(rows), rows))
+    """accounted.csv of sample rows as a run has them."""
+    return accounted_table(rows, layer_intervals(layers_table(rows), rows))
 
 
 SLOW, FAST, OPEN, ALIKE = (0.4, 0.3, 0.5), (2.0, 1.5, 2.5), (0.5, 0.3, 1.1), (0.9, 0.85, 0.95)
@@ -212,7 +212,7 @@ def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
 )
 def test_layers_csv_says_which_layers_are_told(states, scopes: dict[str, str]) -> None:
     """The layers of "why" are the layers of "that"."""
-    table = explained_table(rows_of_tokens(tokens_of(0, SAMPLES)), layers_of(*states))
+    table = accounted_table(rows_of_tokens(tokens_of(0, SAMPLES)), layers_of(*states))
     together = table[table["scope"] != ONE_LAYER]
     assert dict(zip(together["scope"], together["layers"], strict=True)) == scopes
     told = {layer for ranges in scopes.values() for layer in layers_in(ranges)}
@@ -240,7 +240,7 @@ def test_over_and_undershoot_do_not_cancel_in_the_absolute_share() -> None:
             for group in (VISUAL, TEXT)
         )
         numbers.append(expected(visual, text))
-    table = explained_table(rows_of_tokens(tokens), layers_of(SLOW, SLOW))
+    table = accounted_table(rows_of_tokens(tokens), layers_of(SLOW, SLOW))
     (row,) = table[table["scope"] == SLOWER].to_dict("records")
     for name, value in shares(numbers).items():
         assert row[name] == pytest.approx(value), name
@@ -264,13 +264,13 @@ def test_intervals_are_those_of_repeating_the_images(monkeypatch: pytest.MonkeyP
     keys, layers = ["scope", "layers"], layers_of(SLOW, SLOW)
     columns = ["angle_ratio", "norm_share_absolute", "visual_angle_at_text_norm"]
     columns += [name.format(part) for name in ("log_{}", "{}_share") for part in PARTS]
-    slow = slow_draws(rows, lambda drawn: explained_table(drawn, layers), keys)
-    assert_intervals(explained_table(rows, layers), slow, keys, columns)
+    slow = slow_draws(rows, lambda drawn: accounted_table(drawn, layers), keys)
+    assert_intervals(accounted_table(rows, layers), slow, keys, columns)
 
 
 def test_one_image_has_no_interval() -> None:
     rows = rows_of_tokens(tokens_of(0, SAMPLES[:2]))
-    table = explained_table(rows, layers_of(SLOW, SLOW))
+    table = accounted_table(rows, layers_of(SLOW, SLOW))
     assert set(table["scope"]) == {ONE_LAYER, SLOWER}
     assert table.filter(like="_ci_").isna().all(axis=None)
     assert table["angle_ratio"].notna().all()
@@ -278,7 +278,7 @@ def test_one_image_has_no_interval() -> None:
 
 def test_without_pairs_there_are_no_rows() -> None:
     rows = rows_of_tokens(tokens_of(0, SAMPLES))
-    assert explained_table(rows[rows["group"] == TEXT], layers_of(SLOW, SLOW)).empty
+    assert accounted_table(rows[rows["group"] == TEXT], layers_of(SLOW, SLOW)).empty
 
 
 def true_share(world: World) -> float:

@@ -1,10 +1,10 @@
-"""What explained.csv says, in sentences: arithmetic of Eq. 13, and no causes."""
+"""What accounted.csv says, in sentences: arithmetic of Eq. 13, and no causes."""
 
 from typing import Any
 
 import pandas as pd
 
-from normprobe.measurements.layers.explained.table import FASTER, PARTS, SLOWER
+from normprobe.measurements.layers.accounted.table import FASTER, PARTS, SLOWER
 from normprobe.report.ratio_words import Ratio, digits, factor
 
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
@@ -13,11 +13,11 @@ _NAMES = dict(
 )
 
 
-def explained_verdict(explained: pd.DataFrame) -> str:
+def accounted_verdict(accounted: pd.DataFrame) -> str:
     """How much of the difference in angular velocity norms account for by Eq. 13.
 
     Args:
-        explained: ``explained.csv``.
+        accounted: ``accounted.csv``.
 
     Returns:
         E.g. "In Eq. 13's arithmetic of turning 3.1 x [2.9, 3.3] more slowly in layers 1-2, norms
@@ -26,9 +26,9 @@ def explained_verdict(explained: pd.DataFrame) -> str:
         sentence each for layers with slower and with faster visual tokens; empty where there are
         none. "; below 0: against it" where a share lies below 0 with all of its interval.
     """
-    if explained.empty:
+    if accounted.empty:
         return ""
-    rows = explained[explained["scope"].isin(_WAYS)]
+    rows = accounted[accounted["scope"].isin(_WAYS)]
     return " ".join(_sentence(row) for _, row in rows.iterrows())
 
 

@@ -33,7 +33,7 @@ ONE_LAYER, SLOWER, FASTER = "layer", "slower", "faster"
 _Columns = dict[str, NDArray[np.float64]]  # [draws, layers]; the first draw is the estimate
 
 
-def explained_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
+def accounted_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     """How much of the difference in angular velocity norms account for, in Eq. 13's arithmetic.
 
     Args:
@@ -41,7 +41,7 @@ def explained_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
         layers: ``layers.csv`` of them: it says in which layers visual tokens turn more slowly.
 
     Returns:
-        The rows of explained.csv: one a layer (``scope`` layer), then one over all layers in which
+        The rows of accounted.csv: one a layer (``scope`` layer), then one over all layers in which
         visual tokens clearly turn more slowly (``slower``) and more quickly (``faster``), where
         there are any; ``layers`` says which, ``samples`` of how many samples they are. Each number
         with a 95 % interval by a bootstrap over images:
@@ -84,17 +84,17 @@ def explained_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def norms_share(explained: pd.DataFrame) -> Estimate:
+def norms_share(accounted: pd.DataFrame) -> Estimate:
     """How much of visual tokens' slower turning norms account for, over all layers where they do.
 
     Args:
-        explained: of ``explained_table``.
+        accounted: of ``accounted_table``.
 
     Returns:
         The share with its 95 % interval; NaN where visual tokens turn more slowly in no layer.
     """
     columns = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
-    rows = explained[explained["scope"] == SLOWER].reindex(columns=columns)
+    rows = accounted[accounted["scope"] == SLOWER].reindex(columns=columns)
     return Estimate(*rows.iloc[0].astype(float)) if len(rows) else Estimate(np.nan)
 
 

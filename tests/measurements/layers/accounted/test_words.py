@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.measurements.layers.explained.table import PARTS
-from normprobe.measurements.layers.explained.words import explained_verdict
+from normprobe.measurements.layers.accounted.table import PARTS
+from normprobe.measurements.layers.accounted.words import accounted_verdict
 
 SHARES = (0.81, 0.12, 0.03, 0.04)
 ENDS = ("", "_ci_low", "_ci_high")
 
 
-def explained(
+def accounted(
     *scopes: str, layers: str = "1-2", ratio: float = 3.1, shares: tuple[float, ...] = SHARES
 ) -> pd.DataFrame:
     row: dict[str, object] = {"layers": layers, "angle_ratio": ratio}
@@ -26,7 +26,7 @@ def explained(
 
 
 def test_the_shares_with_their_intervals() -> None:
-    assert explained_verdict(explained("slower")) == (
+    assert accounted_verdict(accounted("slower")) == (
         "In Eq. 13's arithmetic of turning 3.1 x [2.8, 3.4] more slowly in layers 1-2, norms "
         "account for 81 % [79, 83] (70 % [60, 80] where over- and undershoot do not cancel), sizes "
         "of updates for 12 % [10, 14], their directions for 3 % [1, 5], the rest for 4 % [2, 6]."
@@ -34,17 +34,17 @@ def test_the_shares_with_their_intervals() -> None:
 
 
 def test_an_identity_is_no_cause() -> None:
-    words = explained_verdict(explained("slower")).lower()
+    words = accounted_verdict(accounted("slower")).lower()
     assert not any(word in words for word in ("explain", "why", "cause", "because", "due to"))
 
 
 @pytest.mark.parametrize(("layers", "several"), [("3", False), ("1-2", True), ("1, 4", True)])
 def test_in_one_layer_nothing_can_cancel(layers: str, several: bool) -> None:
-    assert ("cancel" in explained_verdict(explained("slower", layers=layers))) == several
+    assert ("cancel" in accounted_verdict(accounted("slower", layers=layers))) == several
 
 
 def test_a_part_that_works_against_it_is_called_that() -> None:
-    sentence = explained_verdict(explained("slower", shares=(1.3, -0.3, 0.0, 0.0)))
+    sentence = accounted_verdict(accounted("slower", shares=(1.3, -0.3, 0.0, 0.0)))
     assert "norms account for 130 % [128, 132] (70 %" in sentence
     assert ", sizes of updates for -30 % [-32, -28], " in sentence
     assert sentence.endswith("; below 0: against it.")
@@ -64,24 +64,24 @@ def test_a_part_that_works_against_it_is_called_that() -> None:
 def test_what_is_printed_below_0_is_against_it(
     share: float, interval: tuple[float, float], against: bool
 ) -> None:
-    table = explained("slower", shares=(1.0 - share, share, 0.0, 0.0))
+    table = accounted("slower", shares=(1.0 - share, share, 0.0, 0.0))
     table[["update_norm_share_ci_low", "update_norm_share_ci_high"]] = interval
-    sentence = explained_verdict(table)
+    sentence = accounted_verdict(table)
     assert ("against it" in sentence) == against
     assert not re.search(r"-0\b", sentence)
 
 
 def test_faster_visual_tokens_are_told_by_the_inverse_ratio() -> None:
-    sentence = explained_verdict(explained("faster", layers="3", ratio=0.5))
+    sentence = accounted_verdict(accounted("faster", layers="3", ratio=0.5))
     assert sentence.startswith(
         "In Eq. 13's arithmetic of turning 2.00 x [1.82, 2.22] more quickly in layer 3, norms "
     )
 
 
 def test_slower_and_faster_layers_have_a_sentence_each() -> None:
-    slower, faster = explained("slower"), explained("faster", layers="3", ratio=0.5)
-    sentences = explained_verdict(pd.concat([slower, faster]))
-    assert sentences == f"{explained_verdict(slower)} {explained_verdict(faster)}"
+    slower, faster = accounted("slower"), accounted("faster", layers="3", ratio=0.5)
+    sentences = accounted_verdict(pd.concat([slower, faster]))
+    assert sentences == f"{accounted_verdict(slower)} {accounted_verdict(faster)}"
     assert sentences.count("In Eq. 13's arithmetic") == 2
 
 
@@ -93,20 +93,20 @@ def test_no_interval_that_holds_1_is_told_of_slower_layers(
     scope: str, ratio: float, shown: bool
 ) -> None:
     """Samples without an image have a say in the layers, and none in Eq. 13."""
-    sentence = explained_verdict(explained(scope, ratio=ratio))
+    sentence = accounted_verdict(accounted(scope, ratio=ratio))
     assert sentence.startswith("In Eq. 13's arithmetic") == shown
     way = {"slower": "more slowly", "faster": "more quickly"}[scope]
     assert sentence.endswith(f"it is not shown that they turn {way} in layers 1-2.") != shown
 
 
 def test_where_nothing_differs_nothing_is_said() -> None:
-    assert explained_verdict(explained()) == ""
-    assert explained_verdict(pd.DataFrame(columns=["scope", "layers"])) == ""
+    assert accounted_verdict(accounted()) == ""
+    assert accounted_verdict(pd.DataFrame(columns=["scope", "layers"])) == ""
 
 
 def test_one_image_has_no_brackets() -> None:
-    table = explained("slower")
+    table = accounted("slower")
     table[[name for name in table if "_ci_" in name]] = np.nan
-    sentence = explained_verdict(table)
+    sentence = accounted_verdict(table)
     assert "turning 3.1 x more slowly in layers 1-2, norms account for 81 % (70 % " in sentence
     assert "[" not in sentence

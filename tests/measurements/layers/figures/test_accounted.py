@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from experiments.theory import WORLDS, simulated
-from normprobe.measurements.layers.explained.table import PARTS, explained_table
-from normprobe.measurements.layers.figures.explained import figure
+from normprobe.measurements.layers.accounted.table import PARTS, accounted_table
+from normprobe.measurements.layers.figures.accounted import figure
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.table import layers_table
 
@@ -14,7 +14,7 @@ from normprobe.measurements.layers.table import layers_table
 @pytest.fixture(scope="module", params=["nothing", "larger visual updates"])
 def table(request: pytest.FixtureRequest) -> pd.DataFrame:
     rows = simulated(WORLDS[request.param][0], 0)
-    return explained_table(rows, layer_intervals(layers_table(rows), rows))
+    return accounted_table(rows, layer_intervals(layers_table(rows), rows))
 
 
 def test_the_bars_of_a_layer_add_up_to_the_measured_ratio(table: pd.DataFrame) -> None:

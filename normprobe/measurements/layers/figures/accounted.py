@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.explained.table import ONE_LAYER, PARTS
+from normprobe.measurements.layers.accounted.table import ONE_LAYER, PARTS
 from normprobe.report.figures.lines import INTERVAL_WORDS, draw_column, ends_drawn
 from normprobe.report.figures.panels import Given, panels
 from normprobe.report.figures.style import (
@@ -20,7 +20,7 @@ from normprobe.report.figures.style import (
 )
 from normprobe.schema import TEXT, VISUAL
 
-TABLES = ("explained",)
+TABLES = ("accounted",)
 
 _HEIGHT = 3.0  # inches
 _FEW = 5  # ticks
@@ -37,7 +37,7 @@ PART_LOOKS = dict(
         strict=True,
     )
 )
-#: Columns of explained.csv, their words, and how they are drawn.
+#: Columns of accounted.csv, their words, and how they are drawn.
 ANGLES = {
     "text_angle": ("text", GROUP_LOOKS[TEXT]),
     "visual_angle_at_text_norm": (
@@ -48,15 +48,15 @@ ANGLES = {
 }
 
 
-def figure(title: str, explained: pd.DataFrame, ax: Given = None) -> Figure:
+def figure(title: str, accounted: pd.DataFrame, ax: Given = None) -> Figure:
     """The parts of the ratio of angles by layer, and the angle that visual tokens would have.
 
     Args:
         title: the figure's title.
-        explained: ``explained.csv``.
+        accounted: ``accounted.csv``.
         ax: two axes to draw in; None: a figure of its own.
     """
-    rows = explained[explained["scope"] == ONE_LAYER]
+    rows = accounted[accounted["scope"] == ONE_LAYER]
     rows = rows.assign(layer=rows["layers"].astype(int))
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
     parts, angles = grid[0]
