@@ -65,7 +65,7 @@ def test_a_run_in_memory_has_tables_words_figures_and_samples(run: Run) -> None:
     assert run.path is None
     assert run.command == "layers"
     assert run.table is run.tables["layers"]
-    assert list(run.tables) == ["assumptions", "accounted", "layers", "theory"]
+    assert list(run.tables) == ["accounted", "assumptions", "layers", "theory"]
     assert len(run.tables) == 4
     assert run.verdict.startswith("Visual tokens enter the decoder ")
     assert list(run.figures()) == ["layers", "turning", "accounted", "directions", "theory"]

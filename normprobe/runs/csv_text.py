@@ -44,7 +44,11 @@ def csv_table(data: bytes) -> pd.DataFrame:
         io.BytesIO(data), keep_default_na=False, na_values=[""], dtype=dict.fromkeys(_TEXTS, str)
     ).rename(columns=_unquoted)
     texts = table.select_dtypes(exclude=["number", "bool"])
-    table = table.assign(**{str(name): column.map(_unquoted) for name, column in texts.items()})
+    # A column without a text stays one of texts.
+    unquoted = {
+        str(name): column.map(_unquoted).astype(column.dtype) for name, column in texts.items()
+    }
+    table = table.assign(**unquoted)
     if "token" in table:
         table["token"] = table["token"].fillna("")
     return table

@@ -61,8 +61,8 @@ def test_an_interval_that_holds_1_is_no_difference():
         "Visual tokens enter the decoder not told apart from text tokens (1.30 x [0.65, 2.60]) by "
         "geometric means, not told apart (1.30 x [0.65, 2.60]) by arithmetic ones. They are not "
         "told apart (1.30 x [0.65, 2.60]) after layers 1-3. They turn 1.30 x [1.18, 1.43] more "
-        "slowly in layer 1, not told apart (0.77 x [0.33, 1.77]) in layer 2 and 1.30 x [1.18, "
-        f"1.43] more slowly in layer 3. {OVER_IMAGES}"
+        "slowly in layer 1, at rates not told apart (0.77 x [0.33, 1.77]) in layer 2 and 1.30 x "
+        f"[1.18, 1.43] more slowly in layer 3. {OVER_IMAGES}"
     )
 
 

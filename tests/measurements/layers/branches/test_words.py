@@ -47,5 +47,5 @@ def test_a_band_that_holds_1_and_more_tells_nothing_apart() -> None:
     assert branches_verdict(pd.DataFrame(made)) == (
         "Against text tokens, what the MLP adds to visual tokens is not told apart (1.50 x "
         "[0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer 1 "
-        "and not told apart (0.90 x [0.54, 1.26]) in layer 2."
+        "and at rates not told apart (0.90 x [0.54, 1.26]) in layer 2."
     )

@@ -205,7 +205,8 @@ def test_all_numbers_that_are_judged_have_one_band_over_all_layers() -> None:
         name for name in table if name in judged
     ]
     scales = dict.fromkeys(judged, "linear")
-    scales |= {name: "log" for name in judged if "ratio" in name}
+    sizes = ("ratio", "_cv_", "_std_")
+    scales |= {name: "log" for name in judged if any(part in name for part in sizes)}
     scales |= {name: "fisher" for name in judged if "correlation" in name or "turn" in name}
     assert_bands(table, rows, theory_table, ["layer"], scales, range(3))
 
