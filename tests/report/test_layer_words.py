@@ -25,8 +25,8 @@ def test_every_block_is_told_where_the_sign_changes():
         "4.0 x [3.0, 5.0] more quickly in layers 3-32"
     )
     assert told(fast, Ratio(1.3, 0.3, 3), 1.0, slow) == (
-        "4.0 x [3.0, 5.0] more quickly in layer 1, at rates not told apart (1.30 x [0.30, 3.00]) in "
-        "layer 2, about as fast (1.00 x) in layer 3 and 3.0 x [2.0, 4.0] more slowly in layer 4"
+        "4.0 x [3.0, 5.0] more quickly in layer 1, at rates not told apart (1.30 x [0.30, 3.00]) "
+        "in layer 2, about as fast (1.00 x) in layer 3 and 3.0 x [2.0, 4.0] more slowly in layer 4"
     )
 
 
