@@ -108,7 +108,7 @@ def test_the_numbers_are_those_of_the_model_at_that_step(model_type: str, tmp_pa
         for key, row in expected.items():
             assert_agrees(table.set_index(["layer", "group"]).loc[key], row, where=(step, key))
         depth = max(layer for layer, _ in expected)
-        norm = {key: row["norm_mean"] for key, row in expected.items()}
+        norm = {key: row["norm_geometric_mean"] for key, row in expected.items()}
         angle = {
             group: np.mean([expected[layer, group]["angle_mean"] for layer in range(1, depth + 1)])
             for group in (schema.VISUAL, schema.TEXT)

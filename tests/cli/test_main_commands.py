@@ -177,7 +177,8 @@ def test_the_demo_ends_with_five_lines(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     louder, slower, aligned, page, own = result.stdout.splitlines()
     layers = pd.read_csv(tmp_path / "demo/layers/layers.csv").set_index(["layer", "group"])
-    ratio = layers.loc[(0, VISUAL), "norm_mean"] / layers.loc[(0, TEXT), "norm_mean"]
+    mean = "norm_geometric_mean"
+    ratio = layers.loc[(0, VISUAL), mean] / layers.loc[(0, TEXT), mean]
     assert louder.startswith(f"Visual tokens enter the decoder {ratio:.0f} x [")
     assert louder.endswith("louder than text tokens.")
     assert slower.startswith("They turn ")

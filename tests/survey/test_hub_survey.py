@@ -105,7 +105,7 @@ def test_every_model_has_a_row_and_nothing_that_was_fetched_stays(hub: Hub, tmp_
     loud = rows.loc["team/loud"]
     run = load_run(tmp_path / "out/models/team--loud/interface")
     measured = run.table.set_index(["stage", "group"]).loc[("decoder_input", "visual")]
-    for ours, name in (("disparity_input", "ratio_to_prompt"), ("ratio_to_table",) * 2):
+    for ours, name in (("disparity_input", "geometric_ratio_to_prompt"), ("ratio_to_table",) * 2):
         for end in ("", "_ci_low", "_ci_high"):
             assert loud[f"{ours}{end}"] == measured[f"{name}{end}"]
     assert (loud["hidden_size"], loud["decoder_layers"]) == (128, 6)

@@ -13,7 +13,7 @@ def test_the_row_of_a_model_is_what_its_runs_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    how = ["-n", "2", "-b", "2", "--workers", "0", "--skip-bad", "--system", "none"]
+    how = ["-n", "1", "-b", "2", "--workers", "0", "--skip-bad", "--system", "none"]
     how += ["--dtype", "float32", "--device-map", "auto", "--attn-implementation", "eager"]
     done = invoke("survey", "specimen", "./nothing", "--layers", "-o", "out", *how)
     assert done.exit_code == 0, done.output
@@ -21,12 +21,12 @@ def test_the_row_of_a_model_is_what_its_runs_say(
     assert survey["status"].to_dict() == {"specimen": "complete", "./nothing": "failed"}
     layers = load_run(tmp_path / "out/models/specimen/layers")
     asked = {"batch_size": 2, "skip_bad": True, "system": "none", "dtype": "float32"}
-    asked |= {"device_map": "auto", "attn_implementation": "eager", "limit": 2}
+    asked |= {"device_map": "auto", "attn_implementation": "eager", "limit": 1}
     assert asked.items() <= layers.record["options"].items()
     assert set(layers.record["attn_implementation"].values()) == {"eager"}
     visual = layers.table[layers.table["group"] == "visual"].set_index("layer")
     row = survey.loc["specimen"]
-    assert row["disparity_last"] == pytest.approx(visual["norm_ratio_to_text"].iloc[-1])
+    assert row["disparity_last"] == pytest.approx(visual["norm_geometric_ratio_to_text"].iloc[-1])
     accounted = layers.tables["accounted"].set_index("scope")
     assert row["norms_share"] == pytest.approx(accounted.loc["slower", "norm_share"])
     run = load_run(tmp_path / "out/models/specimen/interface")
@@ -38,4 +38,5 @@ def test_the_row_of_a_model_is_what_its_runs_say(
     expected = projected.loc["visual", "norm_mean"]
     assert printed["after_projector_mean"].to_dict() == {"specimen": pytest.approx(expected)}
     assert "table1.csv, table2.csv, table6.csv" in " ".join(done.stdout.split())
-    assert row["disparity_input"] == pytest.approx(entering.loc["visual", "ratio_to_prompt"])
+    expected = entering.loc["visual", "geometric_ratio_to_prompt"]
+    assert row["disparity_input"] == pytest.approx(expected)

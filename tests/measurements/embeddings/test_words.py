@@ -7,7 +7,7 @@ def test_the_visual_table_against_the_text_table_or_the_loudest_row():
     both = made_tables.embeddings("text", "visual")
     assert embeddings_verdict(both) == (
         "Rows of the visual table are 74 x louder than rows of the text table "
-        "(mean L2 norm 64.00 against 0.8604)."
+        "(mean L2 norm 64.00 against 0.8604). No intervals: these are all rows."
     )
     assert embeddings_verdict(made_tables.embeddings()) == (
         "Non-zero text embedding rows have a mean L2 norm of 0.8604; the loudest has 4.7 x that."
