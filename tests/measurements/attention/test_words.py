@@ -12,7 +12,7 @@ def test_how_much_how_widely_and_how_well():
         "Text gives 15 to 60 % of its attention to visual tokens. Against an even spread (90 %) "
         "that is 1.50 to 6.00 x less in layers 1, 3-4. Its entropy over them is 0.76 (layer 4) to "
         "0.79 (layer 1) of 1. Against a visual token outside the box, one inside draws 1.83 to "
-        "2.8 x more attention in layers 1, 3-4; its score before the softmax differs by 0.25 "
+        "2.83 x more attention in layers 1, 3-4; its score before the softmax differs by 0.25 "
         f"(layer 1) to 1.00 (layer 4). {NO_INTERVALS}"
     )
 
