@@ -329,9 +329,7 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:
-        warning = (
-            f"{few}: the intervals are widened for so few; others unlike these they do not hold"
-        )
+        warning = f"{few}: the intervals are widened for so few; they speak of images like these"
     run.add_warning(warning)
     return warning
 
