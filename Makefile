@@ -1,7 +1,10 @@
 # Each target does its own set-up: a virtual environment in the clone, with pinned versions.
 PYTHON ?= python3
 BIN := .venv/bin
+# What running needs, then what developing needs too: linters, tests, type stubs.
+RUNS := .venv/runs
 READY := .venv/ready
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
 # The same on transformers 4.57, with an environment of its own.
 OLDER := .venv-4.57
@@ -24,7 +27,7 @@ WHEEL := .venv-wheel
 .PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references check \
 	docs links columns wheel sbom older-tests
 
-demo: $(READY)  ## the main job on the bundled model and photographs, no download
+demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
 
 test: $(READY)  ## the fast tests, some six minutes on two cores
@@ -97,10 +100,18 @@ check: $(READY)  ## lint, format, types, import layers, spelling, workflows
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
-$(READY): pyproject.toml .ci/constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
-	touch $@
+$(RUNS): pyproject.toml .ci/constraints.txt
+	@echo "Set-up, once, into .venv. 1 of 2: torch, by far the largest part"
+	@$(PYTHON) -m venv .venv
+	@$(INSTALL) torch
+	@echo "Set-up, 2 of 2: transformers, pandas, matplotlib and what else running needs"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(READY): $(RUNS)
+	@echo "Set-up for developing, once, into .venv: what tests and checks need"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@
 
 $(DOCS_READY): pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(DOCS)
