@@ -1,8 +1,12 @@
 """What is said twice of the project is said alike."""
 
 import re
+import shutil
+import subprocess
 import tomllib
+from pathlib import Path
 
+import pytest
 import yaml
 from support.documents import ROOT
 
@@ -47,6 +51,29 @@ def test_every_job_runs_a_make_target_that_is_there() -> None:
     for workflow in (ROOT / ".github/workflows").glob("*.yml"):
         for target in re.findall(r"make (?:--silent )?([a-z][\w-]*)", workflow.read_text("utf-8")):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), (workflow.name, target)
+
+
+@pytest.mark.parametrize(
+    ("there", "target", "installed"),
+    [
+        ([], "demo", ["torch", "--editable ."]),
+        ([], "test", ["torch", "--editable .", "--editable '.[dev]'"]),
+        ([".venv/runs"], "demo", []),
+        ([".venv/runs"], "test", ["--editable '.[dev]'"]),
+        ([".venv/runs", ".venv/ready"], "demo", []),
+        ([".venv/runs", ".venv/ready"], "check", []),
+    ],
+)
+def test_a_target_installs_what_it_needs_and_once(
+    there: list[str], target: str, installed: list[str], tmp_path: Path
+) -> None:
+    for name in ("Makefile", "pyproject.toml", ".ci/constraints.txt", *there):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch() if name in there else shutil.copy(ROOT / name, path)
+    make = ["make", "--dry-run", "-C", str(tmp_path), target]
+    printed = subprocess.run(make, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"pip install .*constraints\.txt (.+)", printed) == installed
 
 
 def test_what_only_an_owner_can_give_is_listed() -> None:
