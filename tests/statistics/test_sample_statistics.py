@@ -89,6 +89,8 @@ def test_a_token_without_a_metric_is_left_out_of_that_metric_alone(ends: list[in
     for name, there in (("norm", values[0]), ("cosine", cosines)):
         assert table[f"{name}_mean"] == pytest.approx(there.mean(), rel=1e-12)
         assert table[f"{name}_std"] == pytest.approx(there.std(), rel=1e-9)
+    logs = np.log(np.delete(values[0], 2))
+    assert table["norm_geometric_mean"] == pytest.approx(np.exp(logs.mean()), rel=1e-12)
 
 
 def test_a_group_of_non_finite_tokens_alone_has_no_mean_and_spoils_no_other() -> None:
