@@ -48,6 +48,10 @@ def test_mmbench_without_hint_and_with_two_options(tmp_path, empty):
     )
 
 
+def test_a_choice_keeps_its_letter_where_one_before_it_is_absent(tmp_path):
+    assert "\nA. cat\nC. ox\n" in mmbench_prompt(tmp_path, options=("cat", "", "ox", ""))
+
+
 def test_mmbench_options_that_pandas_would_drop(tmp_path):
     assert mmbench_prompt(tmp_path, options=("None", "NA", "null", "N/A")) == (
         "What?\nA. None\nB. NA\nC. null\nD. N/A\n"

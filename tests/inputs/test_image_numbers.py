@@ -2,8 +2,9 @@ import pytest
 import torch
 from PIL import Image
 
-from normprobe.data.sample import Sample
+from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.image_numbers import with_image_numbers
 from normprobe.schema import IMAGE_NUMBERS
 
 RED, BLUE = (Image.new("RGB", (40, 30), colour) for colour in ("red", "blue"))
@@ -22,6 +23,17 @@ def test_each_image_has_the_placeholders_of_one(specimen_processor, sample):
     alone = placeholders(specimen_processor, builder.build([Sample("one", "What?", (RED,))])).sum()
     numbers = inputs[IMAGE_NUMBERS][placeholders(specimen_processor, inputs)]
     assert numbers.tolist() == [1] * alone + [2] * alone
+
+
+def test_placeholders_may_follow_each_other_without_a_gap():
+    def build(samples):
+        (sample,) = samples
+        ids = torch.tensor([[*map(ord, sample.prompt.replace(IMAGE_MARK, "##"))]])
+        return {"input_ids": ids, "pixel_values": torch.rand(2, 3, 4, 4)}
+
+    samples = [Sample("pair", f"{IMAGE_MARK}{IMAGE_MARK}?", (RED, BLUE))]
+    inputs = with_image_numbers(build(samples), samples, build)
+    assert inputs[IMAGE_NUMBERS].tolist() == [[1, 1, 2, 2, 2]]
 
 
 def test_padding_and_text_alone_are_no_image(specimen_processor):

@@ -44,6 +44,7 @@ def test_the_names_of_videos_and_sounds(group: str, expected: list[str]) -> None
         "pixel_values_videos": PICTURE,
         "video_grid_thw": torch.ones(1, 3, dtype=torch.long),
         "video_second_per_grid": torch.ones(1),
+        "video_attention_mask": torch.ones(1, 3),
         "input_features": PICTURE,
         "input_features_mask": torch.ones(1, 3),
         "input_audio_embeds": PICTURE,
