@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 300  # that the tests of one fault may take
@@ -29,7 +29,7 @@ STATES = {0: "LIVES", 1: "killed"}
 
 def main(beginnings: Sequence[str]) -> int:
     chosen = [fault for fault in faults() if fault["name"].startswith(tuple(beginnings or [""]))]
-    table = Table("fault", "tests", "", "seconds")
+    table = Table("fault", Column("tests", overflow="fold"), "", "seconds")
     with tempfile.TemporaryDirectory() as folder, Live(table):
         copy = Path(folder)
         copy_code(copy)

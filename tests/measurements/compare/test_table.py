@@ -85,6 +85,16 @@ def test_a_rank_has_the_interval_that_the_intervals_of_the_numbers_leave_open() 
     assert ranks(estimate(11.5, none, none), estimate(11, 10, 12)) == [[1, 1, 2], [2, 1, 2]]
 
 
+def test_among_many_runs_two_have_to_be_farther_apart() -> None:
+    def run(log: float) -> dict[str, float]:
+        return estimate(*np.exp([log, log - 0.1, log + 0.1]))
+
+    two = run(1.21), run(1.0)
+    assert ranks(*two) == [[1, 1, 1], [2, 2, 2]]
+    # Bonferroni over 45 pairs widens each interval by 3.26 / (1.96 sqrt(2)) = 1.18.
+    assert ranks(*map(run, range(2, 10)), *two)[-2:] == [[9, 9, 10], [10, 9, 10]]
+
+
 def test_equal_numbers_leave_their_ranks_open() -> None:
     assert ranks(*[estimate(2, np.nan, np.nan)] * 3) == [[1, 1, 3]] * 3
 

@@ -8,6 +8,7 @@ from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_fe
 from normprobe.measurements.layers.intervals import layer_intervals
 from normprobe.measurements.layers.table import layers_table
 from normprobe.schema import (
+    GEOMETRIC_RATIOS,
     OTHER_TOKEN_METRICS,
     RATIOS_TO_TEXT,
     SAMPLE_METRICS,
@@ -70,13 +71,12 @@ def test_one_image_has_no_interval() -> None:
 def test_ratios_are_of_means_over_tokens_of_one_layer() -> None:
     rows = layer_rows()
     table = layer_intervals(layers_table(rows), rows)
-    means = table.pivot(
-        index="layer", columns="group", values=[f"{metric}_mean" for metric in RATIOS_TO_TEXT]
-    )
     visual = table[table["group"] == VISUAL].set_index("layer")
-    for metric, column in RATIOS_TO_TEXT.items():
-        expected = means[f"{metric}_mean"][VISUAL] / means[f"{metric}_mean"][TEXT]
-        np.testing.assert_allclose(visual[column], expected, rtol=1e-12)
+    text = table[table["group"] == TEXT].set_index("layer")
+    for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
+        for metric, column in ratios.items():
+            expected = visual[f"{metric}_{kind}"] / text[f"{metric}_{kind}"]
+            np.testing.assert_allclose(visual[column], expected, rtol=1e-12)
     assert visual["norm_ratio_to_text_ci_low"].lt(visual["norm_ratio_to_text"]).all()
 
 
