@@ -1,13 +1,16 @@
 import math
 
+import pandas as pd
 import pytest
 
 from normprobe.report.ratio_words import (
     FAST,
     LOUD,
+    Estimate,
     Ratio,
     brackets,
     ratio_in_words,
+    ratios_by_layer,
     times,
     usable,
 )
@@ -85,6 +88,22 @@ def test_the_size_of_a_disparity_is_the_same_both_ways(ratio, size):
 
 def test_an_end_at_zero_has_no_end_the_other_way_round():
     assert ratio_in_words([Ratio(0.1, 0, 0.5)], LOUD) == "10 x [2.0, inf] quieter"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sign"),
+    [(0.1, 2, 1), (-2, -0.1, -1), (-1, 2, None), (0, 2, None), (-2, 0, None)],
+)
+def test_an_interval_has_a_sign_where_it_lies_on_one_side_of_0(low, high, sign):
+    assert Estimate((low + high) / 2, low, high).sign == sign
+
+
+def test_where_other_layers_have_bands_one_without_could_be_anything():
+    rows = pd.DataFrame({"layer": [2, 1], "ratio": [3.0, 2.0]})
+    rows = rows.assign(ratio_band_low=[math.nan, 1.5], ratio_band_high=[math.nan, 2.5])
+    assert ratios_by_layer(rows, "ratio") == {1: Ratio(2, 1.5, 2.5), 2: Ratio(3, 0, math.inf)}
+    (alone,) = ratios_by_layer(rows[:1], "ratio").values()  # of one image nothing is known
+    assert not alone.has_interval
 
 
 def test_brackets_are_explained_and_their_absence_too():
