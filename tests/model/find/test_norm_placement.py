@@ -167,15 +167,19 @@ def test_bare_encoders_and_empty_stacks_have_none():
         find_norm_placement(language_model, parts)
 
 
-class PassesOn(nn.Module):
+class NormedBehind(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.branch, self.norm = nn.Linear(size, size), nn.LayerNorm(size)
+
     def forward(self, hidden_states, **_):
-        return hidden_states
+        return self.norm(hidden_states + self.branch(hidden_states))
 
 
 def test_the_middle_layer_is_asked():
     with torch.device("meta"):
         model = build("llama")
-    model.model.layers[0] = PassesOn()
+        model.model.layers[0] = NormedBehind(model.config.hidden_size)
     assert find_norm_placement(model, parts_of(model)) == "pre"
 
 
