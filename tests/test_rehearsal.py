@@ -295,6 +295,18 @@ def test_each_sample_and_each_pixel_may_take_more(monkeypatch: pytest.MonkeyPatc
     rehearse(act, "it", pixels=2**18)
 
 
+def test_each_sample_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute() -> None:
+        end = time.process_time() + 0.4
+        while time.process_time() < end:
+            pass
+
+    monkeypatch.setattr(rehearsal, "PATIENCE", 0.2)
+    with pytest.raises(NormprobeError, match=r"it takes more than 0\.2 seconds"):
+        rehearse(compute, "it")
+    rehearse(compute, "it", times=4)
+
+
 # --- workers ------------------------------------------------------------------------------------
 
 
