@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.table import Column, Table
 
 ROOT = Path(__file__).resolve().parent.parent
+LOG = "faults.log"  # what the tests say, in the copy
 SECONDS = 300  # that the tests of one fault may take
 #: What an exit code of pytest says. All others, such as that of tests that cannot be imported or of
 #: names that no test has, say nothing of the fault.
@@ -38,7 +39,9 @@ def main(beginnings: Sequence[str]) -> int:
         seconds, code = ended(tests, copy, limit=None)
         table.add_row("none", "all of these", "pass" if code == 0 else f"END WITH {code}", seconds)
         sys.dont_write_bytecode = True  # a file that changes twice a second has one time
-        states = [] if code else [tried(fault, copy, table) for fault in chosen]
+        states = [] if code != 0 else [tried(fault, copy, table) for fault in chosen]
+        if code != 0:
+            sys.stderr.write((copy / LOG).read_text(encoding="utf-8"))
     return int(set(states) != {"killed"})
 
 
@@ -102,7 +105,7 @@ def ended(
 
 def run(tests: Sequence[str], copy: Path) -> None:
     os.chdir(copy)
-    with (copy / "faults.log").open("ab") as log:  # what fails without a fault says why there
+    with (copy / LOG).open("wb") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
