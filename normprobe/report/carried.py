@@ -7,9 +7,20 @@ import pandas as pd
 
 from normprobe.report.ratio_words import times
 from normprobe.report.readable_token import readable_token
+from normprobe.schema import TEXT, VISUAL
 
 #: Mean and median further apart than this: few tokens make the mean.
 CARRIED = 1.5
+
+
+def carried_sentences(rows: pd.DataFrame) -> list[str]:
+    """``carried_sentence`` of visual and of text tokens, as far as there is one.
+
+    Args:
+        rows: as of ``carried_sentence``, of all groups.
+    """
+    told = [carried_sentence(rows[rows["group"] == group], group) for group in (VISUAL, TEXT)]
+    return [sentence for sentence in told if sentence]
 
 
 def carried_sentence(rows: pd.DataFrame, group: str) -> str:

@@ -16,6 +16,7 @@ from cli.conftest import assert_same_bytes, assert_same_tables, assert_two_lines
 from PIL import Image
 from safetensors import safe_open
 from support.commands import Forked, invoke
+from support.kept_folder import keep, restore
 from support.unrendered import save_placeholders
 from typer.testing import Result
 
@@ -356,16 +357,13 @@ def ended_early(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ends.setattr(interface_measure, "observe", observe)
             assert invoke(*GOES_ON, "-o", "out").exit_code == 130
     assert len(pd.read_parquet(folder / "out/samples")["sample_id"].unique()) == 2
-    shutil.copytree(folder, folder.with_name("kept"))
-    return folder
+    return keep(folder)
 
 
 @pytest.fixture
 def interrupted(ended_early: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command in that folder, in which all is as it was: runs name its path."""
-    shutil.rmtree(ended_early)
-    shutil.copytree(ended_early.with_name("kept"), ended_early)
-    monkeypatch.chdir(ended_early)
+    monkeypatch.chdir(restore(ended_early))
     return run
 
 

@@ -12,6 +12,7 @@ import pytest
 from cli.conftest import assert_two_lines
 from PIL import Image
 from support.commands import invoke
+from support.kept_folder import keep, restore
 from support.unrendered import save_placeholders
 from typer.testing import Result
 
@@ -60,16 +61,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         save_placeholders(patch)
         assert invoke("interface", "./model", "--data", "own.jsonl", "-o", "out").exit_code == 0
-    shutil.copytree(folder, folder.with_name("kept"))
-    return folder
+    return keep(folder)
 
 
 @pytest.fixture
 def here(once: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, in which all is as it was."""
-    shutil.rmtree(once)
-    shutil.copytree(once.with_name("kept"), once)
-    monkeypatch.chdir(once)
+    monkeypatch.chdir(restore(once))
     return once
 
 

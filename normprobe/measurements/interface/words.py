@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from normprobe.report.broken_states import broken_states_sentence
-from normprobe.report.carried import carried_sentence
+from normprobe.report.carried import carried_sentences
 from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.significant import significant
 from normprobe.runs.run_store import RunStore
@@ -62,10 +62,7 @@ def interface_verdict(interface: pd.DataFrame) -> str:
     sentences = [sentence, *_projector(interface), *_mixtures(interface)]
     closing = brackets([geometric, to_prompt, to_table], int(interface["samples"].max()))
     at_input = interface[interface["stage"] == DECODER_INPUT]
-    carried = [
-        carried_sentence(at_input[at_input["group"] == group], group) for group in (VISUAL, TEXT)
-    ]
-    return " ".join(filter(None, [f"{'. '.join(sentences)}.", closing, *carried]))
+    return " ".join([f"{'. '.join(sentences)}.", closing, *carried_sentences(at_input)])
 
 
 def _projector(interface: pd.DataFrame) -> list[str]:

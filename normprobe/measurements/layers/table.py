@@ -106,13 +106,11 @@ def layers_table(
     by = ["layer", "group", "hidden_size", "dtype"]
     table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
-    for metric, column in RATIOS_TO_TEXT.items():
-        text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
-        table[column] = table[f"{metric}_mean"] / table["layer"].map(text[f"{metric}_mean"])
-    for metric, column in GEOMETRIC_RATIOS.items():
-        text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
-        mean = f"{metric}_geometric_mean"
-        table[column] = table[mean] / table["layer"].map(text[mean])
+    text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
+    for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
+        for metric, column in ratios.items():
+            mean = f"{metric}_{kind}"
+            table[column] = table[mean] / table["layer"].map(text[mean])
     table = table.merge(loudest_columns(rows, by, token_text), on=by)
     of_samples = rows.groupby(by, sort=False)[list(SAMPLE_METRICS)]
     spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))

@@ -12,11 +12,11 @@ from normprobe.measurements.layers.ratios import (
 )
 from normprobe.measurements.layers.theory.words import theory_verdict
 from normprobe.report.broken_states import broken_states_sentence
-from normprobe.report.carried import carried_sentence
+from normprobe.report.carried import carried_sentences
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.runs.run_store import RunStore
-from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, TEXT, VISUAL
+from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT
 
 _TEXT = "text tokens"
 
@@ -79,10 +79,7 @@ def layers_verdict(layers: pd.DataFrame) -> str:
         if by_layer:
             subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
             sentences.append(f"{subject} {verb} {by_layer}.")
-    carried = [
-        carried_sentence(layers[layers["group"] == group], group) for group in (VISUAL, TEXT)
-    ]
-    return " ".join(filter(None, [*sentences, closing, *carried]))
+    return " ".join([*sentences, closing, *carried_sentences(layers)])
 
 
 def loudness(layers: pd.DataFrame) -> str:

@@ -1,1 +1,1 @@
-"""Why visual tokens turn at another rate: the shares of norms and of updates."""
+"""Turning at another rate in Eq. 13: what norms and updates account for."""

@@ -62,7 +62,7 @@ def figure(title: str, accounted: pd.DataFrame, ax: Given = None) -> Figure:
     parts, angles = grid[0]
     _draw_parts(parts, rows)
     _draw_angles(angles, rows)
-    parts.set_title("(a) text angle / visual angle, by cause", loc="left")
+    parts.set_title("(a) text angle / visual angle, by part", loc="left")
     angles.set_title("(b) angular velocity (radians per layer)", loc="left")
     for axes, ncols in ((parts, 2), (angles, 1)):
         handles = [*axes.get_legend_handles_labels()[0], *ends_drawn([axes])]
