@@ -95,10 +95,6 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
 
     Those of the repository's files are bridged before they are used, those of an installed package
     when the block ends.
-
-    Args:
-        trusted: False: no such code runs, and nothing is changed.
-        bridges: gets the name of each bridge that was needed.
     """
     if not trusted:
         yield

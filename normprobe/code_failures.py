@@ -63,13 +63,7 @@ def raised_in_own_code(error: BaseException) -> str | None:
 
 
 def code_failure(error: Exception, name: str, written_for: str | None) -> NormprobeError:
-    """What to say when code that a checkpoint brings fails.
-
-    Args:
-        error: what it raised, or transformers while it ran the code.
-        name: of the checkpoint or the model's class.
-        written_for: ``transformers_version`` of the config.
-    """
+    """What to say when code that a checkpoint brings fails."""
     if packages := missing_packages(error):
         return NormprobeError(
             f"the code of {name} needs {', '.join(packages)}, not installed here",
@@ -105,13 +99,6 @@ def refuse_newer_files(name: str, saved_by: str | None) -> None:
 
     4.57 would read it without a word, but passes over ``rope_parameters`` of its config, takes
     default rotary tables, and looks for weights of some vision encoders under other names.
-
-    Args:
-        name: of the checkpoint.
-        saved_by: ``transformers_version`` of its config.
-
-    Raises:
-        NormprobeError: with the command that makes an environment of transformers 5.
     """
     if is_newer(saved_by) and _running() == _OLDER:
         raise NormprobeError(
@@ -147,13 +134,6 @@ def install(packages: Sequence[str]) -> str:
 
 def other_version(written_for: str | None) -> str:
     """What to do about code, or files, of another version of transformers than the one that runs.
-
-    Args:
-        written_for: that version; None: unknown.
-
-    Returns:
-        The command that makes an environment for it. Where normprobe runs on none that is nearer
-        than this one, it is an environment for the model alone.
     """
     line, running = _line(written_for), _running()
     if written_for is None or line is None or line == running:

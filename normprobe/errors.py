@@ -27,16 +27,7 @@ class NormprobeError(Exception):
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """The message of another library's exception in one line, for a ``NormprobeError`` to quote.
-
-    Args:
-        error: any exception. Its lines are joined: the first one alone often only says that more
-            follows.
-        most: how many characters are kept, up to the end of a word.
-
-    Returns:
-        The message without a final full stop; the name of the class where there is no message.
-    """
+    """The message of another library's exception in one line, for a ``NormprobeError`` to quote."""
     return _cut(" ".join(str(error).split()).rstrip("."), most) or type(error).__name__
 
 

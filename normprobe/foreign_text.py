@@ -9,15 +9,7 @@ _COMMANDS = re.compile(
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Show every character that commands a terminal by its escape.
-
-    Args:
-        text: from anywhere.
-        keep: control characters that stay, such as the line breaks of a message.
-
-    >>> visible("red \x1b[31m")
-    'red \\x1b[31m'
-    """
+    r"""Show every character that commands a terminal by its escape."""
     return _COMMANDS.sub(lambda found: found[0] if found[0] in keep else escape(found[0]), text)
 
 

@@ -4,12 +4,7 @@ from normprobe.errors import NormprobeError, first_line
 
 
 def known_failure(error: BaseException, *, resumes: bool = False) -> NormprobeError | None:
-    """The two lines that explain an exception; None: it is not known, and a traceback is due.
-
-    Args:
-        error: what was raised.
-        resumes: whether ``--resume`` goes on with what was measured.
-    """
+    """The two lines that explain an exception; None: it is not known, and a traceback is due."""
     if isinstance(error, NormprobeError):
         return error
     text = str(error)

@@ -7,12 +7,7 @@ from torch import Tensor
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same value with other tensors in it. The value itself stays as it is.
-
-    Args:
-        value: tensors in any depth of dicts, lists and tuples; what else there is stays.
-        change: gives the tensor to put in the place of one.
-    """
+    """The same value with other tensors in it. The value itself stays as it is."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -24,15 +19,7 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def find_named(inputs: Mapping[str, Any], name: str) -> Any:
-    """The value of an input, wherever it lies.
-
-    Args:
-        inputs: what a model takes.
-        name: of an input of theirs, or of a dict inside them.
-
-    Returns:
-        The first value of that name that is not None; None where there is none.
-    """
+    """The value of an input, wherever it lies."""
     if inputs.get(name) is not None:
         return inputs[name]
     inside = (find_named(inner, name) for inner in inputs.values() if isinstance(inner, Mapping))

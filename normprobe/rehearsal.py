@@ -38,15 +38,6 @@ def rehearse(act: Callable[[], object], what: str, *, times: int = 1, pixels: in
     """Do something in a forked process first, and refuse it where that ends badly.
 
     An exception is no bad end: this process will raise it, too.
-
-    Args:
-        act: reads what a stranger wrote. What it returns or changes is lost.
-        what: is read, for the message.
-        times: how often ``PATIENCE`` and ``ROOM`` it may take, such as the samples of a batch.
-        pixels: of the pictures that it reads.
-
-    Raises:
-        NormprobeError: it takes too much time or memory, connects to the network, or crashes.
     """
     if sys.platform != "linux":
         return
@@ -72,10 +63,6 @@ def limited(*, times: int = 1, pixels: int = 0) -> Iterator[None]:
 
     What takes too much memory raises whatever the code does then, such as ``MemoryError``; the
     process is killed where it takes too much time.
-
-    Args:
-        times: as ``rehearse`` takes it.
-        pixels: likewise.
     """
     import resource
 

@@ -27,14 +27,6 @@ def to_host(tensors: Sequence[Tensor]) -> Callable[[], Arrays]:
     """Start copying tensors to the CPU.
 
     Those of one device and dtype travel as one copy.
-
-    Args:
-        tensors: bfloat16, which NumPy does not know, arrives as float32. They may be changed once
-            this returns.
-
-    Returns:
-        A function that waits for the copies, in whatever thread, and returns them as arrays, in the
-        order of ``tensors`` and of the same shapes.
     """
     together: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):

@@ -34,10 +34,6 @@ def made_on_meta(make: Callable[[], nn.Module], *, keeps_buffers: bool = False) 
 
     transformers 5 builds it there, but code that reads a value meanwhile gets one. 4.57 puts
     parameters alone there, without their initialisation, and ties them afterwards.
-
-    Args:
-        make: builds the model.
-        keeps_buffers: code of a repository may need the values of buffers while it is built.
     """
     if is_line_5() and keeps_buffers:
         with init_empty_weights(include_buffers=False):
@@ -87,10 +83,6 @@ def reader_of_encoder(encoder: nn.Module, projector: nn.Module | None) -> nn.Mod
     In 5 an encoder of transformers returns its hidden states beside what its merger makes of them;
     in 4.57, and in code of a repository written for it, the latter alone. Ovis2's returns
     probabilities there.
-
-    Args:
-        encoder: the vision encoder.
-        projector: of the model, which may be a merger inside the encoder.
     """
     if is_line_5() and type(encoder).__module__.startswith("transformers."):
         return None
@@ -125,12 +117,6 @@ def load_and_report(
     transformers 5 reports the shapes of weights that do not fit, sets ``_is_hf_initialized`` on
     what it has read, and reads a state dict tensor by tensor, by indexing. 4.57 reports names
     alone, marks nothing, and asks each tensor for its shape, its dtype and ``to``.
-
-    Args:
-        model_class: a transformers model class.
-        source: folder or hub id; None: the weights are in ``state_dict``.
-        options: of ``from_pretrained``; the values of ``state_dict`` are tensors or slices of
-            safetensors.
 
     Returns:
         The model, and the loading info.

@@ -64,10 +64,6 @@ def data(text: str) -> None:
 def table(content: "pd.DataFrame", display: Display) -> bool:
     """Write a table to stdout where it was asked for as data.
 
-    Args:
-        content: the table.
-        display: ``format`` is the format; with ``json`` it is the only entry of an object.
-
     Returns:
         Whether it was asked for: then nothing else is to be printed.
     """
@@ -107,13 +103,7 @@ def stdout_console() -> "Iterator[Console]":
 
 
 def show(run: "Run", display: Display) -> None:
-    """Print the outcome of a command: its tables, what they say, and where everything is.
-
-    Args:
-        run: in a folder.
-        display: ``quiet``: the folder alone; ``format``: the main table alone; ``json``: the table,
-            what it says and the folder.
-    """
+    """Print the outcome of a command: its tables, what they say, and where everything is."""
     if display.quiet:
         data(str(run.path))
     elif display.json:
@@ -135,10 +125,6 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
 
     A known failure ends with two lines and code 1, Ctrl-C with code 130. ``NORMPROBE_DEBUG=1``
     lets the traceback through.
-
-    Args:
-        display: how much is said.
-        resumes: whether ``--resume`` goes on with what the command leaves behind.
     """
     if not display.verbose:
         _quiet_libraries()
@@ -181,11 +167,7 @@ def _to_stderr(text: str) -> None:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Explain why stdout takes no more.
-
-    Raises:
-        NormprobeError: a full disk, or another refusal.
-    """
+    """Explain why stdout takes no more."""
     try:
         yield
     except OSError as error:

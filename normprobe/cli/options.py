@@ -20,12 +20,7 @@ import typer
 
 
 class Needs:
-    """Of an option: without one of these others it would change nothing.
-
-    Args:
-        *names: of options, any of which is enough.
-        **values: likewise, where the option's value begins with this.
-    """
+    """Of an option: without one of these others it would change nothing."""
 
     def __init__(self, *names: str, **values: str) -> None:
         self.names, self.values = names, values
@@ -67,11 +62,7 @@ class GoesWith:
 
 
 class NeededByAll:
-    """Of an argument: without it no option changes anything.
-
-    Args:
-        what: it is, and how to give it.
-    """
+    """Of an argument: without it no option changes anything."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -407,14 +398,7 @@ _CONTEXT = "_context"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Show typer the fields of option groups as options of their own.
-
-    Args:
-        command: each argument is an option, or a group: a dataclass whose fields are options.
-
-    Returns:
-        A function with an argument for every option, which calls ``command`` with the groups.
-    """
+    """Show typer the fields of option groups as options of their own."""
     groups: dict[str, tuple[type, list[str]]] = {}
     options: list[Parameter] = []
     for argument in signature(command).parameters.values():
@@ -447,11 +431,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None:
-    """End with a usage error where an option would change nothing, or contradict another.
-
-    Raises:
-        typer.BadParameter: naming it.
-    """
+    """End with a usage error where an option would change nothing, or contradict another."""
     sources = {option.name: context.get_parameter_source(option.name) for option in options}
     given = {
         option.name: context.params.get(option.name)

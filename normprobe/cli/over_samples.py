@@ -27,11 +27,7 @@ from normprobe.measurements import Measurement
 
 
 def command_of(offered: Measurement) -> Callable[..., None]:
-    """The command that runs a measurement over samples.
-
-    Args:
-        offered: whose name, help and abilities the command has.
-    """
+    """The command that runs a measurement over samples."""
     sampling_without = [] if offered.batches else ["batch_size"]
     if offered.reads_samples:  # they say more than a prompt that all have in common
         sampling_without.append("prompt")

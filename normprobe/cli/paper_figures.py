@@ -33,19 +33,6 @@ def show_paper_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Pa
 
     Panels that no run is for are left out, and named. Where several runs are of one model, the
     first counts; of the checkpoints of Figure 5 and the pictures of Appendix G all do.
-
-    Args:
-        name: of ``figure_layouts``, and of the files.
-        sources: run folders, and which model of the figure's commands each is a run of; empty: the
-            model that the run itself names.
-        folder: where the files go; those of an earlier figure are replaced.
-
-    Returns:
-        The PNG file.
-
-    Raises:
-        NormprobeError: no run is for a panel, a run is of another command or not complete, or it
-            holds no numbers that the figure shows.
     """
     layout = figure_layouts()[name]
     chosen, remarks = _chosen(layout, name, sources)

@@ -28,14 +28,7 @@ class Made(NamedTuple):
 def make(
     artefact: Artefact, changes: Changes, output: Path, failures: Mapping[Path, NormprobeError]
 ) -> Made:
-    """Make a table or a figure, write its files and show it.
-
-    Args:
-        artefact: which.
-        changes: of its commands.
-        output: the folder of all runs.
-        failures: why a run folder holds no complete run.
-    """
+    """Make a table or a figure, write its files and show it."""
     name, commands = artefact.name, list(artefact.commands(output))
     lacking = [
         (name, command.model, _in_a_line(failure))
@@ -58,9 +51,6 @@ def show(
     """Make a table or a figure of runs, or of trained norms, that are there.
 
     Arguments and errors are those of ``show_paper_table`` and ``show_paper_figure``.
-
-    Returns:
-        The table, or the figure as a PNG file.
     """
     if name in layouts():
         from normprobe.cli.paper_tables import show_paper_table

@@ -37,20 +37,6 @@ def run_artefacts(
     """Make some tables and figures of the paper, and of several of them a page.
 
     What is wrong with one command stops no other; it is told in the end.
-
-    Args:
-        name: what was asked for.
-        wanted: the tables and figures.
-        changes: of their commands.
-        output: the folder of all runs. Runs that are finished there are taken as they are, others
-            are gone on with.
-        yes: fetch without a question.
-        overwrite: make every run anew.
-
-    Raises:
-        NormprobeError: a folder holds a run of another command, or weights are to be fetched and
-            there is nobody to ask.
-        typer.Exit: the answer was no, or something could not be made.
     """
     unpublished = [
         (artefact.name, ", ".join(absent), "not published: --model NAME=VALUE gives your own")
@@ -127,12 +113,7 @@ def _forecasts(jobs: Sequence[Job], failures: _Failures) -> dict[Job, Forecast]:
 def _agree(
     name: str, forecasts: Mapping[Job, Forecast], finished: int, *, yes: bool, by_model: bool
 ) -> None:
-    """Say what is to come, and ask where something is to be fetched.
-
-    Raises:
-        NormprobeError: there is no terminal to ask.
-        typer.Exit: the answer was no.
-    """
+    """Say what is to come, and ask where something is to be fetched."""
     for line in plan_by_model(forecasts) if by_model else ():
         console.message(line)
     if forecasts or finished:

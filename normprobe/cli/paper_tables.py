@@ -23,21 +23,6 @@ def show_paper_table(
     """Write one of the paper's tables as CSV, Markdown and LaTeX, and print it.
 
     Where several runs measured a number, that of the first stands there.
-
-    Args:
-        name: of ``layouts``, and of the files.
-        sources: run folders, and which model of the table's commands each is a run of; empty: the
-            model that the run itself names. Of Table 5 an adapter or a trained checkpoint, and
-            ``DEFAULT`` or ``ALIGNED``.
-        folder: where the files go; those of an earlier table are replaced.
-        trust_remote_code: of Table 5, run code that a checkpoint brings.
-
-    Returns:
-        The table.
-
-    Raises:
-        NormprobeError: none of them has measured a number of the table, a folder is no run folder,
-            or its tables are damaged.
     """
     layout = layouts()[name]
     bases = {command.model: command.base for command in artefacts()[name].commands(folder)}

@@ -37,13 +37,7 @@ class Place:
 
 
 class BadRow(NormprobeError):
-    """A row that cannot be used; other rows of the file can.
-
-    Args:
-        where: the row or the cell.
-        fault: what is wrong with it; file content in it must be quoted.
-        remedy: one line: what to do about it.
-    """
+    """A row that cannot be used; other rows of the file can."""
 
     def __init__(self, where: Place | str, fault: str, remedy: str) -> None:
         # Libraries put line breaks into their messages; a problem is one line.
@@ -88,12 +82,7 @@ class BadRows:
         return list(self._skipped)
 
     def refuse(self, error: BadRow | RefusedSample, sample: str | None = None) -> None:
-        """Raise the error, or note it and return so that the caller goes on with the next row.
-
-        Args:
-            error: what is wrong.
-            sample: id of the sample, where it has one.
-        """
+        """Raise the error, or note it and return so that the caller goes on with the next row."""
         if not self.skip:
             raise error
         if isinstance(error, BadRow):

@@ -6,11 +6,7 @@ from normprobe.errors import NormprobeError
 
 
 def bundled_data_dir() -> Path:
-    """Return the folder of the bundled files, in an installed wheel or in a checkout.
-
-    Raises:
-        NormprobeError: neither is there.
-    """
+    """Return the folder of the bundled files, in an installed wheel or in a checkout."""
     here = Path(__file__).resolve().parent
     installed = here / "bundled"  # the build maps benchmarks_data to this place
     checkout = here.parents[1] / "benchmarks_data"

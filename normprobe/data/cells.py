@@ -12,11 +12,7 @@ _NAMES_SHOWN = 20
 
 
 def require_columns(received: Sequence[str], expected: Sequence[str], where: object) -> None:
-    """Check that each expected column is there once.
-
-    Raises:
-        NormprobeError: a column is missing or there twice.
-    """
+    """Check that each expected column is there once."""
     missing = [name for name in expected if name not in received]
     if missing:
         raise NormprobeError(
@@ -31,11 +27,7 @@ def require_columns(received: Sequence[str], expected: Sequence[str], where: obj
 
 
 def text_cell(value: Any, where: Place | str) -> str:
-    """Return a cell that must hold text.
-
-    Raises:
-        BadRow: empty, no text, or no valid Unicode.
-    """
+    """Return a cell that must hold text."""
     if not isinstance(value, str) or not value.strip():
         raise BadRow(
             where,

@@ -68,12 +68,7 @@ class DataSet:
         return any(question.has_image for question in self._questions)
 
     def subset(self, ids: Iterable[str], bad: BadRows | None = None) -> DataSet:
-        """The questions with these ids, in the order of the ids.
-
-        Args:
-            ids: of samples.
-            bad: takes its bad rows; ``None``: this data set's ``bad`` does.
-        """
+        """The questions with these ids, in the order of the ids."""
         questions = [self._by_id[sample_id] for sample_id in ids]
         return DataSet(self.name, questions, self.provenance, bad or self.bad)
 
@@ -102,20 +97,7 @@ def open_data(
     seed: int = 42,
     skip_bad: bool = False,
 ) -> DataSet:
-    """Open a data set.
-
-    Args:
-        spec: ``sample``; ``pairs``; ``boxes``; ``text`` or ``text:FILE``; the name of a benchmark,
-            ``NAME:SUBSET`` (from the hub); ``paper`` or ``paper:FOLDER``; or the path of a file or
-            folder in a published format. Names win over paths: write ``./pope`` for a folder pope.
-        prompt: of every image of a folder of images; ``None``: a neutral one.
-        limit: number of questions to draw; ``None`` takes all.
-        seed: of the draw.
-        skip_bad: skip and list bad rows instead of raising on the first.
-
-    Raises:
-        NormprobeError: unknown, unreachable, or malformed.
-    """
+    """Open a data set."""
     if limit is not None and limit < 1:
         raise NormprobeError(
             f"--limit: expected at least 1 question, received {limit}", "pass --limit 1 or more"

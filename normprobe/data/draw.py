@@ -12,11 +12,6 @@ def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Qu
     Questions are ordered by a hash of seed, benchmark and key, and the first ones are kept. So the
     draw does not depend on row order, shards or a library's random generator, and a larger limit
     extends a smaller one.
-
-    Args:
-        questions: all questions.
-        limit: how many to keep; ``None`` keeps all of them in file order.
-        seed: of the hash.
     """
     return list(questions) if limit is None else shuffled(questions, seed)[:limit]
 

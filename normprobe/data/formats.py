@@ -66,13 +66,6 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
     Arrow's reader rather than that of pandas or the standard library: it neither turns the text
     "None" or "NA" into a missing value nor limits the size of a cell, and it counts the cells of
     every row.
-
-    Args:
-        path: the file.
-        bad: takes rows with more or fewer cells than the header.
-
-    Raises:
-        NormprobeError: unreadable, not UTF-8, no rows, or lines merged by a stray double quote.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -142,11 +135,7 @@ def read_tsv(path: Path, bad: BadRows) -> Rows:
 
 
 def read_parquet(paths: Sequence[Path]) -> Rows:
-    """Read a parquet file, or the shards of one table.
-
-    Raises:
-        NormprobeError: unreadable, not parquet, no rows, or shards that do not fit together.
-    """
+    """Read a parquet file, or the shards of one table."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -190,18 +179,7 @@ def _read_rows(file: ParquetFile) -> pa.Table:
 
 
 def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any]]]:
-    """Read one JSON object a line; blank lines are skipped.
-
-    Args:
-        path: the file.
-        bad: takes lines that are no JSON object.
-
-    Returns:
-        For each object, its place and the object.
-
-    Raises:
-        NormprobeError: unreadable, not UTF-8, or no lines.
-    """
+    """Read one JSON object a line; blank lines are skipped."""
     rows = []
     for number, line in enumerate(_read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -223,11 +201,7 @@ def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any
 
 
 def read_json(path: Path) -> Any:
-    """Read a file that is one JSON value; None where it is not: it holds JSON lines, or neither.
-
-    Raises:
-        NormprobeError: unreadable, or not UTF-8.
-    """
+    """Read a file that is one JSON value; None where it is not: it holds JSON lines, or neither."""
     text = _read_text(path)
     try:
         return json.loads(text, object_pairs_hook=_without_repeats)
@@ -238,15 +212,8 @@ def read_json(path: Path) -> Any:
 def json_entries(path: Path, whole: Any) -> list[tuple[Place, Any]] | None:
     """The entries of a file that is one JSON list, or an object with a list ``questions``.
 
-    Args:
-        path: the file.
-        whole: what it holds.
-
     Returns:
         For each entry, its place and the entry; None where the file is not of this form.
-
-    Raises:
-        NormprobeError: no entries.
     """
     entries = whole.get("questions") if isinstance(whole, dict) else whole
     if not isinstance(entries, list):
@@ -260,11 +227,7 @@ def json_entries(path: Path, whole: Any) -> list[tuple[Place, Any]] | None:
 
 
 def read_lines(path: Path) -> list[tuple[Place, str]]:
-    """Read a text file; blank lines are skipped.
-
-    Raises:
-        NormprobeError: unreadable, not UTF-8, or no lines.
-    """
+    """Read a text file; blank lines are skipped."""
     lines = enumerate(_read_text(path).split("\n"), start=1)
     rows = [
         (Place(str(path), number, unit="line"), line.strip())

@@ -20,15 +20,8 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
     Data sets move between organisations, so a benchmark may list several ids for the same rows;
     the first that can be loaded is recorded in the provenance.
 
-    Args:
-        benchmark: what to load.
-        subset: a key of its ``subsets``.
-
     Returns:
         The table, memory-mapped from the cache, and its provenance: id, config, split, revision.
-
-    Raises:
-        NormprobeError: no id could be loaded: offline and not cached, unknown, or gated.
     """
     import datasets
 
@@ -54,12 +47,7 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
 
 
 def rows_of(dataset: Dataset, source: str) -> Rows:
-    """The rows of a loaded data set, images still encoded.
-
-    Args:
-        dataset: of the ``datasets`` library.
-        source: its name in errors.
-    """
+    """The rows of a loaded data set, images still encoded."""
     # The arrow format leaves images encoded: one bad image must not stop the whole table.
     table = dataset.with_format("arrow")[:]
     return Rows(table, source, [Place(source, row + 1) for row in range(table.num_rows)])

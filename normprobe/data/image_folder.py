@@ -22,15 +22,7 @@ SUFFIXES = {
 
 
 def read_image_folder(folder: Path, prompt: str | None = None) -> Source | None:
-    """The images of a folder and the folders below it, sorted by name; None if there are none.
-
-    Args:
-        folder: where to look.
-        prompt: of every image; None: ``PROMPT``.
-
-    Raises:
-        NormprobeError: the prompt marks the place of another number of images than one.
-    """
+    """The images of a folder and the folders below it, sorted by name; None if there are none."""
     prompt = PROMPT if prompt is None else prompt
     if fault := marks_fault(prompt, 1):
         raise NormprobeError(f"--prompt: {fault}", "mark the image once, or leave the mark out")

@@ -26,18 +26,7 @@ _REPLACE = "replace the image with a complete PNG, JPEG or WebP file"
 
 
 def decode_image(data: bytes, where: Place | str) -> Image.Image:
-    """Decode every pixel of an image; of an animation, the first frame.
-
-    Args:
-        data: the encoded image.
-        where: file, row and column of the bytes, for the error.
-
-    Returns:
-        An RGB image with EXIF rotation applied and transparency composited on white.
-
-    Raises:
-        BadRow: not an image, cut short, empty, or larger than Pillow's limit on pixels.
-    """
+    """Decode every pixel of an image; of an animation, the first frame."""
     try:
         with warnings.catch_warnings():
             # Pillow warns of damaged metadata, and also where an image exceeds its limit on pixels:
@@ -74,9 +63,6 @@ def decode_image_cell(cell: Any, where: Place | str) -> Image.Image:
     """Decode the image of a parquet row: the encoded file, or a struct with it as ``bytes``.
 
     The struct also has a ``path``. It is never opened: it names a file of whoever made the table.
-
-    Raises:
-        BadRow: no bytes, or ``decode_image`` refuses them.
     """
     data = cell.get("bytes") if isinstance(cell, dict) else cell
     if not data or not isinstance(data, bytes):
@@ -93,9 +79,6 @@ def decode_base64(text: str, where: Place | str) -> bytes:
 
     The lenient decoder of the standard library skips what it does not know, so that a ``data:``
     prefix or a cut-off cell turns into other bytes instead of an error.
-
-    Raises:
-        BadRow: not base64.
     """
     try:
         return base64.b64decode("".join(text.split()), validate=True)
@@ -112,14 +95,6 @@ def read_image(path: str, root: Path, where: Place) -> Image.Image:
 
     A data file from elsewhere must not make normprobe open any other file: absolute paths, ``..``
     and symbolic links that lead out of ``root`` are refused.
-
-    Args:
-        path: the name as it stands in the data file.
-        root: the folder of the images.
-        where: file, row and column of the name, for the error.
-
-    Raises:
-        BadRow: outside of ``root``, missing, no plain file, or ``decode_image`` refuses it.
     """
     try:
         resolved = (root / path).resolve()

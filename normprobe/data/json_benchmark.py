@@ -22,17 +22,7 @@ from normprobe.errors import NormprobeError
 def read_json_benchmark(
     path: Path, entries: Sequence[tuple[Place, Any]], where: dict[str, Any], bad: BadRows
 ) -> Source:
-    """Questions of an official JSON file, keyed by their content: published ids repeat.
-
-    Args:
-        path: the file.
-        entries: place and content of each question.
-        where: JSON-able record of where the file is.
-        bad: takes entries that lack a name.
-
-    Raises:
-        NormprobeError: of no benchmark that is known, or its pictures are not there.
-    """
+    """Questions of an official JSON file, keyed by their content: published ids repeat."""
     benchmark, form = _form_of(entries, path)
     folder = path.parent / form.folder
     if not folder.is_dir():

@@ -17,16 +17,7 @@ from normprobe.errors import NormprobeError
 
 
 def read_json_questions(path: Path, where: dict[str, Any], bad: BadRows) -> Source:
-    """Read the questions of a JSON lines file; one with ``prompt`` in any line holds prompts.
-
-    Args:
-        path: the file.
-        where: JSON-able record of where it is.
-        bad: takes lines that are not JSON, lack a name, or repeat the key of another.
-
-    Raises:
-        NormprobeError: unreadable, no lines, or the names of neither kind in any of them.
-    """
+    """Read the questions of a JSON lines file; one with ``prompt`` in any line holds prompts."""
     lines = read_json_lines(path, bad)
     is_prompts = any("prompt" in row for _, row in lines)
     columns = ("prompt",) if is_prompts else pope_lines.COLUMNS

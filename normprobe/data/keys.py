@@ -11,11 +11,7 @@ _HASH_LENGTH = 16  # hexadecimal digits
 
 
 def key_cell(value: Any, place: Place) -> str:
-    """Return a cell that identifies its row: a whole number or text.
-
-    Raises:
-        BadRow: empty, or neither of them.
-    """
+    """Return a cell that identifies its row: a whole number or text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and value.is_integer():  # a column of numbers with a gap
@@ -24,11 +20,7 @@ def key_cell(value: Any, place: Place) -> str:
 
 
 def whole_number_cell(value: Any, place: Place) -> str:
-    """Return a cell that identifies its row by a whole number, without leading zeros.
-
-    Raises:
-        BadRow: no whole number.
-    """
+    """Return a cell that identifies its row by a whole number, without leading zeros."""
     try:
         return str(int(key_cell(value, place)))
     except (BadRow, ValueError) as error:
@@ -52,13 +44,7 @@ def content_keys(contents: Iterable[bytes]) -> list[str]:
 def unique(
     rows: Iterable[tuple[int, Place, str]], column: str, bad: BadRows
 ) -> dict[str, tuple[int, Place]]:
-    """Rows by key; a row that repeats the key of another is bad.
-
-    Args:
-        rows: number, place and key of each row.
-        column: the column of the keys, for errors.
-        bad: takes the repeats.
-    """
+    """Rows by key; a row that repeats the key of another is bad."""
     first: dict[str, tuple[int, Place]] = {}
     for row, place, key in rows:
         if key in first:

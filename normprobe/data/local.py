@@ -30,29 +30,12 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 
 
 def read_file(path: Path, bad: BadRows) -> Source:
-    """Read a data file.
-
-    Args:
-        path: a file in a published format.
-        bad: takes its bad rows.
-
-    Raises:
-        NormprobeError: of another format, unreadable, or a column is missing.
-    """
+    """Read a data file."""
     return _read([path], bad)
 
 
 def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[Source]:
-    """Read the data files of a folder, a saved data set, or a folder of images.
-
-    Args:
-        folder: where to look. Text files are left alone: they may be notes.
-        bad: takes bad rows.
-        prompt: of every image of a folder of images; None: a neutral one.
-
-    Raises:
-        NormprobeError: nothing to read, or as ``read_file``.
-    """
+    """Read the data files of a folder, a saved data set, or a folder of images."""
     if is_saved_folder(folder):
         return [
             _read_rows(rows, name or folder.name, {"path": str((folder / name).resolve())}, bad)

@@ -15,16 +15,7 @@ Picture = Path | str | Image.Image
 
 
 def as_sample(images: Picture | Sequence[Picture] | Sample, prompt: str = "") -> Sample:
-    """Pictures and a question about them.
-
-    Args:
-        images: a picture or several, or a sample that has them and a question.
-        prompt: the question; empty: that of the sample.
-
-    Raises:
-        NormprobeError: a file cannot be read, or is no picture, there is no picture, or the prompt
-            marks more or fewer places than there are pictures.
-    """
+    """Pictures and a question about them."""
     if isinstance(images, Sample):
         sample = replace(images, prompt=prompt or images.prompt)
     else:

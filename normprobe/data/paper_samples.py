@@ -20,15 +20,7 @@ SHARES = {"mmbench": ("dev", 334), "pope": ("adversarial", 333), "mmstar": ("val
 
 
 def choose_sources(sources: Sequence[Source], folder: str) -> list[Source]:
-    """Choose the three files of a folder that hold the paper's benchmarks.
-
-    Args:
-        sources: of ``local.read_folder``.
-        folder: names it in errors.
-
-    Raises:
-        NormprobeError: not one file of each benchmark.
-    """
+    """Choose the three files of a folder that hold the paper's benchmarks."""
     chosen = []
     for name, (subset, _) in SHARES.items():
         found = [source for source in sources if source.benchmark == name]
@@ -44,16 +36,7 @@ def choose_sources(sources: Sequence[Source], folder: str) -> list[Source]:
 
 
 def draw_paper(sources: Sequence[Source], seed: int, bad: BadRows) -> list[Question]:
-    """Draw the paper's samples; decodes the image of each question that it considers.
-
-    Args:
-        sources: one of each benchmark in ``SHARES``, in that order.
-        seed: of the order.
-        bad: takes rows that cannot be read; each is replaced by the next in the order.
-
-    Raises:
-        NormprobeError: too few questions about different pictures.
-    """
+    """Draw the paper's samples; decodes the image of each question that it considers."""
     drawn, seen = [], set[str]()
     for source in sources:
         share, mine = SHARES[source.benchmark][1], list[Question]()

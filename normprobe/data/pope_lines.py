@@ -27,15 +27,7 @@ COLUMNS = ("question_id", "image", "text")
 def read_pope_lines(
     path: Path, lines: Sequence[tuple[str, Place, dict[str, Any]]]
 ) -> list[Question]:
-    """Questions of the official JSON lines.
-
-    Args:
-        path: the file.
-        lines: key, place and object of each line; an object holds ``COLUMNS``.
-
-    Raises:
-        NormprobeError: there is no folder of pictures.
-    """
+    """Questions of the official JSON lines."""
     folder = path.parent / "images"
     if not folder.is_dir():
         raise NormprobeError(

@@ -23,11 +23,7 @@ BUNDLED_PROMPTS = Path(__file__).with_name("prompts.txt")
 
 
 def read_text(path: Path) -> Source:
-    """Read prompts without images, one a line; blank lines are skipped.
-
-    Raises:
-        NormprobeError: unreadable, not UTF-8, or no lines.
-    """
+    """Read prompts without images, one a line; blank lines are skipped."""
     lines = read_lines(path)
     keys = content_keys(text.encode() for _, text in lines)
     questions = [
@@ -40,13 +36,7 @@ def read_text(path: Path) -> Source:
 def read_prompt_lines(
     path: Path, lines: Sequence[tuple[str, Place, dict[str, Any]]]
 ) -> list[Question]:
-    """Questions of JSON lines with ``prompt`` and ``image``, or a list ``images``.
-
-    Args:
-        path: the file. ``image`` names a file in its folder or below; absent, null or empty: the
-            prompt is text alone. ``word`` and ``box`` say what a word means in the image.
-        lines: key, place and object of each line.
-    """
+    """Questions of JSON lines with ``prompt`` and ``image``, or a list ``images``."""
     return [
         Question(PROMPTS, key, partial(_load_line, row, path.parent, place), _has_image(row))
         for key, place, row in lines

@@ -29,14 +29,6 @@ def read_benchmark(benchmark: Benchmark, rows: Rows, bad: BadRows) -> list[Quest
 
     An image is a struct of bytes and path, as the hub stores it, or text, as TSVs do: base64, or
     the ``index`` of the row that holds it.
-
-    Args:
-        benchmark: says which columns identify a row and hold its options, and the prompt.
-        rows: the table.
-        bad: takes rows without a key of their own.
-
-    Raises:
-        NormprobeError: a column is missing or there twice.
     """
     require_columns(rows.columns, benchmark.required, rows.source)
     key = next((name for name in (benchmark.key, "index") if name in rows.columns), None)

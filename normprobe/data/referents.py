@@ -19,18 +19,7 @@ WORD, BOX = "word", "box"
 def read_referent(
     row: dict[str, Any], prompt: str, images: Sequence[Image.Image], place: Place
 ) -> Referent | None:
-    """What a word of the prompt means in the picture; None where the row has neither cell.
-
-    Args:
-        row: ``word``, which stands in the prompt, and ``box``: left, top, right and bottom in
-            pixels of the picture.
-        prompt: of the row.
-        images: decoded.
-        place: of the row.
-
-    Raises:
-        BadRow: one without the other, several pictures, or a word or box that is not there.
-    """
+    """What a word of the prompt means in the picture; None where the row has neither cell."""
     word, box = row.get(WORD), row.get(BOX)
     if word is None and box is None:
         return None
@@ -52,11 +41,7 @@ def read_referent(
 
 
 def referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Place) -> Referent:
-    """A word and its box, which are there.
-
-    Raises:
-        BadRow: the word is not in the prompt after the picture, or the box not in the picture.
-    """
+    """A word and its box, which are there."""
     if not spans_of_word(word, prompt.split(IMAGE_MARK)[-1]):
         raise BadRow(
             place.at(WORD),
@@ -75,11 +60,7 @@ def referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Pla
 
 
 def edges(cell: Any, place: Place) -> Box:
-    """The four numbers of a box.
-
-    Raises:
-        BadRow: anything else.
-    """
+    """The four numbers of a box."""
     is_box = isinstance(cell, list) and len(cell) == 4
     if not is_box or not all(type(edge) in (int, float) for edge in cell):
         raise BadRow(

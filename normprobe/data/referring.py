@@ -58,17 +58,7 @@ def is_referring(whole: Any) -> bool:
 
 
 def read_referring(path: Path, whole: Any, where: dict[str, Any], bad: BadRows) -> Source:
-    """Read the expressions of a file.
-
-    Args:
-        path: the file; pictures are beside it, in ``images`` or in ``train2014``.
-        whole: what it holds.
-        where: JSON-able record of where it is.
-        bad: takes entries that lack a name, or repeat the key of another.
-
-    Raises:
-        NormprobeError: no expressions, or no ``instances.json`` beside a list of references.
-    """
+    """Read the expressions of a file."""
     instances: Mapping[str, Any] = whole if isinstance(whole, dict) else _instances(path)
     if instances is whole:
         expressions = list(_of_captions(path, whole))

@@ -23,12 +23,7 @@ class Referent:
 
 
 def is_region(box: Box, size: tuple[int, int]) -> bool:
-    """Whether a box has an area and lies in a picture.
-
-    Args:
-        box: the box.
-        size: width and height of the picture in pixels.
-    """
+    """Whether a box has an area and lies in a picture."""
     left, top, right, bottom = box
     width, height = size
     return 0 <= left < right <= width and 0 <= top < bottom <= height

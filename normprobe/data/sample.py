@@ -87,12 +87,7 @@ class Sample:
         return not any(isinstance(piece, str) for piece in self.pieces[: len(self.images)])
 
     def text_with(self, placeholder_of: Callable[[int], str], separator: str = "") -> str:
-        """The user turn as text, with a placeholder for each image.
-
-        Args:
-            placeholder_of: the placeholder of an image, by its number from 1.
-            separator: what follows each placeholder where the prompt has no marks.
-        """
+        """The user turn as text, with a placeholder for each image."""
         placeholders = [placeholder_of(number + 1) for number in range(len(self.images))]
         if not self.is_marked:
             return "".join(placeholder + separator for placeholder in placeholders) + self.prompt

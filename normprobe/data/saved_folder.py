@@ -17,11 +17,7 @@ def is_saved_folder(folder: Path) -> bool:
 
 
 def read_saved_folder(folder: Path) -> list[tuple[str, Rows]]:
-    """The splits of a saved data set with their names; ``""`` where it is one split alone.
-
-    Raises:
-        NormprobeError: damaged, or it names files outside of the folder.
-    """
+    """The splits of a saved data set with their names; ``""`` where it is one split alone."""
     import datasets
 
     try:

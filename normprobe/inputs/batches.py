@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 def batches(
     data: Iterable[Sample], builder: InputBuilder, batch_size: int, bad: BadRows | None = None
 ) -> Iterator[tuple[list[Sample], BatchFeature]]:
-    """Yield samples and their inputs, ``batch_size`` at a time; a batch may be smaller.
-
-    Args:
-        data: what to read.
-        builder: makes the inputs.
-        batch_size: samples a batch.
-        bad: takes the samples that the processor refuses; None raises on the first.
-
-    Raises:
-        NormprobeError: as ``InputBuilder.build``.
-    """
+    """Yield samples and their inputs, ``batch_size`` at a time; a batch may be smaller."""
     samples = iter(data)
     while batch := list(islice(samples, batch_size)):
         try:

@@ -69,19 +69,10 @@ class InputBuilder:
     def build(self, samples: Sequence[Sample]) -> BatchFeature:
         """Turn samples into one batch, in the model's chat format.
 
-        Args:
-            samples: at least one.
-
         Returns:
             Tensors; ``input_ids`` and ``attention_mask`` are [batch, seq], padded on the right, and
             the image tensors have the processor's own names and shapes. Where not each sample has
             one image, ``image_numbers`` says which image a position belongs to.
-
-        Raises:
-            RefusedSample: the processor does not take a sample, or its prompt is too long; the
-                message names it.
-            NormprobeError: the chat template cannot show the prompt or the system prompt, or the
-                files of the processor ask for more than ``rehearse`` allows.
         """
         if self.bounded:
             unbounded = replace(self, bounded=False)

@@ -43,17 +43,7 @@ _Message = dict[str, Any]
 
 
 def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -> list[str]:
-    """Render each sample as a user turn, with the opening of the model's turn.
-
-    Args:
-        processor: a processor or tokenizer with a chat template.
-        samples: what to render.
-        system: as ``InputBuilder`` takes it.
-
-    Raises:
-        NormprobeError: the template fails, or has no place for the system prompt.
-        ValueError: the processor cannot read the images of a sample where they stand.
-    """
+    """Render each sample as a user turn, with the opening of the model's turn."""
     parts = _takes_parts(processor)
     opening = _system_messages(processor, system, parts)
     hoists = parts and _hoists_images(processor)
@@ -73,15 +63,6 @@ def conversations(
     processor: Any, samples: Sequence[Sample], system: str | None
 ) -> list[list[_Message]]:
     """Each sample as messages in parts, with its image among them, for a template that tokenises.
-
-    Args:
-        processor: as ``render_chat`` takes it, like the two that follow.
-        samples: likewise.
-        system: likewise.
-
-    Raises:
-        NormprobeError: as ``render_chat``.
-        ValueError: the template takes no parts.
     """
     if not _takes_parts(processor):
         raise ValueError("the chat template takes no image parts")
@@ -105,27 +86,13 @@ def render_plain(
     """Render each sample without a chat template.
 
     Without marks in the prompt: an image placeholder and a line break each, then the prompt.
-
-    Args:
-        processor: a processor or tokenizer without a chat template.
-        samples: what to render.
-        system: as ``InputBuilder`` takes it.
-        layout: of ``PLAIN_LAYOUTS``.
-
-    Raises:
-        NormprobeError: a system prompt was asked for.
-        ValueError: as ``render_chat``.
     """
     refuse_system(processor, system)
     return [layout.replace("{turn}", _written(processor, sample)) for sample in samples]
 
 
 def refuse_system(processor: Any, system: str | None) -> None:
-    """Refuse a system prompt where there is no chat template.
-
-    Raises:
-        NormprobeError: a system prompt was asked for.
-    """
+    """Refuse a system prompt where there is no chat template."""
     if system not in (None, NO_SYSTEM):
         raise NormprobeError(
             f"--system: {type(processor).__name__} has no chat template, so no system prompt",
@@ -161,11 +128,7 @@ def _written_token(processor: Any) -> str | None:
 
 
 def _takes_parts(processor: Any) -> bool:
-    """Tell whether the template takes a user message as parts (True) or as a string (False).
-
-    Raises:
-        NormprobeError: neither way shows the prompt.
-    """
+    """Tell whether the template takes a user message as parts (True) or as a string (False)."""
     if is_multimodal(processor):
         with_image = _render(processor, [_user(processor, _WITH_IMAGE, parts=True)])
         without = _render(processor, [_user(processor, _TEXT, parts=True)])
@@ -221,11 +184,7 @@ def _user(processor: Any, sample: Sample, parts: bool) -> _Message:
 
 
 def _written(processor: Any, sample: Sample) -> str:
-    """The user turn as text, with a placeholder for each image where the processor has one.
-
-    Raises:
-        ValueError: it has none, and there is more than one image, or text before it.
-    """
+    """The user turn as text, with a placeholder for each image where the processor has one."""
     if placeholder := _written_token(processor):
         return sample.text_with(lambda _: placeholder, separator="\n")
     if reads_one_image(processor) and not (len(sample.images) < 2 and sample.starts_with_images):

@@ -29,11 +29,6 @@ def with_image_numbers(
 ) -> BatchFeature:
     """Add ``image_numbers`` to a batch in which not each sample has one image.
 
-    Args:
-        inputs: of ``build(samples)``. Those without ``input_ids`` or pixels stay as they are.
-        samples: of the batch.
-        build: makes the inputs of samples.
-
     Returns:
         ``inputs``, with an int tensor [batch, seq]: the number, from 1, of the image that a
         placeholder at this position stands for. The text behind an image has its number too. 0:

@@ -18,10 +18,6 @@ class InFlight:
 
     The numbers lie in memory that forked processes share. Each is written by one process at a time,
     so there is no lock that a killed process could leave locked.
-
-    Args:
-        windows: how many there are.
-        most: bytes that may be in flight.
     """
 
     def __init__(self, windows: int, most: int) -> None:

@@ -73,14 +73,7 @@ NO_INPUTS_FILE = InputsFile()
 
 
 def read_inputs_file(path: str | Path) -> InputsFile:
-    """Run a user's inputs file.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        NormprobeError: there is no such file, it fails, or it holds none of the names.
-    """
+    """Run a user's inputs file."""
     path = Path(path)
     try:
         content = path.read_bytes()

@@ -12,25 +12,12 @@ from normprobe.transfers import to_device
 
 
 def inputs_for(model: Any, batch: Mapping[str, Any]) -> BatchFeature:
-    """Copy a batch to a model's device and float dtype, with a start token for a text decoder.
-
-    Args:
-        model: a transformers model.
-        batch: what its processor returned; tensors may lie in dicts, lists and tuples. It stays as
-            it is, also where the model writes into its inputs.
-
-    Returns:
-        A new batch with copies of all tensors, as ``completed`` makes it.
-    """
+    """Copy a batch to a model's device and float dtype, with a start token for a text decoder."""
     return BatchFeature(moved_to(model, completed(model, batch)))
 
 
 def completed(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """Copy a batch where it is, with all that the model wants.
-
-    Args:
-        model: a transformers model.
-        batch: as for ``inputs_for``.
 
     Returns:
         Copies of all tensors, floats in the model's dtype. For an encoder-decoder it has

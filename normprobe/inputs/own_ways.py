@@ -27,9 +27,6 @@ def build(processor: Any, samples: Sequence[Sample], system: str | None) -> Batc
     1. ``processor.apply_chat_template(messages, tokenize=True, return_dict=True)``, which is what
        transformers documents, with the images inside the messages;
     2. ``processor(text=, images=)``.
-
-    Raises:
-        ValueError: none does; the message says why not, way by way.
     """
     reasons = []
     for name, way in (("apply_chat_template", _by_template), ("processor(text=, images=)", _call)):
@@ -68,11 +65,7 @@ def _call(processor: Any, samples: Sequence[Sample], system: str | None) -> Batc
 
 
 def _check(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:
-    """Refuse inputs that lack the image or a prompt.
-
-    Raises:
-        ValueError: what is missing.
-    """
+    """Refuse inputs that lack the image or a prompt."""
     from normprobe.inputs.pixels import pixel_inputs
 
     if any(sample.images for sample in samples) and not pixel_inputs(inputs):

@@ -37,10 +37,6 @@ def pixel_inputs(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, An
     """The inputs that hold floating-point image tensors, alone or inside lists and dicts.
 
     Names tell them; where none does, images are all others that are not known to be something else.
-
-    Args:
-        inputs: what a processor returned.
-        group: of what: images, or ``video`` or ``audio``.
     """
     names = _names_of(group, inputs)
     return {name: value for name, value in inputs.items() if _holds_pixels(name, value, names)}

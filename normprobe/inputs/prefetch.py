@@ -73,21 +73,6 @@ def prefetched(
     Samples of about the same length go together, among those of a few batches, so that little is
     padded. Which samples go together, and in which order, depends on the data and the batch size
     alone: a state depends a little on what else is in its batch.
-
-    Args:
-        data: what to read; what is left out is added to ``data.bad``.
-        builder: makes the inputs.
-        batch_size: samples a batch; fewer at the end of a window.
-        wanted: ids of samples; None: all.
-        share: the number of this process, from 0, and how many there are: each takes every n-th
-            window.
-        workers: how many processes, 0: this one; None: half of this process's cores, and none
-            where a process cannot be forked.
-        with_samples: whether the samples are asked for.
-
-    Raises:
-        NormprobeError: as ``InputBuilder.build``, from whichever process.
-        RuntimeError: "DataLoader worker ..." when the system kills one.
     """
     from torch.utils.data import DataLoader
 

@@ -22,25 +22,7 @@ def load_processor(
     bridges: list[str] | None = None,
     bounded: bool = False,
 ) -> Any:
-    """Load what turns text and images into inputs of a checkpoint.
-
-    Args:
-        path_or_id: folder or hub id.
-        revision: branch, tag or commit of the hub id.
-        trust_remote_code: run code that comes with the checkpoint.
-        auto_class: ``AutoTokenizer`` for a bare language model, ``AutoImageProcessor`` for a bare
-            vision encoder: their folders often name a processor that they do not hold.
-        load: of an inputs file, in place of the auto class; it gets a local folder.
-        bridges: gets the names of the bridges that its own code needed.
-        bounded: whether its files are a stranger's: loading them is rehearsed.
-
-    Returns:
-        The processor, tokenizer or image processor.
-
-    Raises:
-        NormprobeError: the files are missing or damaged, need a library that is not installed, or
-            ask for more than ``rehearse`` allows.
-    """
+    """Load what turns text and images into inputs of a checkpoint."""
     import transformers
     from transformers import PretrainedConfig
 

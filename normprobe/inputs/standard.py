@@ -17,18 +17,7 @@ if TYPE_CHECKING:
 def build(
     processor: Any, samples: Sequence[Sample], system: str | None, layout: str
 ) -> BatchFeature:
-    """Turn samples into one batch, padded on the right.
-
-    Args:
-        processor: a processor, a bare tokenizer or a bare image processor.
-        samples: at least one.
-        system: as ``InputBuilder`` takes it.
-        layout: of ``chat.PLAIN_LAYOUTS``; read only where there is no chat template.
-
-    Raises:
-        NormprobeError: the chat template cannot show the prompt or the system prompt.
-        Exception: one of ``REFUSALS``, where the processor does not take a sample.
-    """
+    """Turn samples into one batch, padded on the right."""
     from transformers import BatchFeature
     from transformers.image_processing_base import ImageProcessingMixin
 
@@ -81,11 +70,7 @@ def batch_options(tokenizer: Any, samples: int) -> dict[str, Any]:
 
 
 def required_images(samples: Sequence[Sample]) -> list[Image]:
-    """The image of each sample, for a bare vision encoder.
-
-    Raises:
-        ValueError: a sample has none, or several.
-    """
+    """The image of each sample, for a bare vision encoder."""
     images = [image for sample in samples for image in sample.images]
     if any(len(sample.images) != 1 for sample in samples):
         raise ValueError("a bare vision encoder needs one image in every sample")

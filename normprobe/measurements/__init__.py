@@ -175,11 +175,7 @@ class Measurement:
         return [self.module(f"figures.{name}") for name in self.figures] + of_maps
 
     def looking_at(self, names: Iterable[str]) -> "Measurement":
-        """The same measurement, with some of its ``watchers``.
-
-        Raises:
-            NormprobeError: it has no watcher of a name.
-        """
+        """The same measurement, with some of its ``watchers``."""
         watching = tuple(names)
         if unknown := [name for name in watching if name not in self.watchers]:
             raise NormprobeError(
@@ -206,11 +202,7 @@ class Measurement:
         return made
 
     def remarks(self, model: Any, inputs: Mapping[str, Any]) -> list[str]:
-        """Before a run: what those who look further will not see of a model, by one batch.
-
-        Raises:
-            NormprobeError: one of them would see nothing.
-        """
+        """Before a run: what those who look further will not see of a model, by one batch."""
         modules = [self.module(f"{name}.watcher") for name in self.watching]
         found = [m.remark(model, inputs) for m in modules if hasattr(m, "remark")]
         return [remark for remark in found if remark]
@@ -240,11 +232,7 @@ def is_measurement(name: str) -> bool:
 
 @cache
 def measurement(name: str) -> Measurement:
-    """The measurement of a name.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """The measurement of a name."""
     if not is_measurement(name):
         raise KeyError(name)
     found: Measurement = import_module(f"{__name__}.{name}").MEASUREMENT

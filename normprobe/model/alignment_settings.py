@@ -51,11 +51,7 @@ class AlignmentSettings:
 
 
 def adapter_settings(folder: Path) -> AlignmentSettings | None:
-    """What an adapter folder says; None where ``folder`` is no adapter.
-
-    Raises:
-        NormprobeError: when its JSON file is broken.
-    """
+    """What an adapter folder says; None where ``folder`` is no adapter."""
     path = folder / ADAPTER_CONFIG
     try:
         if not path.is_file():
@@ -99,11 +95,7 @@ def write_adapter_settings(settings: AlignmentSettings) -> None:
 
 
 def config_settings(config: Any) -> AlignmentSettings | None:
-    """What the config of an aligned model says; None of any other model.
-
-    Raises:
-        NormprobeError: when the entry lacks something.
-    """
+    """What the config of an aligned model says; None of any other model."""
     entry = getattr(config, CONFIG_ENTRY, None)
     if entry is None:
         return None

@@ -47,9 +47,6 @@ def watching_attention(layers: Part, rows: Tensor, see: SeeRows) -> Iterator[Non
         layers: the decoder layers. Attention outside of them, in a vision encoder, is left alone.
         rows: ``[rows]`` query positions, ascending.
         see: called with weights and scores ``[heads, some rows, keys]``, to be reduced at once.
-
-    Raises:
-        NormprobeError: when rows computed beside a kernel do not explain the kernel's output.
     """
     where = {
         id(module): (number, name)

@@ -50,13 +50,7 @@ class _Done(BaseException):
 def captured_states(
     model: nn.Module, layers: Sequence[nn.Module], inputs: Mapping[str, Any]
 ) -> CapturedStates:
-    """Run the model once, to its end.
-
-    Args:
-        model: on its device.
-        layers: its decoder layers; of one that runs several times the last run counts.
-        inputs: what its processor returned, on the same device.
-    """
+    """Run the model once, to its end."""
     calls: list[list[Call]] = [[] for _ in layers]
     with lock_of(model), ExitStack() as stack:
         for layer, of_layer in zip(layers, calls, strict=True):
@@ -77,19 +71,7 @@ def captured_calls(
     last: nn.Module | None,
     fields: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, list[Call]]:
-    """Run the model once.
-
-    Args:
-        model: on its device.
-        modules: whose calls to keep, by names of any kind.
-        inputs: what its processor returned, on the same device.
-        last: the one of them after which the model is stopped; None: it runs to its end.
-        fields: by the same names, the field of a model output that is the state; by default
-            ``last_hidden_state``.
-
-    Returns:
-        The calls of each module in their order, without those that take or return no state.
-    """
+    """Run the model once."""
     calls: dict[str, list[Call]] = {name: [] for name in modules}
     with lock_of(model), ExitStack() as stack, suppress(_Done):
         for name, module in modules.items():

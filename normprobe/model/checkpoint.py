@@ -107,21 +107,7 @@ def open_checkpoint(
     inputs_file: InputsFile = NO_INPUTS_FILE,
     kind: str | None = None,
 ) -> Checkpoint:
-    """Read the config of a checkpoint and tell what kind of model it is.
-
-    Args:
-        model: ``specimen``, a local folder or a hub id. An adapter (PEFT, or of ``normprobe
-            align``) opens the model that it was made for.
-        revision: branch, tag or commit of a hub id.
-        trust_remote_code: run the model's own code.
-        inputs_file: the user's; its ``setup`` runs before the config is read.
-        kind: a key of ``KINDS``, where the config does not tell it; None: what the config tells.
-
-    Raises:
-        NormprobeError: no such folder or hub id, no readable config, code that is not trusted, a
-            checkpoint of the original LLaVA code, or a model type that has neither a vision encoder
-            nor a language model.
-    """
+    """Read the config of a checkpoint and tell what kind of model it is."""
     from transformers import AutoConfig, PretrainedConfig
 
     from normprobe.bridges import bridge_missing_flash_attention, foreign_code
@@ -254,9 +240,6 @@ def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> N
 
     Imported one by one, from a folder whose copy grows meanwhile, the config's class exists twice,
     and what the model's file registers for one of them is not found for the other.
-
-    Raises:
-        NormprobeError: a model among it cannot be run as a module (moondream).
     """
     from torch import nn
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -300,11 +283,7 @@ def _commit_of(config_file: Path | None) -> str | None:
 
 
 def _adapter_config(path: Path, source: str) -> dict[str, Any]:
-    """The adapter_config.json of a PEFT adapter.
-
-    Raises:
-        NormprobeError: it does not name its base model, or an adapter in its place.
-    """
+    """The adapter_config.json of a PEFT adapter."""
     adapter: dict[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError):
         read = json.loads(path.read_text(encoding="utf-8"))
@@ -339,11 +318,7 @@ def _base_of(
     inputs_file: InputsFile,
     kind: str | None,
 ) -> Checkpoint:
-    """The checkpoint that an adapter of ``normprobe align`` was made for.
-
-    Raises:
-        NormprobeError: it cannot be opened, or is such an adapter itself: a model has one norm.
-    """
+    """The checkpoint that an adapter of ``normprobe align`` was made for."""
     assert alignment.base_model is not None
     if adapter_settings(Path(alignment.base_model)) is not None:
         raise NormprobeError(

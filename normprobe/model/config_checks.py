@@ -11,15 +11,7 @@ _IMPLEMENTATIONS = re.compile(r"_?(attn|experts)_implementation(_internal)?$")
 
 
 def refuse_kernels(config: Mapping[str, Any], model: str) -> None:
-    """Refuse a config that fetches code that was not asked for.
-
-    Args:
-        config: the content of config.json.
-        model: as typed.
-
-    Raises:
-        NormprobeError: it names a kernel to be fetched.
-    """
+    """Refuse a config that fetches code that was not asked for."""
     for name, value in _fields(config):
         if isinstance(value, str) and "/" in value and _IMPLEMENTATIONS.match(name):
             raise NormprobeError(

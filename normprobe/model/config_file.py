@@ -10,11 +10,7 @@ _LARGEST = 2**23  # bytes: a hundred times what a config has
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """The fields of a config.json.
-
-    Raises:
-        NormprobeError: it is not a JSON object, and where it breaks, or too large for a config.
-    """
+    """The fields of a config.json."""
     remedy = "fetch or save the checkpoint again"
     try:
         if (size := path.stat().st_size) > _LARGEST:
@@ -30,14 +26,7 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def read_config_file(path: Path | None) -> dict[str, Any]:
-    """The content of a config.json.
-
-    Args:
-        path: of the file; None: there is none.
-
-    Returns:
-        Its fields; none where it cannot be read: loading it says better why.
-    """
+    """The content of a config.json."""
     try:
         return config_of(path) if path else {}
     except NormprobeError:

@@ -2,11 +2,6 @@
 
 
 def layers_of_all_depths(layers: int, shown: int) -> list[int]:
-    """Numbers of ``shown`` layers spread evenly over the model, the last among them.
-
-    Args:
-        layers: how many the model has; they are counted from 1.
-        shown: how many to choose; of a model that has no more, all.
-    """
+    """Numbers of ``shown`` layers spread evenly over the model, the last among them."""
     shown = min(shown, layers)
     return [round(layers * step / shown) for step in range(1, shown + 1)]

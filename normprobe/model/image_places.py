@@ -67,9 +67,6 @@ def image_places(
         ``[visual tokens, 4]``: left, top, right and bottom as fractions of the image, within 0 and
         1; empty where a token stands for padding. And how well the model agrees: the correlation
         of changes with reactions.
-
-    Raises:
-        PlacesUnknown: when one of the three steps fails.
     """
 
     def states_of(inputs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -92,19 +89,9 @@ def places_of_rows(
 ) -> tuple[Array, list[float | str]]:
     """The place in the image of each row of some states.
 
-    Args:
-        build: as in ``image_places``.
-        image: RGB.
-        states_of: runs the model on what ``build`` made. Its rows come from this image alone.
-        lines: tokens of a thumbnail, then rows and columns of a grid that follows it; None: the
-            rows lie over tiles or patches.
-
     Returns:
         ``[rows, 4]`` as ``image_places``; and for each of the states how well it agrees, or why
         its rows do not lie there.
-
-    Raises:
-        PlacesUnknown: the rows form no grid over the image.
     """
     inputs = build(image)
     before = states_of(inputs)
@@ -282,12 +269,6 @@ def _straight(
     Processors cut and pad whole pixels: an outer edge that is nearer than a quarter of one to the
     image's own is the image's own, exactly.
 
-    Args:
-        position: in any unit.
-        coordinate: of each, a fraction of the image.
-        edges: in the unit of ``position``, ascending.
-        near: a quarter of a pixel of the processor in that unit.
-
     Returns:
         None where the coordinates form no straight scale.
     """
@@ -371,11 +352,6 @@ def _own_grid(
 
     The inputs hold them (image_grid_thw, image_grid_hws, spatial_shapes) where the model needs
     them; then patches that are padding throughout are among them. None: they do not.
-
-    Args:
-        inputs: of the model.
-        shown: of all patches those that show something of the image.
-        patches: of each image, padded to as many; None: all images' follow each other.
     """
     for name, value in inputs.items():
         if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.is_floating_point():

@@ -77,17 +77,6 @@ class MeasuredModel:
     are learned from the first batch with an image, by running the vision side twice, and recognised
     within ``SAME_STATE`` in every later batch. They are learned again when a placeholder id comes
     up for the first time, and after ``notice_changed_weights`` if a weight changed.
-
-    Args:
-        model: a transformers model on its device.
-        parts: of ``find_parts(model)``.
-        special_token_ids: ids to report as ``special`` rather than ``text``.
-        vocabulary_ids: ids that the tokenizer can emit; None: there is no tokenizer.
-        found_by: how the parts were found: ``structure``, ``by hand`` or ``trace``.
-        token_text: a token id as text; None: there is no tokenizer.
-
-    Attributes:
-        doubt: what the first batch with an image says against parts that were named by hand.
     """
 
     def __init__(
@@ -123,11 +112,7 @@ class MeasuredModel:
 
     @cached_property
     def decoder_layers(self) -> list[nn.Module]:
-        """The decoder layers in order.
-
-        Raises:
-            NormprobeError: the model has none.
-        """
+        """The decoder layers in order."""
         if self.parts.decoder_layers is None:
             raise NormprobeError(
                 f"{self} has no decoder layers to measure",
@@ -160,11 +145,7 @@ class MeasuredModel:
         return config.get_text_config(decoder=True) if config is not None else None
 
     def decoder_input(self, inputs: Mapping[str, Any]) -> Tensor:
-        """What enters decoder layer 1, ``[batch, seq, hidden]``. No decoder layer runs.
-
-        Args:
-            inputs: what a processor returned, on any device.
-        """
+        """What enters decoder layer 1, ``[batch, seq, hidden]``. No decoder layer runs."""
         first = self.decoder_layers[0]
         seen: list[Tensor] = []
         with observing(self.model), attached(on_input(first, seen.append)):
@@ -175,14 +156,6 @@ class MeasuredModel:
         """Tell the token groups of a batch.
 
         Where no token id tells visual tokens, other pixels do: the vision side runs twice.
-
-        Args:
-            inputs: what a processor returned. Leave it on the CPU where you can: token groups are
-                told where it is, and to ask a device for them is to wait for it.
-
-        Raises:
-            NormprobeError: without ``input_ids``, with an image, a video or a sound but no
-                placeholder for it, or with placeholders for what is not there.
         """
         groups = self.prompt_groups(inputs)
         batch = MeasuredBatch(self, inputs, groups, self._structural_states(inputs, groups))
@@ -193,11 +166,7 @@ class MeasuredModel:
         return batch
 
     def prompt_groups(self, inputs: Mapping[str, Any]) -> Tensor:
-        """``MeasuredBatch.prompt_groups``, without asking which placeholders are structural.
-
-        Raises:
-            NormprobeError: as ``batch``.
-        """
+        """``MeasuredBatch.prompt_groups``, without asking which placeholders are structural."""
         if not isinstance(inputs, Mapping):
             raise NormprobeError(
                 f"the inputs are a {type(inputs).__name__}; expected a dict of tensors by the "
@@ -255,9 +224,6 @@ class MeasuredModel:
         Some models write a video with the placeholders of an image. Then the processor says which
         are a video's; where it does not, all are if there is no image, and else those that other
         pixels of the video change.
-
-        Raises:
-            NormprobeError: there is one without a placeholder, or a placeholder without one.
         """
         held, code = pixel_inputs(inputs, group), TOKEN_GROUPS.index(group)
         if not held:
@@ -368,11 +334,7 @@ class MeasuredModel:
         return self._last_watched[1:]
 
     def _check_parts(self, batch: "MeasuredBatch") -> None:
-        """See that the parts do what they are taken for, by the first batch with an image.
-
-        Raises:
-            NormprobeError: one does not; of a model whose parts are named by hand it is a doubt.
-        """
+        """See that the parts do what they are taken for, by the first batch with an image."""
         if self.parts.fusion in (DISCRETE, CROSS_ATTENTION):
             return  # no row of the projector enters the sequence
         handed_over, entered = self._watched(batch.inputs)
@@ -429,9 +391,6 @@ class MeasuredBatch:
 
         Returns:
             ``[batch, positions]`` codes on the device of ``decoder_input``.
-
-        Raises:
-            NormprobeError: when the decoder reads other positions than the prompt's.
         """
         on_device = to_device(self.prompt_groups, decoder_input.device)
         groups = fitted(on_device, decoder_input, self.model.parts)
@@ -464,11 +423,7 @@ class MeasuredBatch:
         return images
 
     def states_of(self, group: str) -> Tensor:
-        """The states of a token group at the decoder input, ``[tokens, hidden]``.
-
-        Raises:
-            NormprobeError: when the batch has no such token.
-        """
+        """The states of a token group at the decoder input, ``[tokens, hidden]``."""
         x = self.model.decoder_input(self.inputs)
         chosen: Tensor = x[self.groups_at(x) == TOKEN_GROUPS.index(group)]
         if not len(chosen):
@@ -504,9 +459,6 @@ def fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:
 
     Returns:
         ``[batch, positions]`` codes.
-
-    Raises:
-        NormprobeError: when the decoder reads other positions than these.
     """
     more = decoder_input.shape[-2] - groups.shape[-1]
     if more > 0 and parts.fusion == PREPENDED:

@@ -80,9 +80,6 @@ def own_positions(model: MeasuredModel, picture: Picture) -> NDArray[np.bool_]:
     """Which positions of the decoder input come from the pixels of one picture, ``[positions]``.
 
     Where the prompt has other images: those that other pixels of this one change.
-
-    Raises:
-        PlacesUnknown: its states are no rows of the sequence.
     """
     if model.parts.fusion == CROSS_ATTENTION:
         raise PlacesUnknown("the text attends to visual states that are no rows of its sequence")

@@ -35,15 +35,7 @@ _LLAMA_3_VOCABULARY = 128_000
 
 
 def refuse_original_llava(model: str, config_file: Path | None) -> None:
-    """Refuse a checkpoint of the original LLaVA code.
-
-    Args:
-        model: as typed.
-        config_file: its config.json; None: there is none.
-
-    Raises:
-        NormprobeError: it is one; the checkpoints of transformers that fit its size are named.
-    """
+    """Refuse a checkpoint of the original LLaVA code."""
     config = read_config_file(config_file)
     fields = [name for name in _FIELDS if config.get(name)]
     if not fields or config.get("auto_map"):  # with its own code beside it, it may well run

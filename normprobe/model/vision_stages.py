@@ -175,12 +175,7 @@ class StageNorms:
         return rows
 
     def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
-        """Norms of the states that text attends to, ``[states]`` an image of each sample.
-
-        Args:
-            images: how many each sample of the batch has. In every model that attends the states
-                of a sample follow each other, image by image, with as many as in that with most.
-        """
+        """Norms of the states that text attends to, ``[states]`` an image of each sample."""
         norms, groups = self._joined()[self.attended_stage]
         shape = (len(images), max(*images, 1), -1)
         norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING

@@ -33,9 +33,6 @@ def text_after_image(
 
     Returns:
         ``[tokens]`` positions of the decoder input, ascending, and the id of each.
-
-    Raises:
-        NormprobeError: the prompt holds no visual tokens, or no text.
     """
     ids, _ = text_ids(inputs, model.parts)
     assert ids is not None  # model.batch has refused it
@@ -64,11 +61,6 @@ def text_after_image(
 
 def tokens_of_word(word: str, ids: Sequence[int], decode: Decode) -> Tensor:
     """Which tokens spell a word, wherever it stands alone in their text.
-
-    Args:
-        word: or a phrase.
-        ids: of the tokens.
-        decode: of the tokenizer.
 
     Returns:
         ``[tokens]`` bool; False throughout where the word is not in the text.

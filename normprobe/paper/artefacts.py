@@ -52,11 +52,7 @@ class Artefact:
     compare: bool = False
 
     def commands(self, folder: Path) -> Iterator[PaperCommand]:
-        """The commands that make it, in order.
-
-        Args:
-            folder: of all artefacts: those that share a command share its run.
-        """
+        """The commands that make it, in order."""
         runs = []
         for step in self.steps:
             command, *options = shlex.split(step["command"])
@@ -115,17 +111,7 @@ class Changes:
 
 
 def substitutes(given: Sequence[str], wanted: Sequence[Artefact], name: str) -> dict[str, str]:
-    """``--model`` as a mapping.
-
-    Args:
-        given: NAME=VALUE each; ``*=VALUE`` takes the place of every hub id that has no other.
-        wanted: the tables and figures whose commands have the names.
-        name: what they are together.
-
-    Raises:
-        NormprobeError: not NAME=VALUE, a name that the commands do not have, or, of a single table
-            or figure, one missing.
-    """
+    """``--model`` as a mapping."""
     models = list(dict.fromkeys(model for artefact in wanted for model in artefact.models))
     taken = dict[str, str]()
     for text in given:

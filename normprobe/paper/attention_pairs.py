@@ -28,14 +28,7 @@ class AttentionPairs(NamedTuple):
 
 
 def attention_pairs(runs: Sequence[tuple[str, RunStore]]) -> AttentionPairs:
-    """Bring the maps of runs together that were asked the same of the same pictures.
-
-    Args:
-        runs: of ``attention``; each with what its model is called.
-
-    Raises:
-        NormprobeError: a run has no maps, or lacks a picture.
-    """
+    """Bring the maps of runs together that were asked the same of the same pictures."""
     asked: dict[tuple[str, ...], dict[str, RunStore]] = {}
     for name, run in runs:
         pictures = (run.record.get("image_hashes") or {}).values()

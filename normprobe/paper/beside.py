@@ -43,12 +43,6 @@ def published_table(
 ) -> pd.DataFrame | None:
     """What a run measured beside what the paper says of its model.
 
-    Args:
-        run: its tables are written.
-        rows_of: quantity of the paper -> the row of the run's main table that measures it.
-        model: the measured model, see ``names_of``.
-        base: likewise, the base model of ``embeddings --base``; None: what the run says.
-
     Returns:
         As ``beside_paper``. None where the paper has no such number, and of a run with an alignment
         norm: the paper speaks of models as they were released.
@@ -73,20 +67,7 @@ def beside_paper(
     rows_of: Mapping[str, Mapping[str, object]],
     tokens: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """What was measured beside what the paper says of a model.
-
-    Args:
-        model: see ``names_of``.
-        table: the main table of the run.
-        rows_of: quantity of the paper -> the row of ``table`` that measures it.
-        tokens: token, norm and rank by falling norm among all tokens, of those that are known.
-
-    Returns:
-        One row a published number and quantity that it may be: source, model (as the paper calls
-        it), quantity, statistic, measured, measured_rank (of a token), published, difference
-        (measured - published), note. A token that is not known has no measured norm. No rows where
-        the paper has no number that is measured.
-    """
+    """What was measured beside what the paper says of a model."""
     names = names_of(model)
     rows = []
     for number in published_numbers() if names else ():
@@ -114,10 +95,6 @@ def beside_paper(
 
 def ranked_tokens(run: RunStore, *, of_base: bool = False) -> pd.DataFrame | None:
     """Token, norm and rank by falling norm, as far as a run of ``embeddings`` knows them.
-
-    Args:
-        run: its tables are written.
-        of_base: of the base model's table, in place of the model's own.
 
     Returns:
         None of a run without tokens.
@@ -152,13 +129,7 @@ def _measured(
 def row_of(
     quantity: str, table: pd.DataFrame, rows_of: Mapping[str, Mapping[str, object]]
 ) -> "pd.Series[Any] | None":
-    """The row of a main table that measures a quantity of the paper; None where none does.
-
-    Args:
-        quantity: of ``quantities``.
-        table: the main table of a run.
-        rows_of: quantity -> the columns that tell its row.
-    """
+    """The row of a main table that measures a quantity of the paper; None where none does."""
     if quantity not in rows_of:
         return None
     for column, value in rows_of[quantity].items():
@@ -174,12 +145,7 @@ def _of_token(number: Published, tokens: pd.DataFrame) -> tuple[float, int | Non
 
 
 def print_published(published: pd.DataFrame, console: Console) -> None:
-    """Print ``published.csv``.
-
-    Args:
-        published: the table.
-        console: where to print.
-    """
+    """Print ``published.csv``."""
     table = new_table("Beside the paper")
     ranked = published["measured_rank"].notna().any()
     headers = ["quantity", "statistic", *(["rank here"] if ranked else []), *_NUMBERS]

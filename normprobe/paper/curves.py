@@ -15,25 +15,7 @@ _ENDINGS = ("mean", "mean_ci_low", "mean_ci_high")
 def curves_of_run(
     layout: FigureLayout, name: str, run: RunStore, label: str, published: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """The lines that a run has in a figure.
-
-    Args:
-        layout: of the figure, one of ``layers``.
-        name: which of ``layout.names`` the run is of; empty where a panel takes any.
-        run: of ``layers``.
-        label: what to call it: model, data, samples.
-        published: its ``published.csv``; None where the paper has no number of it.
-
-    Returns:
-        One row a panel, layer and token group (visual, text): panel, metric, run (its folder),
-        label, layer, group, mean over tokens, mean_ci_low and mean_ci_high (95 % interval over
-        images, NaN where the run has none), published (the norm that the paper prints of visual
-        tokens at the decoder input, NaN elsewhere). Norms are L2, cosines are between what enters
-        a layer and what leaves it.
-
-    Raises:
-        NormprobeError: the run has no such table, or no visual and text tokens in it.
-    """
+    """The lines that a run has in a figure."""
     layers = run.table(run.command)
     panels = [panel for panel in layout.panels if not panel.runs or name in panel.runs]
     curves = []

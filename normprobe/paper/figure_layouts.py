@@ -45,9 +45,6 @@ class FigureLayout:
     def name_of(self, record: Mapping[str, Any]) -> str | None:
         """Which of ``names`` a run is of, as it says itself.
 
-        Args:
-            record: its ``run.json``.
-
         Returns:
             The name of its model in the commands; or that of a baseline or an aligned model, by
             whether it holds an alignment norm. Empty where the panels take any run; None where
@@ -61,11 +58,7 @@ class FigureLayout:
         return next(fitting, None)
 
     def without_run(self, given: Collection[str]) -> list[str]:
-        """What is missing of the figure: panels by their titles, or one of a pair by its role.
-
-        Args:
-            given: of ``names``, those that there are runs of.
-        """
+        """What is missing of the figure: panels by their titles, or one of a pair by its role."""
         if self.roles:
             return [role for name, role in self.roles.items() if name not in given]
         return [p.title for p in self.panels if p.runs and not set(p.runs) & set(given)]

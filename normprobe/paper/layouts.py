@@ -76,17 +76,7 @@ def layouts() -> dict[str, Layout]:
 
 
 def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
-    """The file of a table with what was measured.
-
-    Args:
-        layout: of the table.
-        cells: what was measured.
-
-    Returns:
-        Its rows and columns in its order. Behind each column that is measured stands
-        ``<column>_published``, as printed, and behind a token ``<column>_published_rank``, the rank
-        here of the published token. NaN: not measured, or not printed.
-    """
+    """The file of a table with what was measured."""
     rows = []
     for place, printed in enumerate(printed_rows(layout.file)):
         row: dict[str, float | str | None] = {}
@@ -107,11 +97,6 @@ def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
 
 def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> ReadableTable:
     """A table as the paper prints it, each row measured, and below it in parentheses as published.
-
-    Args:
-        layout: of the table.
-        cells: what was measured.
-        notes: what else a reader should know.
     """
     rows = []
     for templates in layout.cells:

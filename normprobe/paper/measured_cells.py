@@ -20,16 +20,7 @@ _COLUMNS_OF_METRICS = {"sem_abs": "mean_abs_std"}
 
 
 def cells_of_run(layout: Layout, run: RunStore, published: pd.DataFrame) -> Cells:
-    """What a run has measured of a table.
-
-    Args:
-        layout: of the table.
-        run: a run that the paper has numbers of.
-        published: its ``published.csv``.
-
-    Returns:
-        As ``Cells``; empty where it has measured nothing of the table.
-    """
+    """What a run has measured of a table."""
     cells: Cells = {}
     known = published[published["source"] == layout.source]
     rows = known.set_index(["model", "quantity", "statistic"])["measured"].dropna()
@@ -68,13 +59,7 @@ def _top_tokens(layout: Layout, run: RunStore, variant: str) -> Cells:
 
 
 def cells_of_norm(layout: Layout, column: str, statistics: pd.DataFrame) -> Cells:
-    """What the gain and bias of a trained norm say of Table 5.
-
-    Args:
-        layout: of Table 5.
-        column: which of its columns.
-        statistics: as ``norm_statistics``.
-    """
+    """What the gain and bias of a trained norm say of Table 5."""
     sizes = statistics.set_index("parameter").rename(columns=_COLUMNS_OF_METRICS).to_dict("index")
     return {
         (place, column): float(sizes[row["parameter"]][row["metric"]])
@@ -83,13 +68,7 @@ def cells_of_norm(layout: Layout, column: str, statistics: pd.DataFrame) -> Cell
 
 
 def notes_on(layout: Layout, run: RunStore, published: pd.DataFrame) -> list[str]:
-    """What a reader of a run's cells should know: of what it is, and what the paper leaves open.
-
-    Args:
-        layout: of the table.
-        run: a run that the paper has numbers of.
-        published: its ``published.csv``.
-    """
+    """What a reader of a run's cells should know: of what it is, and what the paper leaves open."""
     known = published[published["source"] == layout.source]
     names = " and ".join(dict.fromkeys(known["model"]))
     samples = len(run.record.get("sample_ids") or ())

@@ -34,11 +34,7 @@ class Published(NamedTuple):
 
 
 def names_of(model: str) -> set[str]:
-    """What the paper calls a model; nothing where it has no such model.
-
-    Args:
-        model: a hub id in any case, or the name of a folder with a local copy.
-    """
+    """What the paper calls a model; nothing where it has no such model."""
     known = _models()
     ids = known["hub_id"].str.casefold()
     same = ids.eq(model.casefold()) | ids.str.split("/").str[-1].eq(model.casefold())

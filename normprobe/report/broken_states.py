@@ -9,14 +9,7 @@ from normprobe.schema import DECODER_INPUT, STRUCTURAL, TOKEN_GROUPS, VISUAL
 
 
 def broken_states(table: pd.DataFrame) -> list[str]:
-    """What is wrong with the states that a table is made of, a line each token group and fault.
-
-    Args:
-        table: ``layers.csv`` or ``interface.csv``, or the sample rows that they are made of.
-
-    Returns:
-        E.g. "visual tokens: none has finite numbers in layers 2-4"; empty where nothing is wrong.
-    """
+    """What is wrong with the states that a table is made of, a line each token group and fault."""
     if "nonfinite" not in table:
         return []
     lines = []

@@ -11,16 +11,7 @@ CORRELATION = "correlation"
 
 
 def correlation_table(disparity: Iterable[float], inertia: Iterable[float]) -> pd.DataFrame:
-    """The row of correlation.csv: how the ranks of disparity and inertia go together.
-
-    Args:
-        disparity: visual / text norm at the decoder input, one a model; NaN where it has none.
-        inertia: text minus visual angle, radians a layer, in the same order.
-
-    Returns:
-        ``models`` (that have both), ``rank_correlation`` (Spearman) and its 95 % interval
-        (Bonett and Wright); no numbers with fewer than ``FEWEST`` models.
-    """
+    """The row of correlation.csv: how the ranks of disparity and inertia go together."""
     found = rank_correlation(disparity, inertia)
     row = dict(
         zip(
@@ -33,12 +24,7 @@ def correlation_table(disparity: Iterable[float], inertia: Iterable[float]) -> p
 
 
 def correlation_sentence(correlation: pd.DataFrame, of: str = "models") -> str:
-    """What correlation.csv says: which way, if its interval allows to say so.
-
-    Args:
-        correlation: of ``correlation_table``.
-        of: what has ranks.
-    """
+    """What correlation.csv says: which way, if its interval allows to say so."""
     models, *numbers = correlation.iloc[0]
     found = Correlation(int(models), *map(float, numbers))
     if found.models < FEWEST:

@@ -43,9 +43,6 @@ def latex(table: ReadableTable) -> str:
     """A table as a ``tabular`` with the rules of booktabs, its title and notes as comments.
 
     Characters that pdfLaTeX has no glyph of, such as those of other scripts, stand as code points.
-
-    Args:
-        table: no cell of it may hold a line break.
     """
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
     rows = [_row(_cells(row, table.numeric)) for row in table.rows]

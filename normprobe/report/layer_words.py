@@ -24,15 +24,6 @@ def layers_in_words(ratios: Mapping[int, Ratio], words: Words, where: str = "in"
 
     A deep model whose state changes often has too many blocks to read. Then each state is told
     once, with the number of its layers and where the first and the last of them are.
-
-    Args:
-        ratios: by ascending layer. A layer whose ratio is not usable parts no block, and is named.
-        words: for what is compared.
-        where: ``in`` or ``after`` the layers.
-
-    Returns:
-        E.g. "1.40 to 8.00 x [1.30, 8.20] more slowly in layers 1-3 and not told apart (1.10 x
-        [0.90, 1.40]) in layer 4"; empty without a usable ratio.
     """
     known = {layer: ratio for layer, ratio in ratios.items() if ratio.usable}
     if not known:

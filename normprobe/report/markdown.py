@@ -13,9 +13,6 @@ def markdown(table: ReadableTable) -> str:
     """A table as Markdown, its notes below it; ends with a newline.
 
     Markdown has one row of headers: the parts of a header stand behind each other.
-
-    Args:
-        table: no cell of it may hold a line break.
     """
     rules = ["--:" if numeric else "---" for numeric in table.numeric]
     lines = [_row(_text(" ".join(parts)) for parts in table.headers), _row(rules)]

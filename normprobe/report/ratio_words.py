@@ -121,14 +121,7 @@ class Ratio(Estimate):
 
 
 def ratio_in_words(ratios: Sequence[Ratio], words: Words, than: str = "") -> str:
-    """One ratio, or several of one state: ``82 x [68, 102] louder than text tokens``.
-
-    Args:
-        ratios: usable, all of the same state. Of several, the smallest and the largest are told,
-            and the interval reaches from the lowest end to the highest.
-        words: for what is compared.
-        than: what it is compared with; empty: nothing follows.
-    """
+    """One ratio, or several of one state: ``82 x [68, 102] louder than text tokens``."""
     state = ratios[0].state
     if state is None:
         return f"{words.open}{f' from {than}' if than else ''} ({factor(ratios)})"
@@ -159,12 +152,7 @@ def agreeing(numbers: Sequence[float]) -> list[str]:
 
 
 def digits(ratio: float, smallest: float | None = None) -> str:
-    """Two decimals below 2, one below 10, else none.
-
-    Args:
-        ratio: positive.
-        smallest: what sets the decimals; None: the ratio.
-    """
+    """Two decimals below 2, one below 10, else none."""
     asks = ratio if smallest is None else smallest
     if not 0.1 <= asks < 99999:
         return significant(ratio, digits=2)
@@ -172,13 +160,7 @@ def digits(ratio: float, smallest: float | None = None) -> str:
 
 
 def brackets(ratios: Sequence[Estimate], samples: int | None = None, bands: str = "") -> str:
-    """What the brackets are, or why there are none, as a sentence.
-
-    Args:
-        ratios: all that were told.
-        samples: how many were measured; None: not known.
-        bands: what is told of several layers, whose brackets hold together; empty: nothing is.
-    """
+    """What the brackets are, or why there are none, as a sentence."""
     if any(ratio.has_interval for ratio in ratios):
         together = f", of {bands} in all of them together" if bands else ""
         return f"In brackets: 95 % intervals over images{together}."
@@ -188,12 +170,7 @@ def brackets(ratios: Sequence[Estimate], samples: int | None = None, bands: str 
 
 
 def ratios_by_layer(rows: pd.DataFrame, column: str) -> dict[int, Ratio]:
-    """A ratio of each layer, by ascending layer, with its band where the table has one.
-
-    Args:
-        rows: one a layer.
-        column: of the ratio.
-    """
+    """A ratio of each layer, by ascending layer, with its band where the table has one."""
     ends = "band" if f"{column}_band_low" in rows else "ci"
     columns = [column, f"{column}_{ends}_low", f"{column}_{ends}_high"]
     numbers = rows.set_index("layer").sort_index().reindex(columns=columns).astype(float)

@@ -37,9 +37,6 @@ def readable_table(table: pd.DataFrame) -> ReadableTable:
     """A table of a run with its numbers rounded.
 
     Columns of whole numbers stay exact. Tokens are quoted, and every character of them is visible.
-
-    Args:
-        table: of any columns.
     """
     columns = [table.iloc[:, place] for place in range(table.shape[1])]
     cells = [_cells(str(name), column) for name, column in zip(table, columns, strict=True)]

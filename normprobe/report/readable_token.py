@@ -21,13 +21,6 @@ def readable_token(text: str) -> str:
     Spaces become ``\u2423``; newlines, tabs, control, combining, bidi and zero-width characters
     become escapes, and so does the replacement character that a partial UTF-8 sequence decodes
     to. Byte-fallback tokens such as ``<0x0A>`` stay as they are written in the vocabulary.
-
-    Args:
-        text: the token; may hold anything, lone surrogates included.
-
-    Returns:
-        Printable text in double quotes. Wide (CJK) characters are kept, so its width in a
-        terminal is ``rich.cells.cell_len``, not ``len``.
     """
     return '"' + "".join(map(_visible, text)) + '"'
 

@@ -7,12 +7,7 @@ MISSING = "-"
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number with ``digits`` significant digits, e.g. ``16.53``, ``0.0123``, ``1.23e-5``.
-
-    Args:
-        value: any float; NaN gives ``-``.
-        digits: significant digits, trailing zeros kept, so that columns line up.
-    """
+    """A number with ``digits`` significant digits, e.g. ``16.53``, ``0.0123``, ``1.23e-5``."""
     if math.isnan(value):
         return MISSING
     if math.isinf(value):

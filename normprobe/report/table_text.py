@@ -14,13 +14,7 @@ Format = Literal["csv", "json", "md", "tex"]
 
 
 def table_text(table: pd.DataFrame, form: Format) -> str:
-    """A table in one of the formats; ends with a newline.
-
-    Args:
-        table: of any columns.
-        form: ``csv`` and ``json`` hold the numbers in full precision, ``md`` (Markdown) and ``tex``
-            (LaTeX with booktabs) rounded, which is said there.
-    """
+    """A table in one of the formats; ends with a newline."""
     if form == "csv":
         return csv_bytes(table).decode("utf-8")
     if form == "json":

@@ -23,11 +23,6 @@ def terminal_console(file: TextIO, width: int | None = None) -> Console:
     """A console that shows the control characters of what it prints, and obeys none.
 
     With ``NO_COLOR`` it prints neither colours nor bold.
-
-    Args:
-        file: where it prints.
-        width: in columns; None: ``COLUMNS``, or the terminal's, or ``WIDTH`` where ``file`` is no
-            terminal; 60 at least.
     """
     if width is None and not (file.isatty() or os.environ.get("COLUMNS")):
         width = WIDTH
@@ -71,11 +66,6 @@ def print_table(table: Table, console: Console, *, keys: int = 1) -> None:
     """Print it, with less room between the columns where it would not fit.
 
     Where it still does not, the columns that are left stand in tables below, beside the same keys.
-
-    Args:
-        table: of ``new_table``.
-        console: where to print.
-        keys: how many columns name the rows.
     """
     # Two spaces between columns; one where the numbers are all as wide as they get.
     if not _fits(table, table.columns, console):

@@ -59,12 +59,7 @@ def selected_layers(layers: Sequence[int]) -> list[int]:
 
 
 def nonfinite_note(table: pd.DataFrame, key: Literal["layer", "stage"]) -> str:
-    """How many tokens were left out as non-finite, and where; empty where none were.
-
-    Args:
-        table: with a column ``nonfinite``.
-        key: the column that says where.
-    """
+    """How many tokens were left out as non-finite, and where; empty where none were."""
     if "nonfinite" not in table:
         return ""
     bad = table[table["nonfinite"].fillna(0) > 0]

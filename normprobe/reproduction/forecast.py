@@ -33,11 +33,7 @@ class Forecast(NamedTuple):
 
 
 def forecast_apart(job: Job) -> Forecast | NormprobeError:
-    """Look at the models of a command in a process of its own: their own code may run there.
-
-    Returns:
-        Its forecast, or why a model cannot be read.
-    """
+    """Look at the models of a command in a process of its own: their own code may run there."""
     ended = done_apart(partial(_send_forecast, job), Path(os.devnull))
     if not ended.sent:
         return NormprobeError(f"{job.model}: {ended.problem}", "see `normprobe inspect --weights`")
@@ -60,11 +56,7 @@ def bytes_fetched(forecasts: Iterable[Forecast]) -> list[int | None]:
 
 
 def forecast(job: Job) -> Forecast:
-    """What a command will take.
-
-    Raises:
-        NormprobeError: a model cannot be opened, or lacks a weight that is read.
-    """
+    """What a command will take."""
     from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.find.structure import find_parts, find_tables
     from normprobe.model.load.plan import plan_for

@@ -44,11 +44,6 @@ def jobs_of(wanted: Iterable[Artefact], changes: Changes, output: Path) -> list[
     """The commands that measure a model, each once, those of one model behind each other.
 
     Of a model, those that fetch whole files come first: the others then find what they read.
-
-    Args:
-        wanted: tables and figures.
-        changes: of the commands.
-        output: the folder of all runs.
     """
     by_folder = dict[Path, Job]()
     for artefact in wanted:
@@ -73,15 +68,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def still_to_type(job: Job, *, overwrite: bool = False) -> tuple[str, ...]:
-    """What is to be typed to finish a job; nothing where it is finished.
-
-    Args:
-        job: whose folder is looked at.
-        overwrite: make its run anew, whatever the folder holds.
-
-    Raises:
-        NormprobeError: the folder holds a run of another command.
-    """
+    """What is to be typed to finish a job; nothing where it is finished."""
     record = read_record(job.command.folder)
     if overwrite and record is not None:
         return (*job.words, "--overwrite")

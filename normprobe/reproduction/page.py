@@ -30,19 +30,7 @@ def write_page(
     made: Mapping[str, PaperTable | Path],
     not_made: pd.DataFrame,
 ) -> Path:
-    """Put all into a run folder of its own, and that on a page.
-
-    Args:
-        output: the folder of all runs; the run folder ``all`` in it is replaced.
-        made: tables, and figures as PNG files, by name.
-        not_made: artefact, model and reason of each command that left nothing.
-
-    Returns:
-        The page, one self-contained HTML file.
-
-    Raises:
-        NormprobeError: it cannot be written.
-    """
+    """Put all into a run folder of its own, and that on a page."""
     started = time.perf_counter()
     facts = {"command": "paper", "model": "The Unseen Bias (arXiv 2512.08374)"}
     run = RunFolder.create(

@@ -16,10 +16,6 @@ from normprobe.runs.apart import Send, done_apart, failure_of
 def run_apart(words: Sequence[str], folder: Path) -> NormprobeError | None:
     """Run a command in a process of its own.
 
-    Args:
-        words: what is typed behind ``normprobe``.
-        folder: the run folder that it writes. All that it prints goes to a ``.log`` beside it.
-
     Returns:
         Why there is no complete run; None: there is.
     """

@@ -9,13 +9,7 @@ from normprobe.reproduction.jobs import Job
 
 
 def plan_sentence(name: str, forecasts: Mapping[Job, Forecast], finished: int) -> str:
-    """What is to come, in one line.
-
-    Args:
-        name: what was asked for.
-        forecasts: of the commands that are to run, in order.
-        finished: how many are done already.
-    """
+    """What is to come, in one line."""
     done = f"{_commands(finished)} of {name} {'is' if finished == 1 else 'are'} finished already"
     if not forecasts:
         return done
@@ -32,11 +26,7 @@ def plan_sentence(name: str, forecasts: Mapping[Job, Forecast], finished: int) -
 
 
 def plan_by_model(forecasts: Mapping[Job, Forecast]) -> list[str]:
-    """A line a model: its commands, and what they fetch and need.
-
-    Args:
-        forecasts: of the commands that are to run, in order.
-    """
+    """A line a model: its commands, and what they fetch and need."""
     fetched = dict(zip(forecasts, bytes_fetched(forecasts.values()), strict=True))
     lines = []
     for model in dict.fromkeys(job.model for job in forecasts):

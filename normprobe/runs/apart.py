@@ -39,13 +39,7 @@ class Ended(NamedTuple):
 
 
 def done_apart(work: Callable[[Send], None], log: Path, *, timeout: float | None = None) -> Ended:
-    """Do work in a process of its own. The process ends when this one does, however it ends.
-
-    Args:
-        work: a function of a module, or a ``partial`` of one; it is called with what sends.
-        log: takes all that it prints and logs.
-        timeout: seconds that it may take; None: no limit.
-    """
+    """Do work in a process of its own. The process ends when this one does, however it ends."""
     context: Any = multiprocessing.get_context("forkserver" if _SERVES else "spawn")
     if _SERVES:
         context.set_forkserver_preload(_IMPORTED_ONCE)
@@ -70,9 +64,6 @@ def done_apart(work: Callable[[Send], None], log: Path, *, timeout: float | None
 
 def failure_of(act: Callable[[], object]) -> NormprobeError | None:
     """Call a function; what is wrong where it fails, whatever it raised. The traceback is printed.
-
-    Args:
-        act: what it returns is dropped.
     """
     try:
         act()

@@ -28,15 +28,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def write_by_rename(path: Path, data: bytes) -> None:
-    """Write a file so that no reader ever sees half of it.
-
-    Args:
-        path: the final file; missing parent folders are made.
-        data: its whole content.
-
-    Raises:
-        NormprobeError: no space, no permission or another refusal of the file system.
-    """
+    """Write a file so that no reader ever sees half of it."""
     temporary = temporary_name(path)
     with write_failures(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +46,7 @@ def write_by_rename(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def write_failures(folder: Path) -> Iterator[None]:
-    """Turn the OSError of a write into a NormprobeError that names ``folder``.
-
-    Raises:
-        NormprobeError: in place of any OSError.
-    """
+    """Turn the OSError of a write into a NormprobeError that names ``folder``."""
     try:
         yield
     except OSError as error:

@@ -35,22 +35,7 @@ def start_run(
     overwrite: bool = False,
     resume: bool = False,
 ) -> RunStore:
-    """Create a run before anything slow is done: a bad ``output`` costs no time.
-
-    Args:
-        command: the measurement.
-        model: facts of the model, of ``checkpoint_facts`` or ``model_facts``.
-        options: what was asked for, recorded as it is.
-        data: the samples, where there are some.
-        output: the run folder; ``auto``: below ``runs/``; None: the run stays in memory.
-        overwrite: replace a run folder that exists.
-        resume: go on with an unfinished run in ``output``; with ``auto`` with the last one of this
-            command, model and data.
-
-    Raises:
-        NormprobeError: the folder holds something else, or cannot be written; there is nothing
-            that ``resume`` could go on with.
-    """
+    """Create a run before anything slow is done: a bad ``output`` costs no time."""
     if resume and output is None:
         raise NormprobeError(
             "only a run in a folder can be resumed", 'pass output=FOLDER, or output="auto"'

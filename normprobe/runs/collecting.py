@@ -54,10 +54,6 @@ class Measurement(Protocol):
 
         It takes the inputs of a batch, on the CPU, and its samples, where they are asked for.
         Nothing waits for the device.
-
-        Args:
-            model: on its device.
-            builder: makes its inputs.
         """
         ...
 
@@ -79,26 +75,7 @@ def collect(
     workers: int | None = None,
     only: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """Measure what the run does not hold yet, this process's share of it.
-
-    Args:
-        run: where the rows go.
-        model: on its device.
-        data: all samples of the run.
-        builder: makes the model's inputs of them.
-        measurement: what is measured.
-        batch_size: samples a forward, or ``auto``.
-        workers: processes that make inputs, as for ``prefetched``.
-        only: ids of samples that are all there is to measure, in the batches of all; None: all.
-
-    Returns:
-        The sample rows of the whole run, in the order of ``data``, in the main process.
-
-    Raises:
-        NormprobeError: no samples, another process that has ended, or rows of it that did not
-            arrive.
-        SystemExit: in the other processes, whose work is done.
-    """
+    """Measure what the run does not hold yet, this process's share of it."""
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
@@ -132,11 +109,7 @@ def collect(
 def _refuse_other_samples(
     run: RunStore, data: DataSet, builder: InputBuilder, workers: int | None
 ) -> None:
-    """Refuse to go on where a sample that was measured has another picture or prompt by now.
-
-    Raises:
-        NormprobeError: naming the sample.
-    """
+    """Refuse to go on where a sample that was measured has another picture or prompt by now."""
     rows = run.rows(["sample_id", "image_hash", "prompt_hash"])
     if rows.empty:
         return
@@ -313,11 +286,7 @@ class _Parts:
 
 
 def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
-    """Record what the intervals rest on, and a note where that is little.
-
-    Returns:
-        The note: what the intervals hold already; empty where there is enough.
-    """
+    """Record what the intervals rest on, and a note where that is little."""
     units = int(image_units(rows).nunique())
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
     if units >= _FEW_UNITS:

@@ -32,11 +32,7 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
 
 
 def csv_table(data: bytes) -> pd.DataFrame:
-    """The table of ``csv_bytes``.
-
-    Raises:
-        ValueError: no CSV, or more columns than any table has.
-    """
+    """The table of ``csv_bytes``."""
     for line in data.split(b"\n", 2)[:2]:  # the names, and a row, which may be longer
         if line.count(b",") >= _MOST_COLUMNS:
             raise ValueError(f"expected {_MOST_COLUMNS} columns at most")

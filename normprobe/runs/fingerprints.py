@@ -32,13 +32,6 @@ def fingerprints(*sources: str) -> dict[str, str]:
     """A fingerprint of each file, and of each file in or below a folder; nothing of a hub id.
 
     Files are read whole, but for weights and pictures: these are left out.
-
-    Args:
-        sources: files, folders or hub ids.
-
-    Returns:
-        By the number of the source and the path in it. Hidden files are left out, and run folders
-        below it: a run may be kept below the model that it measures.
     """
     return {
         f"{number}:{file.relative_to(source) if Path(source).is_dir() else file.name}": _of(file)
@@ -51,14 +44,6 @@ def tensor_digests(model: "nn.Module", names: Collection[str]) -> dict[str, str]
     """A digest of each tensor that a checkpoint of a model holds: 16 hex digits.
 
     It is of type, shape and every byte. Buffers that a model computes by itself have none.
-
-    Args:
-        model: loaded; tensors that are offloaded are read back, a module at a time.
-        names: of parameters and buffers, as ``required_tensors`` gives them; of modules that own
-            none of these nothing is told.
-
-    Returns:
-        By name; a tensor that is tied to another of them has no entry of its own.
     """
     from accelerate.utils import align_module_device, has_offloaded_params
 

@@ -36,11 +36,7 @@ def holds_files(folder: Path) -> bool:
 
 
 class FolderLock:
-    """Held from ``acquire`` to ``release``, or until the process ends, however it ends.
-
-    Args:
-        folder: to lock; it exists.
-    """
+    """Held from ``acquire`` to ``release``, or until the process ends, however it ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,22 +45,14 @@ class FolderLock:
         self._release: weakref.finalize[Any, FolderLock] | None = None  # while it is held
 
     def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            NormprobeError: another process, or another run of this one, holds it.
-        """
+        """Take the lock."""
         with write_failures(self._folder):
             while not self._held():
                 with contextlib.suppress(FileNotFoundError):  # released in between
                     self._try()
 
     def check(self) -> None:
-        """Find out whether the lock is still this one's, and the folder there.
-
-        Raises:
-            NormprobeError: somebody deleted the folder, or took this process for gone.
-        """
+        """Find out whether the lock is still this one's, and the folder there."""
         if not self._held() or _read(self._file) == self._text:
             return
         if not self._file.exists():
@@ -87,11 +75,7 @@ class FolderLock:
         return self._release is not None and self._release.alive
 
     def _try(self) -> None:
-        """Take the lock, or the file of one that is gone out of the way.
-
-        Raises:
-            FileNotFoundError: another process took it away.
-        """
+        """Take the lock, or the file of one that is gone out of the way."""
         made = True
         try:
             descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -127,11 +111,7 @@ class FolderLock:
                 os.close(descriptor)
 
     def _locked(self, descriptor: int) -> bool:
-        """Ask the system for a lock; False: it has none for this file.
-
-        Raises:
-            NormprobeError: another process holds it.
-        """
+        """Ask the system for a lock; False: it has none for this file."""
         if sys.platform == "win32":
             return False
         try:

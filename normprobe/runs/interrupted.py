@@ -9,11 +9,7 @@ from normprobe.runs.run_store import RunStore
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with the run folder that ``--resume`` goes on with.
-
-    Args:
-        folder: of the run.
-    """
+    """Ctrl-C, with the run folder that ``--resume`` goes on with."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
@@ -22,11 +18,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def naming_the_run(run: RunStore) -> Iterator[None]:
-    """Let Ctrl-C inside the block tell which run folder it leaves behind, open to others.
-
-    Raises:
-        Interrupted: in place of ``KeyboardInterrupt``, where there is such a folder.
-    """
+    """Let Ctrl-C inside the block tell which run folder it leaves behind, open to others."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

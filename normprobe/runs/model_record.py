@@ -22,17 +22,7 @@ def note_model(
     weights: dict[str, object] | None,
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """Record what was loaded: parts, alignment norm, device, dtype, attention.
-
-    Args:
-        run: whose record is filled; a norm that the run itself inserted is noted there already.
-        model: whose parts are known.
-        weights: what was read of them.
-        notes: where config and weight files differ.
-
-    Returns:
-        What a reader should be warned of, recorded as well.
-    """
+    """Record what was loaded: parts, alignment norm, device, dtype, attention."""
     parts = model.parts
     device, dtype = device_and_dtype(model.model)
     run.note(

@@ -55,18 +55,7 @@ _AUTO_CLASSES = {LANGUAGE_MODEL: "AutoTokenizer", VISION_ENCODER: "AutoImageProc
 
 
 class MemorySource:
-    """A model that is in memory, with all of its weights.
-
-    Args:
-        model: a transformers model on its device.
-        processor: its processor, tokenizer or image processor; None: only finished inputs can be
-            measured.
-        named: parts named by hand, as ``find_parts`` takes them.
-        system: a system prompt, as ``InputBuilder`` takes it.
-        allow_long_prompts: make inputs of prompts beyond the model's positions.
-        special_token_ids: ids to report as ``special``; None: those of the tokenizer.
-        inputs_file: the user's.
-    """
+    """A model that is in memory, with all of its weights."""
 
     kind = None  # nobody said it; the parts tell
     argument = "MODEL"  # nothing opens it on a command line
@@ -121,11 +110,7 @@ class MemorySource:
 
     @cached_property
     def builder(self) -> InputBuilder:
-        """What makes inputs of samples.
-
-        Raises:
-            NormprobeError: no processor was given.
-        """
+        """What makes inputs of samples."""
         if self._processor is None:
             raise NormprobeError(
                 "samples need a processor to become inputs, and none was given",
@@ -150,15 +135,7 @@ class MemorySource:
         *,
         runs: bool = True,
     ) -> MeasuredModel:
-        """The model with its parts, found once.
-
-        Args:
-            needs: all weights are there.
-            examples: inputs that hold an image; the first is traced where the structure of the
-                model does not tell its parts.
-            device: the model stays where it is.
-            runs: False: its tables are enough.
-        """
+        """The model with its parts, found once."""
         if self._measured is None or (runs and not self._runs):
             if runs:
                 self.prepared = _prepared(self._inputs_file, self._model, self._processor)
@@ -170,22 +147,7 @@ class MemorySource:
 
 
 class CheckpointSource:
-    """A checkpoint of which no more is loaded than measurements read.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        processor: None: that of the checkpoint.
-        device: as ``load_model`` takes it, like the three that follow.
-        dtype: likewise.
-        device_map: likewise.
-        attn_implementation: likewise.
-        range_reads: of files that are not here, fetch the needed bytes alone.
-        named: parts named by hand, as ``find_parts`` takes them.
-        system: a system prompt, as ``InputBuilder`` takes it.
-        allow_long_prompts: make inputs of prompts beyond the model's positions.
-        special_token_ids: ids to report as ``special``; None: those of the tokenizer.
-        inputs_file: the user's.
-    """
+    """A checkpoint of which no more is loaded than measurements read."""
 
     def __init__(
         self,
@@ -282,9 +244,6 @@ class CheckpointSource:
         """What makes inputs of samples, with the processor of the checkpoint.
 
         It holds the model as soon as that is loaded.
-
-        Raises:
-            NormprobeError: the processor cannot be loaded.
         """
         builder = _builder(
             self._processor,
@@ -339,16 +298,6 @@ class CheckpointSource:
         """The model with at least the weights that are needed, its parts found.
 
         What an earlier call loaded is kept, and loaded again only where it is not enough.
-
-        Args:
-            needs: of the measurements to come, functions of ``required_tensors``.
-            examples: inputs that hold an image; the first is traced where the structure of the
-                model does not tell its parts.
-            device: where this process is to load it; empty: as the source was told.
-            runs: False: its tables are enough, and a processor is not loaded.
-
-        Raises:
-            NormprobeError: the processor or a weight cannot be loaded, or no parts are found.
         """
         enough = self._runs or not runs
         if self._measured is not None and enough and self._holds(self._measured, needs):
@@ -401,11 +350,7 @@ ModelSource = MemorySource | CheckpointSource
 
 
 def example_inputs(builder: InputBuilder, samples: Iterable[Sample]) -> BatchFeature:
-    """The inputs of the first sample that has an image and that the processor takes.
-
-    Raises:
-        NormprobeError: there is none.
-    """
+    """The inputs of the first sample that has an image and that the processor takes."""
     refusal = NormprobeError("no sample has an image to trace", "pass --data with images")
     for sample in samples:
         if sample.image is None:
@@ -441,17 +386,7 @@ def _builder(
 def _prepared(
     inputs_file: InputsFile, model: nn.Module, processor: Any, attention: str | None = None
 ) -> list[str]:
-    """Let an inputs file prepare a model; what it changed, in words.
-
-    Args:
-        inputs_file: of the model.
-        model: just loaded.
-        processor: of the model.
-        attention: the implementation that was asked for, which is to stay.
-
-    Raises:
-        NormprobeError: the file does not fit the model, or does not let it run as asked.
-    """
+    """Let an inputs file prepare a model; what it changed, in words."""
     if inputs_file.prepare is None:
         return []
     before = attention_in(model)

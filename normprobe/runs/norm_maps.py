@@ -34,19 +34,6 @@ def norm_maps(
 
     Places are told by some forwards of the vision side for each picture, so the cost does not grow
     with the samples. What has no map is a warning.
-
-    Args:
-        run: keeps the pictures that have a map.
-        model: on its device.
-        data: the samples.
-        builder: makes the model's inputs of them.
-        norm_map: of the measurement.
-        rows: sample rows of the run.
-        pictures: how many to map.
-
-    Returns:
-        ``map``: of ``norm_map``, with the sample and the number of the picture in the run; nothing
-        where no place is known.
     """
     tables: list[pd.DataFrame] = []
     unknown: dict[str, list[str]] = {}

@@ -21,11 +21,7 @@ def own_files(folder: Path, pattern: str) -> list[Path]:
 
 
 def own_bytes(file: Path, folder: Path) -> bytes:
-    """The content of a folder's own file.
-
-    Raises:
-        OSError: it is none, or larger than any that a command writes.
-    """
+    """The content of a folder's own file."""
     if not is_own(file, folder):
         raise FileNotFoundError("it is no regular file of the folder")
     if (size := file.stat().st_size) > _LARGEST:
@@ -35,12 +31,7 @@ def own_bytes(file: Path, folder: Path) -> bytes:
 
 @contextmanager
 def own_picture(file: Path, folder: Path) -> Iterator[Image.Image]:
-    """A folder's own PNG, looked at as far as its header.
-
-    Raises:
-        OSError: it is none, or has more pixels than any that a command writes; in the block:
-            whatever Pillow raises on its content.
-    """
+    """A folder's own PNG, looked at as far as its header."""
     if not is_own(file, folder):
         raise FileNotFoundError("it is no regular file of the folder")
     try:

@@ -33,17 +33,7 @@ _ALIGNMENT_SAMPLES = 16
 def aligned_for(
     run: RunStore, model: MeasuredModel, target: str | float, examples: Sequence[Mapping[str, Any]]
 ) -> Iterator[None]:
-    """Align a model inside the block, and record how.
-
-    Args:
-        run: its record gets ``alignment``.
-        model: as it was after the block.
-        target: ``table``, ``prompt`` or a number, also as text.
-        examples: of ``alignment_examples``.
-
-    Raises:
-        NormprobeError: as ``align``.
-    """
+    """Align a model inside the block, and record how."""
     with aligned(model, _number_or_name(target), examples) as alignment:
         facts = {name: value for name, value in vars(alignment).items() if name != "norm"}
         run.note(alignment=facts | {"hidden_size": alignment.norm.normalized_shape[0]})
@@ -70,11 +60,7 @@ def alignment_examples(
 def first_inputs(
     builder: InputBuilder, model: MeasuredModel, samples: DataSet
 ) -> Mapping[str, Any]:
-    """Inputs of the first sample that the processor takes, on the model's device.
-
-    Raises:
-        NormprobeError: it takes none.
-    """
+    """Inputs of the first sample that the processor takes, on the model's device."""
     for _, inputs in batches(samples, builder, 1, bad=samples.bad):
         return inputs_for(model.model, inputs)
     raise NormprobeError("the processor takes no sample of the data", "pass other --data")
@@ -92,13 +78,7 @@ def note_verified(run: RunStore, parts: Parts, traced: TracedParts) -> None:
 
 
 def note_recomputed(run: RunStore, found: Differences, dtype: torch.dtype) -> None:
-    """Record and say how far recomputed numbers are from the measured ones.
-
-    Args:
-        run: its record gets ``recomputed``.
-        found: by quantity the largest difference, or why it was not recomputed.
-        dtype: of the model.
-    """
+    """Record and say how far recomputed numbers are from the measured ones."""
     numbers = {name: value for name, value in found.items() if not isinstance(value, str)}
     reasons: dict[str, list[str]] = {}
     for name, value in found.items():
@@ -128,13 +108,7 @@ def note_buffers(run: RunStore, changed: Sequence[str]) -> None:
 def long_prompt(
     model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
 ) -> str | None:
-    """What to say of the longest prompt of a batch; None: the model has positions for all.
-
-    Args:
-        model: to be run.
-        inputs: of the batch.
-        sample_ids: in the order of the batch; None: its samples have numbers alone.
-    """
+    """What to say of the longest prompt of a batch; None: the model has positions for all."""
     ids, mask = text_ids(inputs, model.parts)
     if model.positions is None or ids is None or ids.shape[-1] <= model.positions:
         return None

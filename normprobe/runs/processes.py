@@ -27,13 +27,7 @@ class Processes:
     device: str  # what --device means for this one
 
     def shared(self, start: "Callable[[], RunStore]") -> "RunStore":
-        """Let the main process start a run, and open it in the others.
-
-        Raises:
-            NormprobeError: what ``start`` raises, in the main process; there is no folder to share.
-                Or another process has ended.
-            SystemExit: in the other processes, when the main one failed.
-        """
+        """Let the main process start a run, and open it in the others."""
         from accelerate.utils import broadcast_object_list
 
         from normprobe.runs.run_folder import RunFolder
@@ -62,12 +56,7 @@ class Processes:
 
 @contextmanager
 def meeting() -> Iterator[None]:
-    """Where the processes of a run wait for each other.
-
-    Raises:
-        NormprobeError: one of them has ended. A launcher other than ``torchrun`` may let the others
-            live.
-    """
+    """Where the processes of a run wait for each other."""
     try:
         yield
     except RuntimeError as error:  # gloo has no class of its own; that of NCCL is a RuntimeError
@@ -78,16 +67,7 @@ def meeting() -> Iterator[None]:
 
 
 def join_processes(device: str, device_map: str | None) -> Processes:
-    """Meet the other processes of the run; on its own, a process is the main one.
-
-    Args:
-        device: ``--device``; ``auto`` gives each process a GPU of its own.
-        device_map: ``--device-map``.
-
-    Raises:
-        NormprobeError: an unknown device, options that several processes cannot follow, or they do
-            not meet.
-    """
+    """Meet the other processes of the run; on its own, a process is the main one."""
     from accelerate import PartialState
 
     from normprobe.model.load.device import pick_device

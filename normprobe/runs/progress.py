@@ -9,14 +9,7 @@ T = TypeVar("T")
 
 
 def progress(steps: Iterable[T], *, total: int, what: str, shown: bool = True) -> Iterator[T]:
-    """Pass steps on and show how many are done.
-
-    Args:
-        steps: what is worked through.
-        total: how many there are.
-        what: names the bar.
-        shown: False: pass them on alone, as all processes but the main one do.
-    """
+    """Pass steps on and show how many are done."""
     from rich.console import Console
     from rich.progress import track
 

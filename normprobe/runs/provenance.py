@@ -15,17 +15,7 @@ PACKAGES = ("normprobe", "torch", "transformers", "accelerate", "datasets", "num
 def provenance(
     argv: Sequence[str], options: Mapping[str, object], **facts: object
 ) -> dict[str, Any]:
-    """The first content of ``run.json``.
-
-    Args:
-        argv: the command line as typed.
-        options: every option after defaults and ``auto`` were resolved.
-        **facts: more top-level entries. ``model`` (a name or path) and ``data`` are shown in
-            figure titles.
-
-    Returns:
-        A JSON-able dict: schema version, UTC time, argv, options, library versions, platform.
-    """
+    """The first content of ``run.json``."""
     record = {
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

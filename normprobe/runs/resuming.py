@@ -34,15 +34,7 @@ _FACTS = (
 
 
 def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
-    """Open the run in a folder to go on with it; None where the folder is absent or empty.
-
-    Args:
-        path: the run folder.
-        record: what ``run.json`` would start with, were it a new run.
-
-    Raises:
-        NormprobeError: it is no run folder, or a run with other options, model or data.
-    """
+    """Open the run in a folder to go on with it; None where the folder is absent or empty."""
     if not path.is_dir() or not holds_files(path):
         return None
     run = RunFolder.open(path)
@@ -60,15 +52,7 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
 
 
 def note_weights(run: RunStore, digests: Mapping[str, str]) -> None:
-    """Record the tensors that a run measures; of one that goes on, they have to be the same.
-
-    Args:
-        run: before a sample is measured.
-        digests: of ``tensor_digests``.
-
-    Raises:
-        NormprobeError: naming a tensor that is another one than before.
-    """
+    """Record the tensors that a run measures; of one that goes on, they have to be the same."""
     before = run.record.get("weight_digests", digests)
     if changed := differing(before, digests):
         old, new = (found.get(changed[0], "absent") for found in (before, digests))
@@ -100,15 +84,7 @@ def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
 
 
 def unfinished_run(folder: Path, record: Mapping[str, Any]) -> Path:
-    """The last run of the same command, model and data below a folder that is not complete.
-
-    Args:
-        folder: that holds the runs of a model.
-        record: what ``run.json`` would start with, were it a new run.
-
-    Raises:
-        NormprobeError: there is none.
-    """
+    """The last run of the same command, model and data below a folder that is not complete."""
     found = []
     for path in folder.glob(f"{record['command']}-*"):
         before = read_record(path)

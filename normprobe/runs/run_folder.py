@@ -86,36 +86,18 @@ class RunFolder(RunStore):
         return is_own(self.path / f"{name}.csv", self.path)
 
     def table(self, name: str) -> pd.DataFrame:
-        """``<name>.csv``, read once.
-
-        Raises:
-            NormprobeError: the file is absent or is no CSV.
-        """
+        """``<name>.csv``, read once."""
         if name not in self._tables:
             self._tables[name] = read_table(self.path, name)
         return self._tables[name]
 
     def image(self, name: str) -> NDArray[np.uint8]:
-        """``<name>.png``, ``[height, width, 3]``.
-
-        Raises:
-            NormprobeError: the file is absent or is no image.
-        """
+        """``<name>.png``, ``[height, width, 3]``."""
         return read_image(self.path, name)
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool, record: dict[str, Any]) -> "RunFolder":
-        """Start a run in a new or empty folder, or in place of an older run.
-
-        Args:
-            path: the folder; its parents are made.
-            overwrite: delete what normprobe wrote there before. Other files stay.
-            record: first content of ``run.json``, see ``provenance``.
-
-        Raises:
-            NormprobeError: the folder holds something and ``overwrite`` is off, or it is no run
-                folder, or it cannot be written.
-        """
+        """Start a run in a new or empty folder, or in place of an older run."""
         with write_failures(path):
             if path.exists() and not path.is_dir():
                 raise NormprobeError(f"{path} exists and is a file", "choose another --output")
@@ -136,11 +118,7 @@ class RunFolder(RunStore):
         return run
 
     def lock(self) -> None:
-        """Keep other processes from writing into the folder until the run ends.
-
-        Raises:
-            NormprobeError: one of them does.
-        """
+        """Keep other processes from writing into the folder until the run ends."""
         self._lock.acquire()
 
     def unlock(self) -> None:
@@ -149,15 +127,7 @@ class RunFolder(RunStore):
 
     @classmethod
     def open(cls, path: Path, writer: int = 0) -> "RunFolder":
-        """Open a run folder that is there, to read it or to go on with it.
-
-        Args:
-            path: the folder.
-            writer: the number of the process.
-
-        Raises:
-            NormprobeError: ``path`` is no run folder.
-        """
+        """Open a run folder that is there, to read it or to go on with it."""
         record, fault = _record_or_fault(path)
         if fault:
             raise NormprobeError(
@@ -191,12 +161,7 @@ class RunFolder(RunStore):
             raise
 
     def append(self, rows: pd.DataFrame) -> None:
-        """Add per-sample rows as one more part; an empty frame adds nothing.
-
-        Raises:
-            NormprobeError: the part cannot be written, or the folder is no longer there. Earlier
-                parts are untouched.
-        """
+        """Add per-sample rows as one more part; an empty frame adds nothing."""
         if rows.empty:
             return
         self._lock.check()
@@ -204,11 +169,7 @@ class RunFolder(RunStore):
         self._parts.append(rows)
 
     def reopen(self) -> None:
-        """Make a complete run ready for more parts.
-
-        Raises:
-            NormprobeError: the folder cannot be written.
-        """
+        """Make a complete run ready for more parts."""
         if self.record["status"] == COMPLETE:
             self.note(status=PARTIAL)
         self._parts.unmerge()
@@ -218,36 +179,20 @@ class RunFolder(RunStore):
         return self._parts.set_damaged_aside()
 
     def sample_ids(self) -> set[str]:
-        """The samples whose rows are there.
-
-        Raises:
-            NormprobeError: a file of them is damaged, as for ``rows``.
-        """
+        """The samples whose rows are there."""
         return self._parts.sample_ids()
 
     def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All per-sample rows in the order they were appended; empty where there are none.
-
-        Args:
-            columns: of these those that are there, and nothing else is read; None: all.
-        """
+        """All per-sample rows in the order they were appended; empty where there are none."""
         return self._parts.rows(columns)
 
     def write_table(self, name: str, table: pd.DataFrame) -> None:
-        """Write ``<name>.csv``: floats in full precision, NaN as an empty field, no index.
-
-        Raises:
-            NormprobeError: the file cannot be written.
-        """
+        """Write ``<name>.csv``: floats in full precision, NaN as an empty field, no index."""
         self._write_file(f"{name}.csv", csv_bytes(table))
         self._tables[name] = table
 
     def write_image(self, name: str, image: Image.Image) -> None:
-        """Write ``<name>.png``, no larger than figures need it.
-
-        Raises:
-            NormprobeError: the file cannot be written.
-        """
+        """Write ``<name>.png``, no larger than figures need it."""
         small = image.copy()
         small.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
         buffer = io.BytesIO()
@@ -255,25 +200,14 @@ class RunFolder(RunStore):
         self._write_file(f"{name}.png", buffer.getvalue())
 
     def note(self, **facts: object) -> None:
-        """Add facts to ``run.json``; only the main process writes the file.
-
-        Raises:
-            NormprobeError: the file cannot be written.
-        """
+        """Add facts to ``run.json``; only the main process writes the file."""
         self.record.update(facts)
         if self.writer == 0:
             self._lock.check()
             write_by_rename(self.path / RECORD, json_bytes(self.record))
 
     def finish(self, **facts: object) -> None:
-        """Merge the parts into ``samples/samples.parquet`` and call the run complete.
-
-        Args:
-            **facts: last entries for ``run.json``, such as timings.
-
-        Raises:
-            NormprobeError: something cannot be written. The parts stay and the run is partial.
-        """
+        """Merge the parts into ``samples/samples.parquet`` and call the run complete."""
         self._parts.merge()
         self.note(status=COMPLETE, **facts)
         self.unlock()
@@ -290,17 +224,7 @@ class RunFolder(RunStore):
 def default_run_path(
     model_name: str, command: str, data_name: str | None, now: datetime | None = None
 ) -> Path:
-    """``runs/<org>--<model>/<command>-<data>-<UTC time>``.
-
-    Args:
-        model_name: a hub id or a local path, of which the folder name is used.
-        command: the normprobe command.
-        data_name: the data set or its file; None for commands without data.
-        now: the time to name, any time zone; the present by default.
-
-    Returns:
-        A relative path that cannot leave ``runs/``.
-    """
+    """``runs/<org>--<model>/<command>-<data>-<UTC time>``."""
     time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     data = [] if data_name is None else [plain_name(_last_name(data_name), "data")]
     return Path("runs") / _model_folder(model_name) / "-".join([command, *data, time])
@@ -334,11 +258,7 @@ def _record_or_fault(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def read_table(path: Path, name: str) -> pd.DataFrame:
-    """Read ``<name>.csv`` of a run folder.
-
-    Raises:
-        NormprobeError: the file is absent, no regular file of the folder, or no CSV.
-    """
+    """Read ``<name>.csv`` of a run folder."""
     file = path / f"{name}.csv"
     if not is_own(file, path):
         raise NormprobeError(
@@ -353,11 +273,7 @@ def read_table(path: Path, name: str) -> pd.DataFrame:
 
 
 def read_image(path: Path, name: str) -> NDArray[np.uint8]:
-    """Read ``<name>.png`` of a run folder, ``[height, width, 3]``.
-
-    Raises:
-        NormprobeError: the file is absent or is no image.
-    """
+    """Read ``<name>.png`` of a run folder, ``[height, width, 3]``."""
     file = path / f"{name}.png"
     try:
         with own_picture(file, path) as image:

@@ -77,11 +77,7 @@ class RunStore:
             raise
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table by name.
-
-        Raises:
-            NormprobeError: the run does not hold it.
-        """
+        """A table by name."""
         if not self.has_table(name):
             raise NormprobeError(
                 f"the run of {self.command} holds no table {name}",
@@ -95,11 +91,7 @@ class RunStore:
         return None if table is None or table.empty else table
 
     def image(self, name: str) -> NDArray[np.uint8]:
-        """An image by name, ``[height, width, 3]``.
-
-        Raises:
-            NormprobeError: the run does not hold it.
-        """
+        """An image by name, ``[height, width, 3]``."""
         if name not in self._images:
             raise NormprobeError(
                 f"the run of {self.command} holds no image {name}", "run the command again"
@@ -111,11 +103,7 @@ class RunStore:
         return {sample_id for rows in self._rows for sample_id in rows["sample_id"].unique()}
 
     def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All sample rows in the order they were appended; empty where there are none.
-
-        Args:
-            columns: of these those that are there; None: all.
-        """
+        """All sample rows in the order they were appended; empty where there are none."""
         rows = pd.concat(self._rows, ignore_index=True) if self._rows else pd.DataFrame()
         return rows if columns is None else rows[[name for name in rows if name in columns]]
 
@@ -145,11 +133,7 @@ class RunStore:
             self.note(warnings=[*self.record["warnings"], text])
 
     def finish(self, **facts: object) -> None:
-        """Call the run complete.
-
-        Args:
-            **facts: last entries of the record, such as timings.
-        """
+        """Call the run complete."""
         self.note(status=COMPLETE, **facts)
 
     def discarded_on_failure(self) -> contextlib.AbstractContextManager[None]:

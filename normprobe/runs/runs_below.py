@@ -10,15 +10,7 @@ _DEEPEST = 4  # folders below the one that is named: runs/<model>/<demo>/<run>
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The run folders of a folder, in the order in which they were begun.
-
-    Args:
-        folder: a run folder, which is all that is taken, or one that holds some. Links are not
-            followed.
-
-    Raises:
-        NormprobeError: it holds no run.
-    """
+    """The run folders of a folder, in the order in which they were begun."""
     if os.path.lexists(folder / RECORD) or not folder.is_dir():
         return [folder]  # whatever is wrong with it is told where it is opened
     found = []

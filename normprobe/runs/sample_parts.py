@@ -33,12 +33,7 @@ _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
 
 
 class SampleParts:
-    """The files of sample rows below a run folder.
-
-    Args:
-        folder: of the run.
-        writer: the number of the process; each but 0 has it in the names of its parts.
-    """
+    """The files of sample rows below a run folder."""
 
     def __init__(self, folder: Path, writer: int = 0) -> None:
         self._folder = folder
@@ -49,11 +44,7 @@ class SampleParts:
         return bool(self._files())
 
     def append(self, rows: pd.DataFrame) -> None:
-        """Add rows as one more part.
-
-        Raises:
-            NormprobeError: the part cannot be written. Earlier parts are untouched.
-        """
+        """Add rows as one more part."""
         table = pyarrow.Table.from_pandas(rows, preserve_index=False)
         taken = [part.stem.removeprefix(self._prefix) for part in self._parts()]
         number = max((int(part) for part in taken if part.isdigit()), default=-1) + 1
@@ -65,23 +56,12 @@ class SampleParts:
         return {sample_id for column in columns for sample_id in column.unique().to_pylist()}
 
     def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """All rows in the order they were appended; empty where there are none.
-
-        Args:
-            columns: of these those that are there, and nothing else is read; None: all.
-
-        Raises:
-            NormprobeError: two processes wrote the same rows.
-        """
+        """All rows in the order they were appended; empty where there are none."""
         table = self._all(columns)
         return pd.DataFrame() if table is None else table.to_pandas()
 
     def merge(self) -> None:
-        """Make one file of all parts.
-
-        Raises:
-            NormprobeError: it cannot be written, or two processes wrote the same rows.
-        """
+        """Make one file of all parts."""
         self.unmerge()
         table = self._all()
         if table is None:
@@ -103,11 +83,7 @@ class SampleParts:
             merged.rename(merged.with_name("part-00000.parquet"))
 
     def set_damaged_aside(self) -> list[str]:
-        """Rename the files that cannot be read, so that their samples count as not measured.
-
-        Returns:
-            Their names, with the reason.
-        """
+        """Rename the files that cannot be read, so that their samples count as not measured."""
         damaged = []
 
         def note(file: Path, error: Exception) -> None:
@@ -169,11 +145,7 @@ class SampleParts:
 
 
 def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
-    """Refuse rows that are there twice: a mean over them would be of samples that are not there.
-
-    Raises:
-        NormprobeError: naming one.
-    """
+    """Refuse rows that are there twice: a mean over them would be of samples that are not there."""
     keys = [name for name in KEYS if name in table.column_names]
     known = table.select(keys).to_pandas()
     doubled = known[known.duplicated()]

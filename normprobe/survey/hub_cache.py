@@ -24,14 +24,7 @@ _NEVER_WRITTEN = ("blobs", "snapshots")
 
 
 class HubCache:
-    """The cache of a survey.
-
-    Args:
-        folder: of the survey.
-        shared: the hub cache.
-        keep: what stays of what was fetched: ``none``, ``config`` (everything but weights) or
-            ``all``.
-    """
+    """The cache of a survey."""
 
     def __init__(self, folder: Path, shared: Path, keep: Keep) -> None:
         self._folder, self._shared, self._keep = folder.resolve() / FOLDER, shared, keep

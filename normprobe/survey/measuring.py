@@ -50,28 +50,6 @@ def survey(
 
     Of each model ``interface`` and ``embeddings``, by range reads where it is on a hub, or with
     ``layers`` also the decoder layers, by whole files: these read nearly everything.
-
-    Args:
-        models: of ``listed_models``.
-        layers: measure the decoder layers too.
-        data: what ``--data`` takes.
-        limit: draw this many samples.
-        seed: of the draw.
-        skip_bad: leave bad rows out and list them.
-        prompt: of every image, where the data are a folder of images; None: a neutral one.
-        batching: ``batch_size`` and ``workers`` of ``Probe.measure``.
-        loading: what ``Probe`` takes, such as ``dtype`` and ``trust_remote_code``; of every model.
-        keep: what stays of what each model fetched: ``none``, ``config`` (all but weights) or
-            ``all``.
-        timeout: minutes that a model may take; None: no limit.
-        output: the folder; ``auto``: below ``runs/``.
-        overwrite: replace a survey that exists.
-        resume: go on with the survey in ``output``: models that are finished stay as they are.
-        retry: with ``resume``, measure those again that failed or are partial.
-
-    Raises:
-        NormprobeError: there is no model, the data cannot be read, or ``output`` holds something
-            else. What is wrong with a model stands in its row.
     """
     if not models:
         raise NormprobeError("no model to survey", "name models, or a file that lists them")

@@ -27,15 +27,7 @@ class ListedModel(NamedTuple):
 
 
 def listed_models(arguments: Sequence[str]) -> list[ListedModel]:
-    """The models of a survey, in order.
-
-    Args:
-        arguments: models, and files that list models: a model a line, or a CSV file (by its name)
-            with a column ``model`` and, if wanted, ``revision``. ``#`` begins a comment line.
-
-    Raises:
-        NormprobeError: a file cannot be read or lists no model, or a model is there twice.
-    """
+    """The models of a survey, in order."""
     models: list[ListedModel] = []
     for argument in arguments:
         models += _read(Path(argument)) if _is_list(Path(argument)) else [ListedModel(argument)]

@@ -48,19 +48,7 @@ class How:
 
 
 def measured_apart(model: ListedModel, how: How, folder: Path) -> dict[str, Any]:
-    """Measure a model in a process of its own.
-
-    Args:
-        model: which.
-        how: what is measured of it.
-        folder: a run folder a measurement is made in it; whatever it holds is deleted.
-
-    Returns:
-        Its outcome, which is also in ``outcome.json``: ``failures`` (what is wrong, by measurement,
-        by ``model`` where it cannot be opened, by ``process`` where that ended early);
-        ``fetched_bytes`` of weights and ``peak_memory`` of the process, in bytes, None where they
-        are not known; ``seconds``.
-    """
+    """Measure a model in a process of its own."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     started = time.perf_counter()

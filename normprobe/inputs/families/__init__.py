@@ -45,15 +45,7 @@ FAMILIES = {
 
 
 def family_file(config: Any) -> InputsFile:
-    """What is known of the inputs of a model.
-
-    Args:
-        config: of the model, or the content of its config.json; None: it has none.
-
-    Returns:
-        The inputs file of its family, which names it in its ``record``; an empty one for a model
-        that takes its inputs as most do.
-    """
+    """What is known of the inputs of a model."""
     family = FAMILIES.get(str(_field(config, "model_type")))
     if family is None:
         return NO_INPUTS_FILE

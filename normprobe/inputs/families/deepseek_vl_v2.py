@@ -32,11 +32,7 @@ parts = {
 
 
 def setup() -> None:
-    """Import the package, which registers its classes.
-
-    Raises:
-        NormprobeError: it is not installed, or a package that it needs is not.
-    """
+    """Import the package, which registers its classes."""
     try:
         import deepseek_vl2.models  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 def build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> BatchFeature:
-    """One batch, padded on the right.
-
-    Raises:
-        NormprobeError: a system prompt was asked for.
-    """
+    """One batch, padded on the right."""
     from transformers import BatchFeature
 
     refuse_system(processor, system)

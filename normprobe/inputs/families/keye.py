@@ -24,11 +24,7 @@ parts = {
 def build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> Mapping[str, Any]:
-    """One batch.
-
-    Raises:
-        NormprobeError: it holds several images, which the vision encoder would mix.
-    """
+    """One batch."""
     attention = model.visual.config._attn_implementation
     if attention != "flash_attention_2" and sum(len(sample.images) for sample in samples) > 1:
         raise NormprobeError(

@@ -37,13 +37,7 @@ parts = {
 def build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> BatchFeature:
-    """One batch, padded on the right.
-
-    Raises:
-        NormprobeError: a system prompt was asked for.
-        RefusedSample: a sample has several images, or one that does not come first.
-        ValueError: only some of the samples have an image.
-    """
+    """One batch, padded on the right."""
     if system not in (None, NO_SYSTEM):
         raise NormprobeError(
             f"--system: {type(processor).__name__} writes the roles itself and has no system role",
@@ -81,15 +75,8 @@ def _processed(processor: Any, sample: Sample) -> dict[str, Tensor]:
 def stacked(samples: Sequence[Mapping[str, Tensor]], fill: Mapping[str, float]) -> BatchFeature:
     """Join samples without a batch axis, every axis padded at its end.
 
-    Args:
-        samples: one mapping each, all with the same names.
-        fill: what to pad with, by name; others are padded with zeros.
-
     Returns:
         ``[batch, ...]`` tensors, each as large as the largest sample.
-
-    Raises:
-        ValueError: the samples hold different inputs.
     """
     from transformers import BatchFeature
 

@@ -29,9 +29,6 @@ def keep_images_apart(encoder: Any) -> list[str]:
 
     The published eager attention adds 1 to scores within an image and leaves the others as they
     are, where sdpa and flash attention mask them.
-
-    Returns:
-        What was changed, in words; nothing of an encoder without such blocks.
     """
     blocks = getattr(getattr(encoder, "encoder", None), "blocks", ())
     eager = [block for block in blocks if getattr(block, "attn_implementation", None) == "eager"]

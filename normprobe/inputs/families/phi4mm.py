@@ -29,11 +29,7 @@ parts = {
 def build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> dict[str, Any]:
-    """One batch, without the empty inputs for what the prompts do not hold.
-
-    Raises:
-        ValueError: only some of the samples have an image.
-    """
+    """One batch, without the empty inputs for what the prompts do not hold."""
     images = [image for sample in samples for image in sample.images]
     if images and not all(sample.images for sample in samples):
         raise ValueError("samples with and without an image run with different weights")

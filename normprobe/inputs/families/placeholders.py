@@ -8,16 +8,7 @@ from normprobe.errors import NormprobeError
 
 
 def with_placeholder(samples: Sequence[Sample], placeholder: str) -> list[Sample]:
-    """The samples as text alone, with an image placeholder where each image stands.
-
-    Args:
-        samples: their prompts are written anew.
-        placeholder: ``{}`` in it is the number of the image, from 1. White space at its end is
-            left out of prompts that say where their images stand.
-
-    Raises:
-        NormprobeError: a prompt contains the placeholder.
-    """
+    """The samples as text alone, with an image placeholder where each image stands."""
     mark = placeholder.rstrip()
     separator = placeholder.removeprefix(mark)
     refuse_placeholder(samples, mark.format(1))
@@ -28,11 +19,7 @@ def with_placeholder(samples: Sequence[Sample], placeholder: str) -> list[Sample
 
 
 def refuse_placeholder(samples: Sequence[Sample], mark: str) -> None:
-    """Refuse prompts with a text that the model would take for an image.
-
-    Raises:
-        NormprobeError: a prompt contains it.
-    """
+    """Refuse prompts with a text that the model would take for an image."""
     for sample in samples:
         if any(mark in text for text in sample.texts):
             raise NormprobeError(

@@ -10,12 +10,6 @@ def of_image(rows: int, columns: int, thumbnail: int, order: str) -> list[bool]:
     """Which rows of an image at the decoder input are separators.
 
     One follows each line of tokens, and one stands between the image and its thumbnail.
-
-    Args:
-        rows: of tokens of the image.
-        columns: of tokens of the image.
-        thumbnail: rows, and columns, of its thumbnail.
-        order: ``hd_transform_order`` of the config: ``sub_glb``, the image first, or ``glb_sub``.
     """
     image = ([False] * columns + [True]) * rows
     small = ([False] * thumbnail + [True]) * thumbnail

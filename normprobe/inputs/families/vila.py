@@ -9,11 +9,7 @@ from normprobe.errors import NormprobeError
 
 
 def setup() -> None:
-    """Refuse the model.
-
-    Raises:
-        NormprobeError: always.
-    """
+    """Refuse the model."""
     raise NormprobeError(
         "NVILA's own code loads three models by itself and puts image rows into the prompt inside "
         "its forward, so neither weights nor positions can be checked",

@@ -17,17 +17,7 @@ def alignment_table(alignment: dict[str, Any]) -> pd.DataFrame:
 
 
 def save_adapter(run: RunFolder, model: MeasuredModel, base: str, revision: str | None) -> None:
-    """Write the norm of an aligned model into the run folder, which then is an adapter.
-
-    Args:
-        run: its ``files`` name the adapter's, so that --overwrite may delete them.
-        model: aligned.
-        base: the hub id or folder that opens the model without its norm.
-        revision: commit of a hub id.
-
-    Raises:
-        NormprobeError: a file cannot be written.
-    """
+    """Write the norm of an aligned model into the run folder, which then is an adapter."""
     with write_failures(run.path):
         run.note(files=[*run.record["files"], *ADAPTER_FILES])
         save_alignment(model.model, run.path, base_model=base, revision=revision)

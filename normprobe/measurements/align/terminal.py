@@ -14,12 +14,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_alignment(alignment: pd.DataFrame, console: Console) -> None:
-    """Print what ``align`` inserts.
-
-    Args:
-        alignment: one row: after, target, target_norm, gain, scale, hidden_size.
-        console: where to print.
-    """
+    """Print what ``align`` inserts."""
     row = alignment.iloc[0]
     hidden, gain = float(row["hidden_size"]), significant(float(row["gain"]))
     scale = None if pd.isna(row["scale"]) else significant(float(row["scale"]))
@@ -33,12 +28,7 @@ def print_alignment(alignment: pd.DataFrame, console: Console) -> None:
 
 
 def print_norm_statistics(statistics: pd.DataFrame, console: Console) -> None:
-    """Print the size of gain and bias (Table 5).
-
-    Args:
-        statistics: one row for gain and bias: l2_norm, mean_abs, std_abs, sem_abs.
-        console: where to print.
-    """
+    """Print the size of gain and bias (Table 5)."""
     table = new_table("Alignment norm: gain and bias")
     for header in ("parameter", "d", "L2 norm", "mean |w|", "std |w|", "std / sqrt(d)"):
         add_column(table, header, left=header == "parameter")

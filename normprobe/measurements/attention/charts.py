@@ -16,11 +16,7 @@ _ATTENTION = {
 
 
 def attention_charts(attention: pd.DataFrame) -> list[Chart]:
-    """Charts of ``attention.csv``: a series for each query.
-
-    Args:
-        attention: one row a query and layer.
-    """
+    """Charts of ``attention.csv``: a series for each query."""
     queries = list(dict.fromkeys(attention["query"]))
     charts = []
     for column, label in _ATTENTION.items():

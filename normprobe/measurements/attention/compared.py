@@ -31,17 +31,7 @@ def figures(compare: pd.DataFrame) -> tuple[str, ...]:
 
 
 def measures(attention: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
-    """How much, how widely and where the text of one run attends to the image.
-
-    Args:
-        attention: ``attention.csv``.
-        rows: there are none.
-
-    Returns:
-        Means over the layers with softmax attention to the image, of the query of all text:
-        ``share`` and ``entropy`` over heads and tokens, ``share_to_even`` (mean share over the mean
-        share of an even spread), and ``vertical_center``, NaN where places are unknown.
-    """
+    """How much, how widely and where the text of one run attends to the image."""
     del rows
     told = attention[attention["query"] == attention["query"].iloc[0]]
     means = told[told["heads"] > 0].reindex(columns=attention.columns).mean(numeric_only=True)
@@ -54,12 +44,7 @@ def measures(attention: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[
 
 
 def shared(runs: Sequence[RunStore], labels: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """The heat maps of all runs below each other, where they are of the same pictures.
-
-    Args:
-        runs: complete.
-        labels: one a run.
-    """
+    """The heat maps of all runs below each other, where they are of the same pictures."""
     pictures = [list((run.record.get("image_hashes") or {}).values()) for run in runs]
     if any(of_run != pictures[0] for of_run in pictures):
         return {}

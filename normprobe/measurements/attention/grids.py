@@ -60,11 +60,7 @@ def picture_grids(run: RunStore) -> dict[str, Any] | None:
 
 
 def head_grids(heads: pd.DataFrame) -> dict[str, Any]:
-    """Layers down, heads across; of the first query.
-
-    Args:
-        heads: ``heads.csv``.
-    """
+    """Layers down, heads across; of the first query."""
     told = heads[heads["query"] == heads["query"].iloc[0]]
     maps: list[Grid] = []
     for column, label, middle, end in _HEADS:

@@ -87,19 +87,7 @@ def check_request(
     *,
     decoder_layers: int | None,
 ) -> None:
-    """Refuse what can be refused before a weight is read.
-
-    Args:
-        builder: of the model's inputs.
-        sample: with an image.
-        words: as in ``measure_attention``, like the two that follow.
-        layers: likewise.
-        box: likewise.
-        decoder_layers: how many the model has; None: not known yet.
-
-    Raises:
-        NormprobeError: a layer, word or box that is not there.
-    """
+    """Refuse what can be refused before a weight is read."""
     _check_box(box, sample.images)
     if decoder_layers is not None:
         _check_layers(layers, decoder_layers)
@@ -120,19 +108,7 @@ def attention_of(
     layers: Sequence[int] = (),
     box: Box | None = None,
 ) -> MeasuredAttention:
-    """Measure how the text of a sample attends to its images.
-
-    Args:
-        model: on its device.
-        builder: makes the model's inputs of the sample.
-        sample: with an image, or several.
-        words: as in ``measure_attention``, like ``box``.
-        layers: likewise; none: a few of all depths, and those that the sentence names.
-        box: likewise.
-
-    Raises:
-        NormprobeError: as ``measure_attention``.
-    """
+    """Measure how the text of a sample attends to its images."""
     found = measure_attention(
         model,
         lambda pictures: builder.build([replace(sample, images=tuple(pictures))]),
@@ -149,11 +125,7 @@ def attention_of(
 
 
 def layers_to_show(attention: pd.DataFrame) -> list[int]:
-    """A few layers of all depths, and the two that the sentence names.
-
-    Args:
-        attention: ``attention.csv``, with every layer of the model.
-    """
+    """A few layers of all depths, and the two that the sentence names."""
     of_all_depths = layers_of_all_depths(int(attention["layer"].max()), _SHOWN)
     return sorted({*of_all_depths, *focused_and_wide(attention)})
 
@@ -168,34 +140,7 @@ def measure_attention(
     layers: Sequence[int] = (),
     box: Box | None = None,
 ) -> MeasuredAttention:
-    """Measure how the text of one prompt attends to its images.
-
-    Args:
-        model: on its device.
-        build: makes the model's inputs of pictures; the prompt is part of it.
-        images: RGB, in the order of the prompt.
-        decode: of the tokenizer.
-        words: words or phrases of the prompt, each a query of its own beside all text.
-        layers: whose heat maps to keep, from 1; none given: all.
-        box: the target region.
-
-    Returns:
-        Numbers for every layer, heat maps for the chosen ones. ``share`` is the attention on
-        visual tokens, ``even_share`` what it would be if each row spread evenly over the tokens it
-        may see, ``entropy`` that of the weights on visual tokens, renormalised, over the logarithm
-        of their number. Means and population deviations are over heads and the query's tokens.
-        ``signal_to_noise`` is a visual token's mean attention inside the box over that outside,
-        ``score_gap`` its mean score before the softmax inside minus outside (Eq. 21); empty where
-        the model returns its weights itself. ``vertical_center`` is where the attention on visual
-        tokens has its centre of mass, from 0 at the top of the image to 1 at its bottom
-        (Section 5.3.1), ``even_vertical_center`` that of even attention; empty where places are
-        unknown.
-
-    Raises:
-        NormprobeError: a layer, word or box that is not there, a box with no visual token inside
-            or outside, or with several images, a prompt without text after its image, or attention
-            that cannot be watched.
-    """
+    """Measure how the text of one prompt attends to its images."""
     decoder_layers = model.decoder_layers
     _check_layers(layers, len(decoder_layers))
     _check_box(box, images)

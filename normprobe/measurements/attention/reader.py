@@ -68,11 +68,7 @@ class Reader:
     def see(
         self, layer: int, name: str, start: int, weights: Tensor, scores: Tensor | None
     ) -> None:
-        """Take rows ``[heads, rows, keys]``, the first of which has the number ``start``.
-
-        Raises:
-            NormprobeError: there are not as many keys as positions.
-        """
+        """Take rows ``[heads, rows, keys]``, the first of which has the number ``start``."""
         _, rows, keys = weights.shape
         if self._visual is None:
             if not _CROSS.search(name):

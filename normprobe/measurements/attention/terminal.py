@@ -27,12 +27,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_images(images: pd.DataFrame, console: Console) -> None:
-    """Print which part of the attention of all text each image draws.
-
-    Args:
-        images: ``images.csv``.
-        console: where to print.
-    """
+    """Print which part of the attention of all text each image draws."""
     rows = images[images["query"] == images["query"].iloc[0]]
     shares = rows.pivot(index="layer", columns="image", values="share_mean")
     table = new_table("Share of each image")
@@ -45,12 +40,7 @@ def print_images(images: pd.DataFrame, console: Console) -> None:
 
 
 def print_attention(attention: pd.DataFrame, console: Console) -> None:
-    """Print ``attention.csv``: how much, how widely and how well text attends to the image.
-
-    Args:
-        attention: the table.
-        console: where to print.
-    """
+    """Print ``attention.csv``: how much, how widely and how well text attends to the image."""
     columns = ["share_mean", "share_std", "even_share_mean", "entropy_mean"]
     columns += ["signal_to_noise", "score_gap"]
     headers = ("share", "std", "even", "entropy", "signal/noise", "score gap")

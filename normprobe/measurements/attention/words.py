@@ -16,17 +16,7 @@ def verdict(run: RunStore) -> str:
 
 
 def attention_verdict(attention: pd.DataFrame) -> str:
-    """How much attention of the text reaches the image, how widely it spreads, how well it aims.
-
-    Args:
-        attention: ``attention.csv``; its first query, all text, is told, layers with softmax
-            attention to visual tokens alone.
-
-    Returns:
-        E.g. "Text gives 9 to 31 % of its attention to visual tokens. Against an even spread (88 %)
-        that is 2.8 to 9.8 x less in layers 1-6. Its entropy over them is 0.71 (layer 2) to 0.93
-        (layer 6) of 1. One prompt, no intervals." Empty where no layer has a number.
-    """
+    """How much attention of the text reaches the image, how widely it spreads, how well it aims."""
     rows = attention[attention["query"] == attention["query"].iloc[0]].set_index("layer")
     rows = rows[rows["heads"] > 0]
     sentences = [_share(rows), _entropy(rows), _target(rows)]
@@ -36,9 +26,6 @@ def attention_verdict(attention: pd.DataFrame) -> str:
 
 def focused_and_wide(attention: pd.DataFrame) -> list[int]:
     """The two layers that the sentence names: where all text looks most narrowly, and most widely.
-
-    Args:
-        attention: ``attention.csv``.
     """
     rows = attention[attention["query"] == attention["query"].iloc[0]].set_index("layer")
     entropy = rows["entropy_mean"].dropna()

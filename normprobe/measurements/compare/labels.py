@@ -25,15 +25,7 @@ _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (
 
 
 def labels_of(records: Sequence[Mapping[str, Any]], folders: Sequence[str]) -> list[str]:
-    """A short and unique label for each run: the model, and what else tells the runs apart.
-
-    Args:
-        records: ``run.json`` of each run.
-        folders: the name of each run folder, used where the records tell no difference.
-
-    Returns:
-        One label a run, of at most 28 characters.
-    """
+    """A short and unique label for each run: the model, and what else tells the runs apart."""
     facts = [[str(fact(record) or "") for record in records] for _, fact in _FACTS]
     chosen: list[list[str]] = []
     for values in [*facts, list(folders)]:
@@ -49,11 +41,6 @@ def labels_of(records: Sequence[Mapping[str, Any]], folders: Sequence[str]) -> l
 
 def step_of(record: Mapping[str, Any], folder: str, label: str = "") -> int | None:
     """Which step of a training a run measured.
-
-    Args:
-        record: its ``run.json``; ``step`` is what the training callback writes.
-        folder: the name of its folder.
-        label: given by hand; a number, or a name with a step, is believed first.
 
     Returns:
         The step; None where nothing tells one.

@@ -45,12 +45,7 @@ class Comparison:
 
 
 def open_runs(runs: Sequence[RunStore | Path]) -> list[RunStore]:
-    """Open run folders and refuse what cannot stand side by side.
-
-    Raises:
-        NormprobeError: fewer than two, one twice, no run folder, an incomplete run, or runs of
-            different measurements or of different schema versions.
-    """
+    """Open run folders and refuse what cannot stand side by side."""
     if len(runs) < 2:
         raise NormprobeError(
             f"compare needs at least two runs; received {len(runs)}",
@@ -83,15 +78,7 @@ def open_runs(runs: Sequence[RunStore | Path]) -> list[RunStore]:
 
 
 def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None) -> Comparison:
-    """Join the main tables of runs, and rank them.
-
-    Args:
-        runs: of ``open_runs``.
-        labels: a name for each; a number is its training step. None: what tells them apart.
-
-    Raises:
-        NormprobeError: not one label a run, or one twice.
-    """
+    """Join the main tables of runs, and rank them."""
     given = _checked_labels(labels, len(runs))
     names = [run.name for run in runs]
     steps = [
@@ -145,13 +132,6 @@ def alike(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[s
 
     Weights in different types are different numbers, whatever they were rounded from: of these
     nothing is said. Of prompts and pictures, those of samples that two runs share are compared.
-
-    Args:
-        records: of the runs; the others are compared with the first.
-        labels: of the runs.
-
-    Returns:
-        Such as ``same prompts``, ``other weights (2 of 190 tensors differ, first ...)``.
     """
     told = []
     for key, what, unit in _IDENTITIES:
@@ -188,11 +168,7 @@ def alike(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[s
 
 
 def doubts_about_samples(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to say of runs that stand side by side, but measured different samples.
-
-    Args:
-        records: of the runs; those of fixed inputs name no samples.
-    """
+    """What to say of runs that stand side by side, but measured different samples."""
     samples = [record.get("sample_ids") for record in records]
     if all(ids == samples[0] for ids in samples):
         return []
@@ -214,11 +190,7 @@ def _where(run: RunStore) -> Path | str:
 
 
 def _checked_labels(labels: Sequence[str] | None, runs: int) -> list[str]:
-    """The labels given by hand; none where none are.
-
-    Raises:
-        NormprobeError: not one a run, or one twice.
-    """
+    """The labels given by hand; none where none are."""
     given = list(labels or ())
     if given and len(given) != runs:
         raise NormprobeError(

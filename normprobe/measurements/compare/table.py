@@ -14,15 +14,7 @@ AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 
 
 def joined(tables: Sequence[pd.DataFrame], labels: Sequence[str]) -> pd.DataFrame:
-    """The tables below each other, each row labelled with its run, in the order given.
-
-    Args:
-        tables: the main table of each run.
-        labels: unique, one a table.
-
-    Returns:
-        The rows of compare.csv: ``run``, then the columns of the tables.
-    """
+    """The tables below each other, each row labelled with its run, in the order given."""
     runs = pd.Series(list(labels), name="run").repeat([len(table) for table in tables])
     whole = pd.concat(tables, ignore_index=True)
     return pd.concat([runs.reset_index(drop=True), whole], axis=1)
@@ -39,17 +31,6 @@ def ranking(
     the number of runs with a larger number. Its interval says which ranks the intervals of the
     numbers leave open: from 1 and the number of runs that lie wholly beyond, to the number of runs
     that do not lie wholly behind. Without intervals the numbers themselves decide.
-
-    Args:
-        measures: the numbers of each run by column, with ``<column>_ci_low`` and ``_ci_high`` where
-            they have intervals.
-        labels: one a run.
-        steps: of a training, one a run.
-
-    Returns:
-        The rows of ranking.csv: rank, rank_low, rank_high; the same of inertia (``inertia_rank``,
-        by ``inertia_gap``, where there is one); run, step (of a training) and the measures. Runs
-        without the first measure have no rank and, but for a training, come last.
     """
     table = pd.DataFrame(measures)
     first = str(table.columns[0])

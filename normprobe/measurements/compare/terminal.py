@@ -27,13 +27,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None:
-    """Print ``ranking.csv``.
-
-    Args:
-        command: whose runs are compared.
-        ranking: the table.
-        console: where to print.
-    """
+    """Print ``ranking.csv``."""
     compared = measurement(command).module("compared")
     columns, notes = compared.COLUMNS, compared.NOTES
     table = new_table(f"{len(ranking)} runs of {command}")

@@ -33,9 +33,6 @@ def ranking_verdict(ranking: pd.DataFrame) -> str:
     """Who has the largest and the smallest disparity, and where inertia is largest.
 
     Runs whose intervals overlap are named together: the numbers do not tell them apart.
-
-    Args:
-        ranking: ``ranking.csv``; of a training it has a column ``step``.
     """
     if "disparity_input" not in ranking:
         return ""

@@ -30,16 +30,7 @@ def figures(compare: pd.DataFrame) -> tuple[str, ...]:
 
 
 def measures(embeddings: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
-    """How far the rows of one run's tables spread, non-zero rows alone.
-
-    Args:
-        embeddings: ``embeddings.csv``.
-        rows: not asked: weights are no sample, and their statistics have no interval.
-
-    Returns:
-        ``loudest_ratio``: largest / mean norm of the text table; ``visual_ratio``: mean norm of
-        the visual table / that of the text table; ``text_norm``, ``text_std``; ``base_norm``.
-    """
+    """How far the rows of one run's tables spread, non-zero rows alone."""
     del rows
     nonzero = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
     text = float(nonzero["norm_mean"].get(TEXT, nan))

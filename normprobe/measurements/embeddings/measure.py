@@ -27,21 +27,6 @@ def measure_embeddings(
     Rows of the text table that an image tokenizer writes (Chameleon, Emu3) are described as a
     ``visual`` table of their own, and stay in the statistics of the text table, which the paper's
     Eq. 11 takes whole.
-
-    Args:
-        model: whose embedding weights are in memory.
-        table: of ``text_table(model, tokenizer)``.
-        top: how many of the tokens with the largest and smallest norms.
-        base: the text table of the model that it was trained from.
-        named: how tokens read that are ranked wherever they stand; not asked beside a base, which
-            ranks all.
-
-    Returns:
-        ``embeddings``, ``tokens`` (of the text table) and ``histogram``, with ``base`` also
-        ``shift``; named as their CSV files.
-
-    Raises:
-        NormprobeError: when the vocabularies of model and base share no token.
     """
     ids = model.vocabulary_ids
     norms, hidden_size = table.norms, table.weight.shape[1]
@@ -79,10 +64,6 @@ def token_ranking(
         ids: the rows to rank, those the tokenizer can emit.
         special: ids of special tokens.
         top: how many of either end.
-
-    Returns:
-        One row a token: end (``top``, ``bottom``), rank, token_id, special, norm. Equal norms
-        rank by id.
     """
     ranked = np.array(sorted(id_ for id_ in ids if id_ < len(norms)), dtype=np.int64)
     ranked = ranked[np.isfinite(norms[ranked])]
@@ -102,16 +83,7 @@ def token_ranking(
 
 
 def named_tokens(table: TextTable, ids: Sequence[int], named: Collection[str]) -> pd.DataFrame:
-    """Some tokens by how they read, wherever they rank: their rows of tokens.csv.
-
-    Args:
-        table: whose tokenizer reads ids.
-        ids: the rows that are ranked, those the tokenizer can emit.
-        named: how the tokens read. Of several that read the same, each has a row.
-
-    Returns:
-        As ``token_ranking``, the end being ``named``, with ``table`` and ``token``.
-    """
+    """Some tokens by how they read, wherever they rank: their rows of tokens.csv."""
     every = token_ranking(table.norms, ids, table.special, len(ids))
     every = every[every["end"] == "top"].assign(end="named", table=TEXT)
     every["token"] = [table.text(id_) for id_ in every["token_id"]]
@@ -127,9 +99,6 @@ def norm_histogram(
         norms: ``[rows]`` of ``row_norms``.
         special: row numbers of special tokens.
         bins: how many from 0 to the largest norm.
-
-    Returns:
-        The rows of histogram.csv: special, left, right, count.
     """
     is_special = np.isin(np.arange(len(norms)), list(special))
     finite = np.isfinite(norms)

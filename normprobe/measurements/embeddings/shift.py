@@ -22,25 +22,7 @@ _ROWS_AT_ONCE = 16_384  # float32 copies of two whole tables would take gigabyte
 
 
 def measure_shift(table: TextTable, base: TextTable, top: int) -> dict[str, pd.DataFrame]:
-    """Both tables, and each token of either, side by side.
-
-    Args:
-        table: of the model.
-        base: of the model it was trained from.
-        top: how many of the loudest tokens count as outliers.
-
-    Returns:
-        ``base``: the rows of ``embedding_statistics`` for the base table, named ``base``.
-        ``shift``: the rows of shift.csv, one a token of either vocabulary in the order of the
-        model's ids: token (its text), token_id and base_id (empty where a vocabulary lacks the
-        token), special, visual_token, norm, base_norm, rank and base_rank by falling norm (ties by
-        id), norm_change = norm - base_norm, distance = L2 norm of the difference of both rows,
-        cosine between them, emerging (among the ``top`` loudest here and not there). Distance and
-        cosine are empty where the hidden sizes differ; a cosine also where a row is zero.
-
-    Raises:
-        NormprobeError: when the vocabularies share no token.
-    """
+    """Both tables, and each token of either, side by side."""
     ids = aligned_ids(table.vocabulary, base.vocabulary)
     norms, base_norms = table.norms, base.norms
     here, there = ids["token_id"].notna(), ids["base_id"].notna()
@@ -77,20 +59,7 @@ def _texts(shift: pd.DataFrame, table: TextTable, base: TextTable) -> list[str]:
 
 
 def aligned_ids(vocabulary: Mapping[str, int], base: Mapping[str, int]) -> pd.DataFrame:
-    """Which id of one vocabulary is which of the other.
-
-    Args:
-        vocabulary: id by spelling. Byte-level and SentencePiece spellings are compared as they
-            are: tokens that decode to the same broken character stay apart.
-        base: the same of the other tokenizer.
-
-    Returns:
-        Index 0 to n; token_id and base_id (nullable integers), sorted by token_id, tokens of the
-        base alone last.
-
-    Raises:
-        NormprobeError: when no token is in both.
-    """
+    """Which id of one vocabulary is which of the other."""
     if not vocabulary.keys() & base.keys():
         raise NormprobeError(
             f"the vocabularies share no token: {len(vocabulary)} tokens such as "

@@ -12,12 +12,7 @@ _MOST = 10  # rows, as in the paper's Tables 7 and 8
 
 
 def print_shift(shift: pd.DataFrame, console: Console) -> None:
-    """Print the loudest rows of both tables side by side, then the tokens that moved most.
-
-    Args:
-        shift: ``shift.csv``.
-        console: where to print.
-    """
+    """Print the loudest rows of both tables side by side, then the tokens that moved most."""
     _print_ranks(shift, console)
     _print_movers(shift, console)
 

@@ -13,12 +13,7 @@ _NAMED = 3  # tokens in a sentence
 
 
 def shift_verdict(embeddings: pd.DataFrame, shift: pd.DataFrame) -> str:
-    """How the mean norm and the rows changed, and which tokens rose among the loudest.
-
-    Args:
-        embeddings: ``embeddings.csv``; the non-zero rows are compared.
-        shift: ``shift.csv``.
-    """
+    """How the mean norm and the rows changed, and which tokens rose among the loudest."""
     rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")["norm_mean"]
     mean, base = float(rows[TEXT]), float(rows[BASE])
     change = f" ({100 * (mean / base - 1):+.1f} %)" if usable(base) and usable(mean) else ""

@@ -36,13 +36,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_embeddings(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Console) -> None:
-    """Print ``embeddings.csv``, then the rows with the largest and smallest norms.
-
-    Args:
-        embeddings: statistics by table and row scope.
-        tokens: ``tokens.csv``.
-        console: where to print.
-    """
+    """Print ``embeddings.csv``, then the rows with the largest and smallest norms."""
     table = new_table("L2 norm of embedding rows")
     for header in ("table", "d", "rows", "mean", "std", "min", "median", "max"):
         add_column(table, header, left=header == "table")

@@ -50,15 +50,7 @@ class TextTable:
 
 
 def text_table(model: MeasuredModel, tokenizer: Any = None) -> TextTable:
-    """The text table of a model. Config fields such as ``vision_start_token_id`` are read.
-
-    Args:
-        model: whose embedding weights are in memory.
-        tokenizer: of the model, if there is one.
-
-    Raises:
-        NormprobeError: when the model has no text embedding table.
-    """
+    """The text table of a model. Config fields such as ``vision_start_token_id`` are read."""
     if model.parts.text_embedding is None:
         raise NormprobeError(
             "the model has no text embedding table", "use `normprobe interface` for its vision side"

@@ -24,9 +24,6 @@ def verdict(run: RunStore) -> str:
 
 def embeddings_verdict(embeddings: pd.DataFrame) -> str:
     """The visual table against the text table, or how far the text table's loudest row stands out.
-
-    Args:
-        embeddings: ``embeddings.csv``; the non-zero rows are compared.
     """
     rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
     means = {table: float(rows["norm_mean"].get(table, math.nan)) for table in (VISUAL, TEXT)}

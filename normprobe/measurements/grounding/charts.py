@@ -15,11 +15,7 @@ _LOOKS = {
 
 
 def grounding_charts(grounding: pd.DataFrame) -> list[Chart]:
-    """Of each quantity the gap, then inside and outside.
-
-    Args:
-        grounding: ``grounding.csv``.
-    """
+    """Of each quantity the gap, then inside and outside."""
     charts = []
     for quantity, label in PANELS.items():
         gap = f"{quantity}_gap"

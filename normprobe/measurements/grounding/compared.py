@@ -32,17 +32,7 @@ def figures(compare: pd.DataFrame) -> tuple[str, ...]:
 
 
 def measures(grounding: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
-    """The gaps of one run, each with its 95 % interval where it has one.
-
-    Args:
-        grounding: ``grounding.csv``.
-        rows: its sample rows with ``ROW_COLUMNS``; none: there are no intervals.
-
-    Returns:
-        ``weight_ratio``: e^score_gap. ``score_gap`` and ``cosine_gap``: inside - outside, mean over
-        layers 1 to N of the mean over samples; NaN where no layer has one. Behind each its ends,
-        ``<name>_ci_low`` and ``<name>_ci_high``.
-    """
+    """The gaps of one run, each with its 95 % interval where it has one."""
     score = _over_layers(grounding, rows, "score_gap")
     weight = Estimate(*np.exp([score.value, score.low, score.high]).tolist())
     cosine = _over_layers(grounding, rows, "cosine_gap")

@@ -8,12 +8,7 @@ from normprobe.report.ratio_words import Estimate
 
 
 def gaps_of(grounding: pd.DataFrame, quantity: str) -> dict[int, Estimate]:
-    """The gap of each layer that has one, with its band over all layers.
-
-    Args:
-        grounding: ``grounding.csv``.
-        quantity: ``cosine`` or ``score``.
-    """
+    """The gap of each layer that has one, with its band over all layers."""
     column = f"{quantity}_gap"
     columns = [column, f"{column}_band_low", f"{column}_band_high"]
     known = grounding[grounding[column].notna()]
@@ -22,14 +17,7 @@ def gaps_of(grounding: pd.DataFrame, quantity: str) -> dict[int, Estimate]:
 
 
 def by_direction(gaps: Mapping[int, Estimate]) -> dict[int, list[int]]:
-    """The layers whose gap is above zero, below, or not told apart from it.
-
-    Args:
-        gaps: by layer.
-
-    Returns:
-        Layers under 1, -1 and 0, those that there are. A gap without an interval tells nothing.
-    """
+    """The layers whose gap is above zero, below, or not told apart from it."""
     found: dict[int, list[int]] = {1: [], -1: [], 0: []}
     for layer, gap in gaps.items():
         found[gap.sign or 0].append(layer)

@@ -65,18 +65,6 @@ def observer(
 
     Where the visual tokens lie is derived and tested once for each picture size, on the first
     picture of that size: seventeen runs of what comes before the decoder.
-
-    Args:
-        model: on its device.
-        builder: makes its inputs.
-
-    Returns:
-        A function of the inputs of one sample, and of that sample.
-
-    Raises:
-        NormprobeError: the text attends to visual states outside of its sequence. The function
-            raises it where a sample says no word and box, or the first picture's places are
-            unknown.
     """
     if model.parts.fusion == CROSS_ATTENTION:
         raise _without_places("the text attends to visual states that are no rows of its sequence")
@@ -152,16 +140,7 @@ def seen_of(
 
 
 def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
-    """One row a layer.
-
-    Args:
-        seen: of ``observer``.
-        sample_ids: the id of the sample; None: ``0``.
-
-    Returns:
-        Sample rows; merge them with ``grounding_table``. Of a sample that was left out one row,
-        which says why.
-    """
+    """One row a layer."""
     (sample_id,) = sample_ids or ["0"]
     numbers = [f"{quantity}_{side}" for quantity in QUANTITIES for side in SIDES]
     named = {"sample_id": sample_id, LEFT_OUT: seen.left_out}

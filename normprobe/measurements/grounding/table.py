@@ -11,18 +11,7 @@ _MEANS = tuple(f"{quantity}_{side}" for quantity in QUANTITIES for side in SIDES
 
 
 def tables(rows: pd.DataFrame, model: MeasuredModel | None = None) -> dict[str, pd.DataFrame]:
-    """Everything that a run of ``grounding`` contains.
-
-    Args:
-        rows: of ``rows``, with a column ``image_hash``.
-        model: not asked.
-
-    Returns:
-        ``grounding``; where samples were left out ``left_out``, which names each with the reason.
-
-    Raises:
-        NormprobeError: every sample was left out.
-    """
+    """Everything that a run of ``grounding`` contains."""
     del model
     out = rows[rows[LEFT_OUT] != ""]
     measured = rows[rows[LEFT_OUT] == ""]
@@ -39,15 +28,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel | None = None) -> dict[str, 
 
 
 def grounding_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sample rows to grounding.csv.
-
-    Args:
-        rows: of samples that were measured.
-
-    Returns:
-        One row a layer, 0 the decoder input: ``samples`` and ``score_samples``, how many have a
-        cosine and a score there; means over them inside, outside, and of the gap (Eq. 21).
-    """
+    """Sample rows to grounding.csv."""
     by_layer = rows.groupby("layer")
     table = by_layer[list(_MEANS)].mean()
     table.insert(0, "samples", by_layer["cosine_gap"].count())
@@ -56,16 +37,7 @@ def grounding_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_gap_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean, by a bootstrap over images.
-
-    Args:
-        table: of ``grounding_table(rows)``.
-        rows: sample rows with a column ``image_hash``.
-
-    Returns:
-        The table with 95 % intervals, and bands of the gaps over all layers; empty fields where
-        there is one image alone.
-    """
+    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean, by a bootstrap over images."""
     resampled = Resampled(table, rows, ["layer"])
     draws = {column: resampled.means(column, by_tokens=False) for column in _MEANS}
     together = [Together([column]) for column in _MEANS if column.endswith("_gap")]

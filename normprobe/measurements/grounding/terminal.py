@@ -33,13 +33,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_grounding(grounding: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
-    """Print ``grounding.csv``: cosine and score of a word and visual tokens, and their gaps.
-
-    Args:
-        grounding: the table.
-        console: where to print.
-        aligned: whether the model has an alignment norm.
-    """
+    """Print ``grounding.csv``: cosine and score of a word and visual tokens, and their gaps."""
     table = new_table("Words and what they mean" + ALIGNED * aligned)
     add_column(table, "\nlayer")
     for quantity in QUANTITIES:

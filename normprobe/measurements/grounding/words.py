@@ -20,16 +20,7 @@ def verdict(run: RunStore) -> str:
 
 
 def grounding_verdict(grounding: pd.DataFrame) -> str:
-    """What the visual tokens that a word means have ahead of the others, layer by layer.
-
-    Args:
-        grounding: ``grounding.csv``.
-
-    Returns:
-        E.g. "Visual tokens inside the box of a word are closer to the word than those outside after
-        layers 2-6 (cosine gap 0.01 to 0.03 [0.004, 0.05]) and not told apart from them after layers
-        0, 1. ..." A layer whose interval holds zero is told as not told apart.
-    """
+    """What the visual tokens that a word means have ahead of the others, layer by layer."""
     cosines, scores = gaps_of(grounding, "cosine"), gaps_of(grounding, "score")
     if not cosines:
         return ""

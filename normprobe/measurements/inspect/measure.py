@@ -39,18 +39,7 @@ class Inspection:
 def inspected(
     checkpoint: Checkpoint, named: Mapping[str, Any], *, weights: bool = False
 ) -> Inspection:
-    """Build a checkpoint's modules without weights and describe them.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        named: parts named by hand, as ``find_parts`` takes them.
-        weights: read the headers of the weight files, too.
-
-    Raises:
-        NormprobeError: the model cannot be built, its weight files hold tensors of other names or
-            shapes, its parts are not found, or ``weights`` are asked for and a file is absent or
-            unreadable.
-    """
+    """Build a checkpoint's modules without weights and describe them."""
     model = build_on_meta(checkpoint)
     files = weight_files_of(checkpoint)
     compared = _compared(checkpoint, model, files, asked=weights)
@@ -76,20 +65,7 @@ def inspected(
 
 
 def _compared(checkpoint: Checkpoint, model: nn.Module, files: WeightFiles, *, asked: bool) -> str:
-    """Compare names and shapes of the model's tensors with the headers of the weight files.
-
-    Args:
-        checkpoint: whose files are here, or on the hub.
-        model: of ``build_on_meta``.
-        files: of ``weight_files_of``.
-        asked: read the headers from the hub, too.
-
-    Returns:
-        What came of it, in a few words.
-
-    Raises:
-        NormprobeError: they differ; or, if asked for, a header cannot be read.
-    """
+    """Compare names and shapes of the model's tensors with the headers of the weight files."""
     if not asked:
         try:
             if not files.headers_are_here:

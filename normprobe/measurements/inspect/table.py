@@ -7,16 +7,7 @@ from normprobe.model.find.parts import Parts
 
 
 def parts_table(model: nn.Module, parts: Parts) -> pd.DataFrame:
-    """The parts of a model.
-
-    Args:
-        model: on any device, meta included.
-        parts: of ``find_parts(model)``.
-
-    Returns:
-        One row a part: part, name (dotted, in the model), class, size (of a list: how many
-        layers; of a table: rows x hidden), parameters.
-    """
+    """The parts of a model."""
     rows = [
         {
             "part": role,

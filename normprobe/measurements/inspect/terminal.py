@@ -18,13 +18,7 @@ from normprobe.report.terminal import (
 
 
 def print_parts(parts: pd.DataFrame, facts: Mapping[str, object], console: Console) -> None:
-    """Print what ``inspect`` sees in a model.
-
-    Args:
-        parts: one row a part: part, name, size, parameters.
-        facts: named facts about the model; empty ones are left out.
-        console: where to print.
-    """
+    """Print what ``inspect`` sees in a model."""
     print_facts(facts, console)
     table = new_table("Parts")
     for header in ("part", "name in the model", "size", "parameters"):
@@ -40,12 +34,7 @@ def print_parts(parts: pd.DataFrame, facts: Mapping[str, object], console: Conso
 
 
 def print_weights(weights: pd.DataFrame, console: Console) -> None:
-    """Print what the weight files hold of each part, and what each command reads.
-
-    Args:
-        weights: one row a part or command: what, kind, parameters, bytes, dtype, files.
-        console: where to print.
-    """
+    """Print what the weight files hold of each part, and what each command reads."""
     whole = len(str(weights["files"].iloc[-1]).split())
     table = new_table("Weights")
     for header in ("", "tensors of", "parameters", "bytes", "stored as", "files"):
@@ -67,13 +56,7 @@ def print_weights(weights: pd.DataFrame, console: Console) -> None:
 
 
 def print_models(models: pd.DataFrame, families: Mapping[str, str], console: Console) -> None:
-    """Print ``supported_models.csv``.
-
-    Args:
-        models: one row a model type: model_type, family, norm_placement, found_by, notes.
-        families: what families mean, those that need a word.
-        console: where to print.
-    """
+    """Print ``supported_models.csv``."""
     table = new_table(f"{len(models)} model types")
     for header in ("type", "family", "norms", "found by"):
         add_column(table, header, left=True)

@@ -17,23 +17,7 @@ from normprobe.model.load.weight_files import WeightFiles
 def weights_table(
     checkpoint: Checkpoint, model: nn.Module, parts: Parts, weights: WeightFiles
 ) -> pd.DataFrame:
-    """Parts and commands by the tensors they need, from the headers of the weight files alone.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        model: of ``build_on_meta(checkpoint)``.
-        parts: of ``find_parts(model)``.
-        weights: of ``weight_files_of``.
-
-    Returns:
-        One row a part, one a command, and one for the whole checkpoint: what, kind (part, command
-        or checkpoint), parameters, bytes, dtype (as stored), files (their names). Tensors that
-        another name is tied to count once. Numbers are empty where a quantised checkpoint is only
-        read whole.
-
-    Raises:
-        NormprobeError: a weight file is absent or unreadable, or a needed tensor is missing.
-    """
+    """Parts and commands by the tensors they need, from the headers of the weight files alone."""
 
     def plan(without: frozenset[str]) -> LoadPlan:
         return plan_loading(checkpoint, model, without, weights=weights)

@@ -28,18 +28,7 @@ def figures(compare: pd.DataFrame) -> tuple[str, ...]:
 
 
 def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
-    """Disparity of one run at the decoder input, each number with its 95 % interval.
-
-    Args:
-        interface: ``interface.csv``.
-        rows: not asked: the intervals are in the table.
-
-    Returns:
-        ``disparity_input``: ratio of the geometric mean norms of visual tokens and of the prompts'
-        text tokens; ``ratio_to_table``: visual mean norm / that of the non-zero effective text
-        embeddings; and both mean norms. Behind each its ends, ``<name>_ci_low`` and
-        ``<name>_ci_high``.
-    """
+    """Disparity of one run at the decoder input, each number with its 95 % interval."""
     del rows
     at_input = interface[interface["stage"] == DECODER_INPUT].set_index("group")
 

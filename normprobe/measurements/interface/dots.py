@@ -20,11 +20,7 @@ from normprobe.schema import (
 
 
 def interface_dots(interface: pd.DataFrame) -> Dots:
-    """The mean norm of every stage and group, from the vision encoder to the text embeddings.
-
-    Args:
-        interface: ``interface.csv``. Rows whose mean is zero or missing have no dot.
-    """
+    """The mean norm of every stage and group, from the vision encoder to the text embeddings."""
     rows = interface[interface["norm_mean"] > 0]
     made = [
         _dot(stage, group, row)

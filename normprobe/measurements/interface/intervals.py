@@ -20,13 +20,6 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
 
     Rows of an embedding table are no sample: their norms have no interval, the ratios of the
     prompts' tokens to them have one.
-
-    Args:
-        table: of ``interface_table(rows, ...)``.
-        rows: sample rows with a column ``image_hash``.
-
-    Returns:
-        The table with 95 % intervals; empty fields where there is one image alone.
     """
     resampled = Resampled(table, rows, _BY_STAGE)
     norms = resampled.means("norm_mean", by_tokens=True)

@@ -79,16 +79,7 @@ class Seen:
 
 
 def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
-    """One forward up to decoder layer 1.
-
-    Args:
-        model: on any device.
-        inputs: what the processor returned for one sample: tiles and packed patches have no sample
-            axis, so a batch of several counts as one.
-
-    Raises:
-        NormprobeError: the batch does not fit the model.
-    """
+    """One forward up to decoder layer 1."""
     # Before a hook is there: the batch may run the vision side to tell its token groups.
     batch = model.batch(inputs) if model.has_decoder else None
     stages = VisionStages(model.parts)
@@ -111,16 +102,8 @@ def run_stages(
 ) -> Tensor | None:
     """Run the model up to decoder layer 1 while ``stages`` watches it.
 
-    Args:
-        model: on any device.
-        inputs: as in ``observe``.
-        stages: fresh.
-
     Returns:
         The decoder input, ``[batch, positions, hidden]``; None of a bare vision encoder.
-
-    Raises:
-        NormprobeError: the model refuses the inputs.
     """
     handles = stages.handles()
     states: list[Tensor] = []
@@ -136,15 +119,7 @@ def run_stages(
 
 
 def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
-    """One row a (stage, token group).
-
-    Args:
-        seen: of ``observe``.
-        sample_ids: the id of the sample; None: ``0``.
-
-    Returns:
-        Sample rows; merge them with ``interface_table``.
-    """
+    """One row a (stage, token group)."""
     found = seen.stages.rows()
     if seen.decoder_input is not None:
         norms, codes, *ids = seen.decoder_input()

@@ -30,13 +30,6 @@ def norm_map(model: MeasuredModel, picture: Picture) -> NormMap:
 
     The places of each stage are derived and tested on its own rows. Class and register rows have
     none. A stage that merges or reorders its rows in a way that is not known is left out.
-
-    Args:
-        model: on its device.
-        picture: of a prompt.
-
-    Returns:
-        Rows with ``stage``, the place and ``norm``.
     """
     unknown: dict[str, str] = {}
     positions = None
@@ -70,13 +63,7 @@ def norm_map(model: MeasuredModel, picture: Picture) -> NormMap:
 
 
 class _Stages:
-    """The rows of each stage that come from one picture.
-
-    Args:
-        model: on its device.
-        picture: of a prompt.
-        positions: its positions at the decoder input; None: it has none.
-    """
+    """The rows of each stage that come from one picture."""
 
     def __init__(
         self, model: MeasuredModel, picture: Picture, positions: NDArray[np.bool_] | None

@@ -44,19 +44,7 @@ _States = dict[str, list[Tensor]]  # by stage, one a call of its module
 def differences(
     model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts
 ) -> dict[str, float | str]:
-    """How far the measured norms of a sample are from recomputed ones.
-
-    Args:
-        model: on its device.
-        inputs: what the processor returned, on the same device.
-        traced: of ``trace_parts`` for the same inputs.
-
-    Returns:
-        By stage the largest difference of a group's mean norm, as a share of the recomputed one;
-        of ``rows_of_groups``, by how many rows a group of a stage differs; of ``visual_tokens``,
-        how many positions at the decoder input are visual to one way alone. Infinite where one
-        way has a number and the other none. Where a quantity cannot be recomputed, it says why.
-    """
+    """How far the measured norms of a sample are from recomputed ones."""
     measured = rows(observe(model, inputs), None).set_index(_PLACE)
     states = _states(model, inputs, traced)
     recomputed: list[dict[str, object]] = []

@@ -34,15 +34,7 @@ SCALE_COLUMN = "embedding_scale"
 
 
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
-    """Everything that a run of ``interface`` contains.
-
-    Args:
-        rows: of ``rows``, with a column ``image_hash``.
-        model: whose embedding weights are in memory.
-
-    Returns:
-        ``interface`` with its intervals; ``histogram`` where visual tokens are mixed from a table.
-    """
+    """Everything that a run of ``interface`` contains."""
     embedded = table_rows(model.parts, model.vocabulary_ids)
     table = interface_table(rows, embedded, quoted(model.token_text))
     written = {"interface": interface_intervals(table, rows)}
@@ -72,22 +64,7 @@ def table_rows(parts: Parts, tokenizer_ids: Iterable[int] | None) -> pd.DataFram
 def interface_table(
     rows: pd.DataFrame, table: pd.DataFrame, token_text: Callable[[int], str] | None = None
 ) -> pd.DataFrame:
-    """Sample rows to interface.csv.
-
-    Args:
-        rows: of ``rows``, of any number of samples.
-        table: of ``table_rows``.
-        token_text: a token id as text; None: tokens have no text.
-
-    Returns:
-        One row a stage and group. ``ratio_to_table`` divides ``norm_mean`` by that of the
-        effective embedding's non-zero rows, ``ratio_to_prompt`` by that of the text tokens at the
-        decoder input, ``ratio_to_before_projector`` by that of the visual tokens that enter the
-        projector (where they are not seen: leave the vision encoder). ``rms_mean`` is
-        norm / sqrt(hidden_size), which compares widths. ``norm_geometric_mean`` and the ratios of
-        ``GEOMETRIC_REFERENCES`` are of geometric means over tokens. ``loudest_...`` are those of
-        layers.csv, at the decoder input.
-    """
+    """Sample rows to interface.csv."""
     by = ["stage", "group", "hidden_size"]
     merged = merge(rows, by, ["norm"])
     if "loudest_share" in rows:

@@ -27,13 +27,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
-    """Print ``interface.csv``: norms by stage and group.
-
-    Args:
-        interface: the table.
-        console: where to print.
-        aligned: whether the model has an alignment norm.
-    """
+    """Print ``interface.csv``: norms by stage and group."""
     table = new_table("L2 norm at the interface" + ALIGNED * aligned)
     for header in ("stage", "d", "tokens", "mean", "std", "median", "x prompt", "x table"):
         add_column(table, header, left=header == "stage")

@@ -29,18 +29,7 @@ _TOKENS = {
 
 
 def visual_table_histogram(rows: pd.DataFrame, parts: Parts) -> pd.DataFrame:
-    """Distribution of norms of table rows and of the tokens that come from them.
-
-    Args:
-        rows: sample rows of ``interface_rows``.
-        parts: of a model whose embedding weights are in memory.
-
-    Returns:
-        The rows of histogram.csv: source, left, right (bins of equal ratio; zero is left out) and
-        count. ``probabilities`` holds the norms ||p|| of the weights that a token is mixed with:
-        1 / ||p||^2 is how many rows it is mixed from, if they had equal weight. No rows without a
-        visual table.
-    """
+    """Distribution of norms of table rows and of the tokens that come from them."""
     if parts.visual_embedding is None or parts.text_embedding is None:
         return pd.DataFrame(columns=["source", "left", "right", "count"])
     tables = {VISUAL_ROWS: parts.visual_embedding, TEXT_ROWS: parts.text_embedding}

@@ -37,11 +37,7 @@ def verdict(run: RunStore) -> str:
 
 
 def interface_verdict(interface: pd.DataFrame) -> str:
-    """How loud visual tokens are against the prompts' text, and what the projector changes.
-
-    Args:
-        interface: ``interface.csv``.
-    """
+    """How loud visual tokens are against the prompts' text, and what the projector changes."""
     stage = DECODER_INPUT
     subject = "At the decoder input visual tokens are"
     if _states_are_attended(interface):

@@ -46,10 +46,6 @@ def turns(x: tuple[Array, Array], h: tuple[Array, Array]) -> list[float]:
     """Between turns and states: visual to text, text to visual, and between both turns.
 
     A turn is the part of the update that is orthogonal to x. One of zero counts as a cosine of 0.
-
-    Args:
-        x: what enters a layer: visual tokens, text tokens.
-        h: what leaves it, likewise.
     """
     visual, text = (unit(_pointing(states)) for states in x)
     turned_visual, turned_text = map(_turns, x, h)

@@ -46,15 +46,7 @@ _STORY = (
 def layer_charts(
     layers: pd.DataFrame, metrics: Sequence[tuple[str, str, bool]] = METRICS
 ) -> list[Chart]:
-    """A chart for each metric of ``layers.csv``, a series for each token group.
-
-    Args:
-        layers: the table.
-        metrics: as ``METRICS``.
-
-    Returns:
-        Those of ``chart``: means over tokens, with the spread of the tokens.
-    """
+    """A chart for each metric of ``layers.csv``, a series for each token group."""
     charts = []
     for metric, label, zero in metrics:
         mean = f"{metric}_mean"
@@ -71,11 +63,7 @@ def layer_charts(
 
 
 def loudness_and_turning(layers: pd.DataFrame) -> list[Chart]:
-    """Norm and angle of visual and text tokens, as ``layer_charts`` gives them.
-
-    Args:
-        layers: the table.
-    """
+    """Norm and angle of visual and text tokens, as ``layer_charts`` gives them."""
     return layer_charts(layers[layers["group"].isin((VISUAL, TEXT))], _STORY)
 
 
@@ -146,12 +134,7 @@ def massive_charts(massive: pd.DataFrame) -> list[Chart]:
 
 
 def run_charts(compare: pd.DataFrame) -> list[Chart]:
-    """Charts of the joined ``layers.csv`` of several runs: visual lines full, text lines dashed.
-
-    Args:
-        compare: ``layers.csv`` of each run below each other, with a column ``run``; with ``step``
-            the runs are one training, and the colours follow it.
-    """
+    """Charts of the joined ``layers.csv`` of several runs: visual lines full, text lines dashed."""
     runs = list(dict.fromkeys(compare["run"]))
     if "step" in compare:
         colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0.9, 0, len(runs)))]

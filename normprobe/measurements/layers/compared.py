@@ -46,20 +46,7 @@ def section(compare: pd.DataFrame) -> list[Markup]:
 
 
 def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
-    """Disparity and inertia of one run, each with its 95 % interval where it has one.
-
-    Args:
-        layers: ``layers.csv``.
-        rows: its sample rows with ``ROW_COLUMNS``; none: the inertia gap has no interval.
-
-    Returns:
-        ``disparity_input``, ``disparity_middle``, ``disparity_last``: ratio of the geometric mean
-        norms of visual and text tokens at the decoder input, after layer ceil(N / 2) and after the
-        last layer N.
-        ``inertia_gap``: text minus visual angular velocity, mean over layers 1 to N of the mean
-        over tokens, radians per layer. NaN where a modality is absent. Behind each its ends,
-        ``<name>_ci_low`` and ``<name>_ci_high``.
-    """
+    """Disparity and inertia of one run, each with its 95 % interval where it has one."""
     last = int(layers["layer"].max())
     places = {"input": 0, "middle": -(-last // 2), "last": last}
     measured: dict[str, Estimate] = {

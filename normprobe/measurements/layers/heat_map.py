@@ -16,11 +16,7 @@ _HEAT = (("norm", "norm"), ("cosine", "cosine"), ("angle", "angle"), ("relative_
 
 
 def heat_map(layers: pd.DataFrame) -> Markup:
-    """Layers down, metrics and groups across, each cell shaded by its place in the metric.
-
-    Args:
-        layers: ``layers.csv``.
-    """
+    """Layers down, metrics and groups across, each cell shaded by its place in the metric."""
     groups = [group for group in reversed(GROUPS) if (layers["group"] == group).any()]
     metrics = [(metric, word) for metric, word in _HEAT if f"{metric}_mean" in layers]
     tables = {

@@ -18,17 +18,7 @@ _BY_LAYER = ["layer", "group", "hidden_size"]
 
 
 def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv.
-
-    Args:
-        table: of ``layers_table(rows)``.
-        rows: sample rows with a column ``image_hash``.
-
-    Returns:
-        The table with 95 % intervals; empty fields where there is one image alone. The geometric
-        ratios of visual tokens, of which sentences name layers, and the means that figures draw
-        have bands, too: each number in all of its layers together.
-    """
+    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv."""
     resampled = Resampled(table, rows, _BY_LAYER)
     drawn = {}
     for metric in (*TOKEN_METRICS, *OTHER_TOKEN_METRICS):

@@ -94,16 +94,7 @@ class Seen:
 def observe(
     model: MeasuredModel, inputs: Mapping[str, Any], watchers: Sequence[Watcher] = ()
 ) -> Seen:
-    """One forward up to the last decoder layer.
-
-    Args:
-        model: on any device.
-        inputs: what the processor returned.
-        watchers: what else to look at.
-
-    Raises:
-        NormprobeError: the model has no decoder layers, or the batch does not fit the model.
-    """
+    """One forward up to the last decoder layer."""
     layers = model.decoder_layers
     batch = model.batch(inputs)
     reader = _LayerReader(batch, watchers)
@@ -125,16 +116,7 @@ def observe(
 
 
 def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
-    """One row a (sample, layer, token group).
-
-    Args:
-        seen: of ``observe``.
-        sample_ids: one a sample of the batch; None: their numbers from 0.
-
-    Returns:
-        Sample rows; merge them with ``layers_table``. A sample that is known to have several
-        images also has rows for the visual tokens of each.
-    """
+    """One row a (sample, layer, token group)."""
     names = sample_ids or [str(number) for number in range(len(seen.batch.prompt_groups))]
     found = _rows(seen, names)
     if seen.attended is not None:

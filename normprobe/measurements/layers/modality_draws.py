@@ -14,12 +14,7 @@ Drawn = NDArray[np.float64]  # [draws, layers, modalities]; the first draw is th
 
 
 class ModalityDraws:
-    """The sample rows of both modalities, drawn again by image; every result is a ``Drawn``.
-
-    Args:
-        rows: sample rows with a column ``image_hash``.
-        layers: which layers, in the order of the results.
-    """
+    """The sample rows of both modalities, drawn again by image; every result is a ``Drawn``."""
 
     def __init__(self, rows: pd.DataFrame, layers: list[int]) -> None:
         by = ["layer", "group"]
@@ -61,13 +56,7 @@ class ModalityDraws:
 
 
 def eq_13(norm: Drawn, update: Drawn, update_angle: Drawn) -> Drawn:
-    """The angle by which Eq. 13 turns a token, radians.
-
-    Args:
-        norm: ||x||.
-        update: ||D||.
-        update_angle: the angle between D and x, radians.
-    """
+    """The angle by which Eq. 13 turns a token, radians."""
     along = norm + update * np.cos(update_angle)
     angle: Drawn = np.arctan2(update * np.sin(update_angle), along)
     return angle

@@ -23,15 +23,7 @@ _NORM, _ANGLE = TOKEN_METRICS.index("norm"), TOKEN_METRICS.index("angle")
 
 
 def norm_map(model: MeasuredModel, picture: Picture) -> NormMap:
-    """Norm and angle of each visual token, in layer 0 and a few layers of all depths.
-
-    Args:
-        model: on its device.
-        picture: of a prompt.
-
-    Returns:
-        Rows with ``layer``, the place, ``norm`` and ``angle`` (radians; empty in layer 0).
-    """
+    """Norm and angle of each visual token, in layer 0 and a few layers of all depths."""
     try:
         own = own_positions(model, picture)
         boxes, _ = image_places(model, picture.build, picture.image, own)

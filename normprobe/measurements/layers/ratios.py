@@ -9,28 +9,13 @@ from normprobe.schema import GEOMETRIC_RATIOS, VISUAL
 
 
 def ratios_to_text(layers: pd.DataFrame, metric: str) -> dict[int, Ratio]:
-    """The visual tokens' geometric mean over that of text tokens, with its band over the layers.
-
-    Args:
-        layers: ``layers.csv``.
-        metric: of ``GEOMETRIC_RATIOS``.
-
-    Returns:
-        One ratio a layer behind the decoder input that visual tokens have the metric in, by
-        ascending layer; NaN where text tokens have none.
-    """
+    """The visual tokens' geometric mean over that of text tokens, with its band over the layers."""
     visual = layers[(layers["group"] == VISUAL) & (layers["layer"] > 0)]
     return ratios_by_layer(visual, GEOMETRIC_RATIOS[metric])
 
 
 def ratio_after(layers: pd.DataFrame, layer: int, column: str = GEOMETRIC_RATIOS["norm"]) -> Ratio:
-    """How loud visual tokens are after one layer, with its interval; NaN where it is not known.
-
-    Args:
-        layers: ``layers.csv``.
-        layer: its number; 0 is the decoder input.
-        column: of a ratio to text tokens.
-    """
+    """How loud visual tokens are after one layer, with its interval; NaN where it is not known."""
     rows = layers[(layers["group"] == VISUAL) & (layers["layer"] == layer)]
     columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
     return Ratio(*rows.reindex(columns=columns).iloc[0].astype(float)) if len(rows) else Ratio(nan)

@@ -47,22 +47,7 @@ _PLACE = ["sample_id", "layer", "group"]
 def differences(
     model: MeasuredModel, inputs: Mapping[str, Any], traced: TracedParts
 ) -> dict[str, float | str]:
-    """How far the measured numbers of a batch are from recomputed ones.
-
-    Args:
-        model: on its device.
-        inputs: what the processor returned, on the same device.
-        traced: of ``trace_parts`` for the same inputs.
-
-    Returns:
-        By quantity the largest difference over layers, groups and samples: of the group means of
-        each metric (norms as a share of the recomputed mean; cosines; angles in radians), of the
-        cosine of mean vectors, of the mean cosines over pairs, of ``retention``, of
-        ``hidden_states`` (what enters the layers against what the model itself returns, as a share
-        of the largest number) and of ``visual_tokens`` (positions that are visual to one way
-        alone). Infinite where one way has a number and the other none. Where a quantity cannot be
-        recomputed, it says why.
-    """
+    """How far the measured numbers of a batch are from recomputed ones."""
     captured = captured_states(model.model, model.decoder_layers, inputs)
     x = model.read_stream(captured.entered[0])
     masks, disputed = traced_groups(model, inputs, x, traced)

@@ -33,17 +33,7 @@ ANGLE_RESOLUTION = {"bfloat16": 3e-3, "float16": 4e-4, "float32": 0.0}
 
 
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
-    """Everything that a run of ``layers`` contains.
-
-    Args:
-        rows: of ``rows``, with a column ``image_hash``.
-        model: whose decoder it is.
-
-    Returns:
-        ``layers`` with its intervals, ``theory``, ``assumptions`` and ``accounted``, named as their
-        CSV files; ``images`` too, if a sample has several; those of an option that was asked for.
-        ``assumptions`` has no rows where the theory is not about such a decoder.
-    """
+    """Everything that a run of ``layers`` contains."""
     layers = layer_intervals(layers_table(rows, quoted(model.token_text)), rows)
     theory = theory_table(rows)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
@@ -59,15 +49,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
 
 
 def images_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sample rows to images.csv: the visual tokens of each image, where a sample has several.
-
-    Args:
-        rows: of ``rows``.
-
-    Returns:
-        One row a sample, image and layer, with means over the tokens of the image and the
-        deviation of their norm.
-    """
+    """Sample rows to images.csv: the visual tokens of each image, where a sample has several."""
     of_images = rows[rows["group"] == IMAGE]
     means = ["norm_mean", "cosine_mean", "angle_mean"]
     table = of_images.reindex(columns=["sample_id", IMAGE, "layer", "tokens", *means])
@@ -78,30 +60,7 @@ def images_table(rows: pd.DataFrame) -> pd.DataFrame:
 def layers_table(
     rows: pd.DataFrame, token_text: Callable[[int], str] | None = None
 ) -> pd.DataFrame:
-    """Sample rows of any number of batches to layers.csv.
-
-    Args:
-        rows: of ``rows``.
-        token_text: a token id as text; None: tokens have no text.
-
-    Returns:
-        One row a layer and group. ``_mean`` and ``_std`` are over tokens, ``_sample_mean`` and
-        ``_sample_std`` over per-sample means; ``_q05`` to ``_q95`` are quantiles over tokens,
-        of norm and angle within 1 %, of the cosine within 0.001. ``rms_mean`` is
-        norm / sqrt(hidden_size). ``norm_ratio_to_text`` and ``angle_ratio_to_text`` divide
-        ``norm_mean`` and ``angle_mean`` by those of the layer's text tokens: ratios of means over
-        tokens. ``norm_geometric_mean`` and ``norm_geometric_ratio_to_text``, and those of
-        ``angle``, are the same of geometric means, over tokens above 0: sentences say these.
-        ``loudest_share`` is which part of the sum of norms its loudest token holds, mean over
-        samples; ``loudest_token`` and ``loudest_position`` (from 0, padding left out) are that
-        token's in most samples, ``loudest_samples`` in how many.
-        ``injection_norm`` is what was added between the layer before and this one; where a model
-        adds it in place, the change of the norm, which is the least that it can be.
-        ``attention_input_norm`` is that of what attention reads: x behind the layer's input norm
-        and its gain; ``attention_input_ratio_to_text`` divides it by that of text tokens.
-        ``within_modal_cosine``, of visual and of text tokens, is the mean cosine over all pairs of
-        different tokens of a sample, averaged over samples.
-    """
+    """Sample rows of any number of batches to layers.csv."""
     rows = rows[~rows["group"].isin([PAIR, IMAGE])]
     by = ["layer", "group", "hidden_size", "dtype"]
     table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS))

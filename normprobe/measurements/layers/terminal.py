@@ -41,13 +41,7 @@ def show(run: RunStore, console: Console) -> None:
 
 
 def print_layers(layers: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
-    """Print ``layers.csv``: visual beside text, or whichever groups exist, layer by layer.
-
-    Args:
-        layers: the table.
-        console: where to print.
-        aligned: whether the model has an alignment norm.
-    """
+    """Print ``layers.csv``: visual beside text, or whichever groups exist, layer by layer."""
     present = [group for group in (VISUAL, TEXT, *TOKEN_GROUPS) if (layers["group"] == group).any()]
     groups = list(dict.fromkeys(present))[:2]
     by_layer = {group: layers[layers["group"] == group].set_index("layer") for group in groups}

@@ -47,18 +47,7 @@ def run_verdict(run: RunStore) -> str:
 
 
 def layers_verdict(layers: pd.DataFrame) -> str:
-    """How loud visual tokens are, and how fast they turn, against text tokens in every layer.
-
-    Args:
-        layers: ``layers.csv``.
-
-    Returns:
-        E.g. "Visual tokens enter the decoder 57 x [49, 66] louder than text tokens by geometric
-        means, 55 x [48, 64] louder by arithmetic ones. They are 2.4 to 11.0 x [2.1, 13.0] louder
-        after layers 1-6. They turn 3.2 to 36 x [2.9, 40] more slowly in layers 1-6. In brackets:
-        95 % intervals over images, of layers in all of them together." Empty without visual or
-        text tokens.
-    """
+    """How loud visual tokens are, and how fast they turn, against text tokens in every layer."""
     norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
     several = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
     told = [ratio for ratio in (ratio_after(layers, 0), *several) if ratio.usable]
@@ -83,50 +72,24 @@ def layers_verdict(layers: pd.DataFrame) -> str:
 
 
 def loudness(layers: pd.DataFrame) -> str:
-    """How loud visual tokens enter the decoder: "57 x [49, 66] louder than text tokens".
-
-    Args:
-        layers: ``layers.csv``.
-
-    Returns:
-        Empty where that is not known.
-    """
+    """How loud visual tokens enter the decoder: "57 x [49, 66] louder than text tokens"."""
     entry = ratio_after(layers, 0)
     return ratio_in_words([entry], LOUD, _TEXT) if entry.usable else ""
 
 
 def turning(layers: pd.DataFrame) -> str:
-    """How fast visual tokens turn: "3.2 to 36 x [2.9, 40] more slowly in layers 1-6".
-
-    Args:
-        layers: ``layers.csv``.
-
-    Returns:
-        Against text tokens; empty where that is not known.
-    """
+    """How fast visual tokens turn: "3.2 to 36 x [2.9, 40] more slowly in layers 1-6"."""
     return layers_in_words(ratios_to_text(layers, "angle"), FAST)
 
 
 def attention_input_verdict(layers: pd.DataFrame) -> str:
-    """How loud visual tokens are where attention reads them, behind each layer's input norm.
-
-    Args:
-        layers: ``layers.csv``.
-
-    Returns:
-        E.g. "Where attention reads them, visual tokens are about as loud (0.99 to 1.00 x [0.98,
-        1.01]) in layers 1-6." Empty where that is not known.
-    """
+    """How loud visual tokens are where attention reads them, behind each layer's input norm."""
     told = layers_in_words(ratios_to_text(layers, ATTENTION_INPUT), LOUD)
     return f"Where attention reads them, visual tokens are {told}." if told else ""
 
 
 def placement_sentence(norm_placement: str) -> str:
-    """Where the norms of the decoder stand, if the paper's theory is not about such decoders.
-
-    Args:
-        norm_placement: of ``norm_placement_note``, as ``run.json`` has it; empty: not known.
-    """
+    """Where the norms of the decoder stand, if the paper's theory is not about such decoders."""
     placement, _, theory = norm_placement.partition(": ")
     if not placement or theory.endswith("applies"):
         return ""

@@ -28,23 +28,7 @@ _SIZES = ("hidden_size", "decoder_layers", "parameters")
 def survey_tables(
     outcomes: Sequence[Mapping[str, Any]], folders: Sequence[Path], measurements: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
-    """The tables of a survey.
-
-    Args:
-        outcomes: what the process of each model left: ``model``, ``revision``, ``failures`` by
-            measurement, ``fetched_bytes``, ``seconds`` and ``peak_memory``.
-        folders: with the runs of each model, in folders named by measurement.
-        measurements: that were asked for.
-
-    Returns:
-        ``survey``: model, revision, facts and sizes, then with 95 % intervals the visual / text
-        norm ratio at the decoder input (``disparity_input``), visual / table, both mean norms, the
-        ratio after the middle and the last layer, ``inertia_gap`` (text - visual angle, radians a
-        layer), ``norms_share`` (how much of the slower turning norms account for in Eq. 13); the
-        text table's mean, deviation and largest / mean norm; status and reason. The same models
-        give the same bytes. ``cost``: what each took. ``correlation``: of disparity and inertia.
-        ``table1`` and the like: those of ``printed_tables``.
-    """
+    """The tables of a survey."""
     runs = [dict(_runs(folder, measurements)) for folder in folders]
     rows = [_row(*of_model, measurements) for of_model in zip(outcomes, runs, strict=True)]
     survey = pd.DataFrame(rows).astype(dict.fromkeys(_SIZES, "Int64"))

@@ -59,16 +59,7 @@ class MeasuredModel(NamedTuple):
 
 
 def printed_tables(models: Sequence[MeasuredModel]) -> dict[str, pd.DataFrame]:
-    """The paper's tables over models, as far as any of them has what a table is about.
-
-    Args:
-        models: in the order of their rows.
-
-    Returns:
-        By the name of the table. The columns of the paper's file (``model`` in place of a family),
-        behind each measured one ``<column>_published``: what the paper prints of that model. NaN:
-        not measured, or not printed.
-    """
+    """The paper's tables over models, as far as any of them has what a table is about."""
     tables = {name: pd.DataFrame([*_rows(name, models)]) for name in _known()}
     return {
         name: table.astype({c: "Int64" for c in table if str(c).startswith("hidden_size")})
@@ -107,10 +98,6 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
     """A table of ``printed_tables`` as the paper prints it, each published row below the measured.
 
     Numbers have as many decimals as in the paper, and two significant digits or more.
-
-    Args:
-        name: of any table.
-        table: its rows.
 
     Returns:
         None of another table.

@@ -65,9 +65,6 @@ def put_back(
         settings: what the checkpoint says of its norm.
         read: gives gain (``weight``) and ``bias``, ``[hidden]`` each. It is not called where the
             projector was not loaded: then the model goes without its norm.
-
-    Raises:
-        NormprobeError: when the model is not the one that the norm was saved from, or as ``read``.
     """
 
     def mismatch(what: str) -> NormprobeError:

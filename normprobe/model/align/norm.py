@@ -102,22 +102,7 @@ def insert_norm(
     compensate: bool = True,
     here_alone: bool = False,
 ) -> GlobalWeightCompensatedLayerNorm:
-    """Put a norm behind the projector, in place of one that is there.
-
-    Args:
-        model: a vision-language model, before it is wrapped (DDP) or sharded (FSDP2).
-        parts: of ``find_parts(model)``.
-        gain: initial value of every gain; the norm of its output is gain * sqrt(hidden).
-        compensate: of ``GlobalWeightCompensatedLayerNorm``.
-        here_alone: what other threads run on the model passes as if it were not there.
-
-    Returns:
-        The layer, ``model.alignment_norm``, on the projector's device and in its dtype.
-
-    Raises:
-        NormprobeError: where there is no single module that all visual tokens pass, or the gain
-            is no positive number.
-    """
+    """Put a norm behind the projector, in place of one that is there."""
     projector = projector_to_align(model, parts)
     if not (math.isfinite(gain) and gain > 0):
         raise NormprobeError(
@@ -202,12 +187,7 @@ def inserted_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
 
 
 def projector_to_align(model: nn.Module, parts: Parts) -> Part:
-    """The projector, where a norm behind it reaches every visual token.
-
-    Raises:
-        NormprobeError: for discrete visual tokens, cross-attention, and models without a
-            projector or without text.
-    """
+    """The projector, where a norm behind it reaches every visual token."""
     name = type(model).__name__
     if parts.fusion in (DISCRETE, CROSS_ATTENTION):
         raise NormprobeError(

@@ -96,19 +96,7 @@ def align(
     compensate: bool = True,
     here_alone: bool = False,
 ) -> Alignment:
-    """Insert the layer in a model whose parts are known.
-
-    Args:
-        model: on its device.
-        target: as in ``align_norms``.
-        examples: inputs on the model's device. ``prompt`` averages over all of them; the first one
-            that has pixels shows what the model does behind the projector.
-        compensate: as in ``align_norms``.
-        here_alone: as in ``insert_norm``.
-
-    Raises:
-        NormprobeError: as in ``align_norms``.
-    """
+    """Insert the layer in a model whose parts are known."""
     projector = projector_to_align(model.model, model.parts)
     measured = isinstance(target, str)
     if isinstance(target, str):

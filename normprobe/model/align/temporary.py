@@ -16,14 +16,6 @@ def aligned(
     """Align a model inside the block; after it, the model is as it was.
 
     What other threads run on it passes as if it were not aligned.
-
-    Args:
-        model: as ``align`` takes it, like the two that follow.
-        target: likewise.
-        examples: likewise.
-
-    Raises:
-        NormprobeError: as ``align``.
     """
     try:
         with norm_set_aside(model.model):

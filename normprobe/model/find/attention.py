@@ -11,15 +11,7 @@ _ATTEND = ("vision_encoder", "decoder_layers")
 
 
 def attention_of(model: nn.Module, parts: Parts) -> dict[str, str]:
-    """The implementation by part, such as ``sdpa``; several of one part are joined by a comma.
-
-    Args:
-        model: as it is loaded.
-        parts: of the model.
-
-    Returns:
-        By role of a part; without those of which no module says it.
-    """
+    """The implementation by part, such as ``sdpa``; several of one part are joined by a comma."""
     found = {}
     for role in _ATTEND:
         part = getattr(parts, role)

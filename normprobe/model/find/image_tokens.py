@@ -4,14 +4,7 @@ from torch import nn
 
 
 def image_token_rows(model: nn.Module) -> list[int]:
-    """The ids in the vocabulary that the codes of the image tokenizer are mapped to.
-
-    Args:
-        model: of any type.
-
-    Returns:
-        Ascending ids; none where images are no tokens of the vocabulary.
-    """
+    """The ids in the vocabulary that the codes of the image tokenizer are mapped to."""
     mappings = (getattr(module, "vocabulary_mapping", None) for module in model.modules())
     ids = (getattr(mapping, "image_tokens", ()) for mapping in mappings if mapping is not None)
     return sorted({int(id_) for found in ids for id_ in found})

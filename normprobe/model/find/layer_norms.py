@@ -63,19 +63,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def norm_placement(
     layer: nn.Module, forward: Callable[[], object], *, hidden_size: int | None = None
 ) -> str:
-    """Name the norm placement of one decoder layer.
-
-    Args:
-        layer: a decoder layer, on any device, meta included.
-        forward: runs the layer on any input, whatever its values; it is stopped after the layer.
-        hidden_size: the width of one stream; a wider state holds several side by side.
-
-    Returns:
-        A word of the module docstring.
-
-    Raises:
-        NormprobeError: when the layer does not run, or its norms stand in none of these ways.
-    """
+    """Name the norm placement of one decoder layer."""
     residual = _Residual(hidden_size)
     norms = norms_of(layer)
     handles = [on_call(module, residual.see_norm) for module in norms]

@@ -25,16 +25,7 @@ THEORY_APPLIES = frozenset({"pre", "pre-parallel"})
 
 
 def norm_placement_note(model: nn.Module, parts: Parts) -> str:
-    """Where the norms of the decoder stand, and whether the paper speaks of such decoders.
-
-    Args:
-        model: with weights, or on the meta device.
-        parts: of ``find_parts(model)``.
-
-    Returns:
-        Such as ``pre: the paper's theory applies``; ``unknown`` where it cannot be told; an empty
-        string without a decoder.
-    """
+    """Where the norms of the decoder stand, and whether the paper speaks of such decoders."""
     if parts.decoder_layers is None:
         return ""
     try:
@@ -52,16 +43,6 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
     attention alternate, but no type of transformers mixes placements. The layer after it is tried
     where the middle one does not run on text alone (cross-attention of Mllama), and then the first,
     where experts are chosen by values that made-up states do not have (DeepSeek-VL2).
-
-    Args:
-        model: with weights, or on the meta device.
-        parts: of ``find_parts(model)``.
-
-    Returns:
-        A word of ``layer_norms``.
-
-    Raises:
-        NormprobeError: no decoder layers, none that runs on made-up inputs, or no known placement.
     """
     stack, embedding = parts.decoder_layers, parts.text_embedding
     layers = [] if stack is None else list(stack.module.children())

@@ -197,10 +197,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 
 
 def overrides_of(config: Any) -> dict[str, Any]:
-    """What is known of a model beside its structure, that of families with own code included.
-
-    Args:
-        config: of the model; None: it has none.
-    """
+    """What is known of a model beside its structure, that of families with own code included."""
     known = OVERRIDES.get(str(getattr(config, "model_type", None)), {})
     return {**known, **family_file(config).parts}

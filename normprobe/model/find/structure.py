@@ -145,9 +145,6 @@ def find_tables(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> 
     """The parts of a model; where they are not all found, its text embedding table alone.
 
     Arguments are those of ``find_parts``.
-
-    Raises:
-        NormprobeError: when there is no such table either, or a name given by hand is no module.
     """
     try:
         return find_parts(model, named=named)
@@ -345,11 +342,6 @@ def video_and_audio_ids(
 
     An id that stands for rows of an image as well is left out: what the inputs hold tells which of
     its tokens are a video's.
-
-    Args:
-        model: whose config may name them.
-        known: ids by the keys of ``overrides.OVERRIDES``, which are not looked for.
-        image_token_ids: of the model.
     """
     videos = known.get("video_token_ids", _ids_in_config(model, _VIDEO_TOKEN_FIELDS))
     sounds = known.get("audio_token_ids", _ids_in_config(model, _AUDIO_TOKEN_FIELDS))

@@ -16,15 +16,7 @@ _OF_FILES = re.compile(r"^_|^name_or_path$|^architectures$|^auto_map$|_class$|_p
 
 
 def vision_fields(config: Any) -> list[str]:
-    """The fields of a config that speak of images, by their names or by what they hold.
-
-    Args:
-        config: of a class of a repository's own. The types of transformers are known: none of
-            their fields is given.
-
-    Returns:
-        Names of top-level fields.
-    """
+    """The fields of a config that speak of images, by their names or by what they hold."""
     if type(config).__module__.startswith("transformers.models."):
         return []
     return [name for name, value in config.to_dict().items() if _speaks(name, value)]

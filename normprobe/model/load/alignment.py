@@ -21,17 +21,7 @@ HOLDS_A_NORM = "pass an adapter of `normprobe align`, or a checkpoint of an alig
 def saved_norm(
     source: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> dict[str, Tensor]:
-    """Gain and bias of a saved alignment norm. No other weights are read.
-
-    Args:
-        source: an adapter of ``normprobe align``, whose base model need not be here, or a
-            checkpoint of an aligned model, as ``open_checkpoint`` takes it.
-        revision: as in ``open_checkpoint``.
-        trust_remote_code: as in ``open_checkpoint``.
-
-    Raises:
-        NormprobeError: as ``open_checkpoint`` and ``norm_weights``.
-    """
+    """Gain and bias of a saved alignment norm. No other weights are read."""
     if adapter_settings(Path(source)) is not None:
         return norm_weights(adapter_files(Path(source)))
     checkpoint = open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
@@ -42,13 +32,6 @@ def norm_weights(files: WeightFiles) -> dict[str, Tensor]:
     """Gain (``weight``) and ``bias`` of the norm, ``[hidden]`` each.
 
     Only the files that hold them are fetched, and only these two tensors are read.
-
-    Args:
-        files: of an adapter, or of a checkpoint of an aligned model.
-
-    Raises:
-        NormprobeError: when there is no alignment norm, its file cannot be read, or gain and bias
-            are not two finite vectors of one length.
     """
     source = files.repository.name
     keys = {name: f"{NAME}.{name}" for name in ("weight", "bias")}
@@ -81,14 +64,6 @@ def put_norm_back(checkpoint: Checkpoint, files: WeightFiles, model: nn.Module) 
     """Attach the alignment norm of a checkpoint to its loaded model, if it holds one.
 
     The auto classes know nothing of the norm and leave it out in silence.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        files: of the checkpoint.
-        model: loaded without the norm.
-
-    Raises:
-        NormprobeError: as ``put_back`` and ``norm_weights``.
     """
     settings = checkpoint.alignment
     if settings is not None:

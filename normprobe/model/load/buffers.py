@@ -30,17 +30,6 @@ def restore_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
     These are buffers that are not saved, or were not, and tensors that are plain attributes of a
     module. The model is built a second time, its parameters without memory; with code of its own
     also a third time, with other random numbers: what was drawn at random, nobody can make again.
-
-    Args:
-        checkpoint: of the model.
-        model: as transformers loaded it. Buffers on the meta device were left out, and stay there.
-
-    Returns:
-        The names of the tensors that held something else.
-
-    Raises:
-        NormprobeError: the second model has no such tensor, or of another shape, or the third has
-            other values: nobody can tell the right ones.
     """
     unsaved = _unsaved_tensors(model)
     if not unsaved:
@@ -63,15 +52,7 @@ def restore_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
 
 
 def changed_buffers(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
-    """The buffers of a loaded model that hold something else than those of a fresh build.
-
-    Args:
-        checkpoint: of the model.
-        model: wherever it is. Attributes are passed over: a forward may keep things there.
-
-    Raises:
-        NormprobeError: the model cannot be built.
-    """
+    """The buffers of a loaded model that hold something else than those of a fresh build."""
     unsaved = {
         name: tensor
         for name, tensor, kind in _tensors(model)

@@ -17,9 +17,6 @@ def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
 
     Nor do the buffers of a model of transformers. Code of a repository may need the values of those
     while it is built.
-
-    Raises:
-        NormprobeError: when the config does not describe a model that can be built.
     """
     from normprobe.bridges import foreign_code
     from normprobe.versions import made_on_meta

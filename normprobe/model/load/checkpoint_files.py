@@ -9,12 +9,7 @@ from normprobe.model.load.weight_files import WeightFiles
 
 
 def weight_files_of(checkpoint: Checkpoint, *, range_reads: bool = False) -> WeightFiles:
-    """The weight files of a checkpoint, without those of its adapters.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        range_reads: of files that are not here, fetch the needed bytes alone.
-    """
+    """The weight files of a checkpoint, without those of its adapters."""
     repository = Repository(checkpoint.name, checkpoint.source, checkpoint.revision)
     explicit = getattr(checkpoint.config, "transformers_weights", None)
     return WeightFiles(repository, explicit=explicit and str(explicit), range_reads=range_reads)

@@ -17,11 +17,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def pick_device(name: str) -> "torch.device":
-    """The device of a name; ``auto`` takes the first of cuda, mps and cpu that is there.
-
-    Raises:
-        NormprobeError: when the device is unknown or absent.
-    """
+    """The device of a name; ``auto`` takes the first of cuda, mps and cpu that is there."""
     import torch
 
     if name == "auto":
@@ -44,16 +40,7 @@ def pick_device(name: str) -> "torch.device":
 def placement(
     device: str, dtype: str, device_map: str | Mapping[str, str] | None
 ) -> dict[str, Any]:
-    """The arguments of ``from_pretrained`` that say where weights go and in which type.
-
-    Args:
-        device: as ``pick_device`` takes it.
-        dtype: ``auto`` or the name of a torch float dtype.
-        device_map: passed to accelerate; replaces ``device``.
-
-    Raises:
-        NormprobeError: an unknown dtype, or as ``pick_device``.
-    """
+    """The arguments of ``from_pretrained`` that say where weights go and in which type."""
     arguments: dict[str, Any] = {"dtype": _dtype(dtype)}
     if device_map is not None:
         arguments |= {"device_map": device_map, "offload_folder": _offload_folder()}
@@ -71,11 +58,7 @@ def device_and_dtype(model: "nn.Module") -> tuple[str, str]:
 
 
 def check_dtype(name: str) -> None:
-    """Refuse a dtype that weights cannot be loaded in.
-
-    Raises:
-        NormprobeError: it is none of ``DTYPES``.
-    """
+    """Refuse a dtype that weights cannot be loaded in."""
     if name not in DTYPES:
         raise NormprobeError(f"unknown dtype {name!r}", f"pass --dtype {', '.join(DTYPES)}")
 

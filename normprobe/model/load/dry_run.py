@@ -22,18 +22,8 @@ def dry_run(
 ) -> tuple[frozenset[str], Mapping[str, Any]]:
     """Run the loader without values.
 
-    Args:
-        model_class: a transformers model class.
-        config: of the model.
-        weights: the checkpoint's files, of which headers alone are read.
-        dtype: the float type of the load.
-
     Returns:
         The keys of the tensors that the loader reads, and its report.
-
-    Raises:
-        NormprobeError: a weight file is absent or unreadable.
-        Exception: whatever the model class raises.
     """
     stand_ins = {key: _StandIn(weights, key) for key in weights.file_of}
     try:

@@ -31,24 +31,7 @@ def load_model(
     attn_implementation: str | None = None,
     device_map: str | Mapping[str, str] | None = None,
 ) -> "nn.Module":
-    """Load the weights of a checkpoint, all of them or those of a plan.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        plan: of ``plan_for`` or ``plan_loading``; None: everything.
-        device: ``auto`` (cuda, mps or cpu, the first there is) or a torch device.
-        dtype: ``auto`` (as saved) or the name of a torch float dtype.
-        attn_implementation: as transformers names them; None: its default.
-        device_map: passed to accelerate, such as ``auto``; replaces ``device``.
-
-    Returns:
-        The model in eval mode. Tensors that the plan does not need are on the meta device.
-
-    Raises:
-        NormprobeError: a weight that the checkpoint lacks or holds in another shape (its norm
-            would be that of a random initialisation), NaN or infinity in a weight, an unreadable
-            file, an unknown device.
-    """
+    """Load the weights of a checkpoint, all of them or those of a plan."""
     plan = plan or plan_loading(checkpoint, build_on_meta(checkpoint))
     arguments = placement(device, dtype, device_map)
     if attn_implementation:

@@ -17,18 +17,7 @@ _HIDDEN = "_normprobe_hidden"
 def partial_class(
     model_class: type[nn.Module], unneeded: Collection[str], name_or_path: str
 ) -> Any:
-    """A subclass whose instances lack some tensors until ``show_again`` is called on them.
-
-    Args:
-        model_class: a transformers model class.
-        unneeded: names of parameters and buffers, as ``named_parameters`` and ``named_buffers`` of
-            a model give them.
-        name_or_path: of the checkpoint. The loader does not know it of tensors in memory, and some
-            models with code of their own read more files of the checkpoint while they are built.
-
-    Returns:
-        A class with ``model_class``'s name, because transformers picks conversions by it.
-    """
+    """A subclass whose instances lack some tensors until ``show_again`` is called on them."""
 
     def __init__(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
         config.name_or_path = name_or_path

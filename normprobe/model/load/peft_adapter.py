@@ -12,19 +12,7 @@ if TYPE_CHECKING:
 
 
 def merge_adapter(checkpoint: Checkpoint, model: "nn.Module") -> "nn.Module":
-    """Merge a checkpoint's adapter into its base.
-
-    Args:
-        checkpoint: whose ``adapter`` is set.
-        model: the base. Tensors that were not loaded are on the meta device, and stay there.
-
-    Returns:
-        The model with the adapter's change added to its weights.
-
-    Raises:
-        NormprobeError: peft is not installed, the adapter cannot be read, does not fit, lacks
-            weights, or is none that can be merged.
-    """
+    """Merge a checkpoint's adapter into its base."""
     try:
         from peft import PeftConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
         from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING

@@ -81,22 +81,7 @@ def plan_for(
     find: "Callable[..., Parts]" = find_parts,
     range_reads: bool = False,
 ) -> LoadPlan:
-    """Plan the load of the tensors that a measurement reads. Reads headers, no weights.
-
-    Args:
-        needs: what the measurement reads, a function of ``required_tensors``.
-        checkpoint: of ``open_checkpoint``.
-        named: parts named by hand, as ``find_parts`` takes them.
-        find: ``find_parts``, or ``find_tables`` where tables are all that is read.
-        range_reads: of files that are not here, fetch the needed bytes alone.
-
-    Returns:
-        The plan. It reads everything where ``find`` fails: then only a trace finds the
-        parts, and a trace runs the whole model.
-
-    Raises:
-        NormprobeError: as ``build_on_meta`` and ``plan_loading``.
-    """
+    """Plan the load of the tensors that a measurement reads. Reads headers, no weights."""
     model = build_on_meta(checkpoint)
     weights = weight_files_of(checkpoint, range_reads=range_reads)
     try:
@@ -113,21 +98,7 @@ def plan_loading(
     *,
     weights: WeightFiles | None = None,
 ) -> LoadPlan:
-    """Plan the load of a model without some of its tensors. Reads headers, no weights.
-
-    Args:
-        checkpoint: of ``open_checkpoint``.
-        model: of ``build_on_meta(checkpoint)``.
-        without: names of the model's tensors that are not loaded, of ``unneeded`` or ``outside``.
-        weights: of ``weight_files_of``; None: made here.
-
-    Returns:
-        The plan. Quantised checkpoints are read whole: their tensors only mean something together.
-
-    Raises:
-        NormprobeError: a weight file is absent or unreadable, or a tensor that is needed is stored
-            in a type whose values mean nothing by themselves.
-    """
+    """Plan the load of a model without some of its tensors. Reads headers, no weights."""
     import torch
 
     weights = weights or weight_files_of(checkpoint)

@@ -6,15 +6,7 @@ from normprobe.model.load.plan import LoadPlan
 
 
 def reading_sentence(plan: LoadPlan) -> str:
-    """One line: how many weight files and bytes are read or fetched, of how many.
-
-    Args:
-        plan: of ``plan_for``.
-
-    Returns:
-        Such as ``fetches 2 of 5 weight files of org/model, 7.8 GB of 16.6 GB, for 2.4 GB of
-        tensors``.
-    """
+    """One line: how many weight files and bytes are read or fetched, of how many."""
     checkpoint = plan.checkpoint
     if checkpoint.adapter is None:
         return _reading(plan, checkpoint.name)
@@ -53,21 +45,13 @@ def reading_record(plan: LoadPlan) -> dict[str, object]:
 
 
 def bytes_to_fetch(plan: LoadPlan) -> int | None:
-    """Bytes of weights that a load is about to fetch; None where that is unknown.
-
-    Args:
-        plan: of ``plan_for``, before anything is loaded.
-    """
+    """Bytes of weights that a load is about to fetch; None where that is unknown."""
     absent = _absent(plan)
     return plan.nbytes_in(absent) if reads_ranges(plan) else plan.weights.size_of(absent)
 
 
 def fetched_files(plan: LoadPlan) -> dict[str, int | None]:
-    """The weight files that a load will fetch from, and how many bytes; None: that is unknown.
-
-    Args:
-        plan: of ``plan_for``, before anything is loaded.
-    """
+    """The weight files that a load will fetch from, and how many bytes; None: that is unknown."""
     absent = _absent(plan)
     if reads_ranges(plan):
         return {file: plan.nbytes_in([file]) for file in absent}
@@ -80,11 +64,7 @@ def reads_ranges(plan: LoadPlan) -> bool:
 
 
 def cached_bytes(plan: LoadPlan) -> int:
-    """Bytes of the tensors to read that lie in the hub's cache; none of a local folder.
-
-    Args:
-        plan: of ``plan_for``, before anything is loaded.
-    """
+    """Bytes of the tensors to read that lie in the hub's cache; none of a local folder."""
     if plan.weights.repository.is_local:
         return 0
     return plan.nbytes_in(set(plan.files) - set(_absent(plan)))

@@ -37,11 +37,7 @@ class Repository:
         return Path(cached) if isinstance(cached, str) else None
 
     def holds(self, file: str) -> bool:
-        """Whether there is such a file. The hub is asked, unless the file is here or offline.
-
-        Raises:
-            NormprobeError: the hub does not answer.
-        """
+        """Whether there is such a file. The hub is asked, unless the file is here or offline."""
         from huggingface_hub import HfApi, constants
 
         if self.is_local or self.path_here(file) or constants.HF_HUB_OFFLINE:
@@ -50,11 +46,7 @@ class Repository:
             return HfApi().file_exists(self.source, file, revision=self.revision)
 
     def fetch_if_any(self, file: str) -> Path | None:
-        """The path of a file, downloaded if needed; None where the checkpoint has no such file.
-
-        Raises:
-            NormprobeError: the hub cannot be asked.
-        """
+        """The path of a file, downloaded if needed; None where the checkpoint has no such file."""
         from transformers.utils.hub import cached_file
 
         with self._asking_for(file):
@@ -67,11 +59,7 @@ class Repository:
         return None if path is None else Path(path)
 
     def fetch(self, file: str) -> Path:
-        """The path of a file, downloaded if needed; an interrupted download is continued.
-
-        Raises:
-            NormprobeError: there is no such file, or it cannot be downloaded.
-        """
+        """The path of a file, downloaded if needed; an interrupted download is continued."""
         from huggingface_hub import hf_hub_download
 
         if (path := self.path_here(file)) is not None:
@@ -82,11 +70,7 @@ class Repository:
             return Path(hf_hub_download(self.source, file, revision=self.revision))
 
     def remote_header(self, file: str) -> Mapping[str, Any]:
-        """The header of a safetensors file on the hub, by key, without the weights behind it.
-
-        Raises:
-            NormprobeError: it cannot be fetched, or cannot be read as a header.
-        """
+        """The header of a safetensors file on the hub, by key, without the weights behind it."""
         from huggingface_hub import HfApi
         from huggingface_hub.errors import (
             HfHubHTTPError,
@@ -113,18 +97,7 @@ class Repository:
     def read_spans(
         self, file: str, spans: Iterable[tuple[int, int]]
     ) -> Iterator[tuple[int, bytearray]]:
-        """Read spans of bytes of a file on the hub, without the rest of the file.
-
-        Args:
-            file: its name in the repository.
-            spans: (start, stop) in bytes; a negative start counts from the end, as in a slice.
-
-        Yields:
-            The start of the span, as given, and its bytes.
-
-        Raises:
-            NormprobeError: they cannot be fetched.
-        """
+        """Read spans of bytes of a file on the hub, without the rest of the file."""
         from huggingface_hub import HfFileSystem
         from huggingface_hub.utils.tqdm import tqdm
 

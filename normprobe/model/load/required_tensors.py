@@ -52,16 +52,7 @@ def everything(model: "nn.Module", parts: "Parts") -> set[str]:
 
 
 def unneeded(needs: Needs, model: "nn.Module", parts: "Parts") -> frozenset[str]:
-    """The parameters and buffers that a measurement does not read.
-
-    Args:
-        needs: what it reads, one of the functions above.
-        model: on any device, meta included.
-        parts: of ``find_parts(model)``.
-
-    Returns:
-        Names as ``model.named_parameters()`` and ``model.named_buffers()`` give them.
-    """
+    """The parameters and buffers that a measurement does not read."""
     return _all_but(needs(model, parts), model)
 
 

@@ -27,15 +27,7 @@ _PLAIN = {"F64", "F32", "F16", "BF16", *_WHOLE}
 
 
 def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
-    """Refuse weights that the loader would fill at random.
-
-    Args:
-        checkpoint: named in the error.
-        report: the loading info of ``from_pretrained``.
-
-    Raises:
-        NormprobeError: tensors are missing, or saved in another shape; it names them.
-    """
+    """Refuse weights that the loader would fill at random."""
     mismatched = {name: (saved, expected) for name, saved, expected in report["mismatched_keys"]}
     refuse_lacking(
         checkpoint,
@@ -54,9 +46,6 @@ def refuse_unread(checkpoint: Checkpoint, model: "nn.Module") -> None:
 
     Its report does not list weights that a model class declares as unneeded. Tensors on meta were
     not needed or are offloaded; quantised ones carry no mark.
-
-    Raises:
-        NormprobeError: it names the weights.
     """
     if getattr(model, "hf_quantizer", None) is not None:
         return
@@ -68,11 +57,7 @@ def refuse_unread(checkpoint: Checkpoint, model: "nn.Module") -> None:
 
 
 def refuse_non_finite(checkpoint: Checkpoint, model: "nn.Module") -> None:
-    """Refuse weights that hold NaN or infinity: all states computed from them do too.
-
-    Raises:
-        NormprobeError: it names the weights.
-    """
+    """Refuse weights that hold NaN or infinity: all states computed from them do too."""
     import torch
 
     floats = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -97,16 +82,7 @@ def refuse_non_finite(checkpoint: Checkpoint, model: "nn.Module") -> None:
 
 
 def refuse_scaled(checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[str]) -> None:
-    """Refuse tensors of a stored type that means nothing without a scale, such as float8.
-
-    Args:
-        checkpoint: named in the error.
-        weights: its files.
-        keys: the tensors to look at; vectors and scalars are passed over.
-
-    Raises:
-        NormprobeError: it names the tensors and their types.
-    """
+    """Refuse tensors of a stored type that means nothing without a scale, such as float8."""
     headers = {key: weights.header(key) for key in keys}
     scaled = [
         f"{key} ({header.dtype})"
@@ -124,17 +100,7 @@ def refuse_scaled(checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[s
 def refuse_whole_numbers(
     checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[str], model: "nn.Module"
 ) -> None:
-    """Refuse whole numbers where the model has floats: the loader would cast them in silence.
-
-    Args:
-        checkpoint: named in the error.
-        weights: its files.
-        keys: the tensors to read.
-        model: of ``build_on_meta``; its buffers may hold whole numbers, such as positions.
-
-    Raises:
-        NormprobeError: it names the tensors and their types.
-    """
+    """Refuse whole numbers where the model has floats: the loader would cast them in silence."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     whole = {name.rpartition(".")[2] for name, t in tensors if not t.is_floating_point()}
     read = ((key, weights.header(key).dtype) for key in sorted(keys))
@@ -151,15 +117,7 @@ def refuse_whole_numbers(
 
 
 def unread_layers(model: "nn.Module", report: Mapping[str, Any]) -> list[str]:
-    """Layers in the files for which the model has no place, in words.
-
-    Args:
-        model: of ``build_on_meta``.
-        report: the loading info of ``from_pretrained``.
-
-    Returns:
-        One text a list of layers, such as ``model.layers: 2 by the config, 4 in the weight files``.
-    """
+    """Layers in the files for which the model has no place, in words."""
     from torch import nn
 
     lists = {name: len(m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)}
@@ -190,9 +148,6 @@ def is_relabelled(weight: Any) -> bool:
     The bits that bfloat16 holds its exponent in are mantissa there: numbers of all sizes become
     about 1. The mean of their absolute values is then nearly their root mean square; of a bell
     curve it is 0.80, of a flat one 0.87.
-
-    Args:
-        weight: a matrix; one that is not on a device, or of a class of its own, is not judged.
     """
     import torch
 

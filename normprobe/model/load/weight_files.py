@@ -45,13 +45,7 @@ class TensorHeader:
 
 
 class WeightFiles:
-    """The weight files of one checkpoint, in the formats that transformers loads.
-
-    Args:
-        repository: where they are.
-        explicit: the name of the weight file, where the config gives one.
-        range_reads: of files that are not here, fetch the wanted bytes alone.
-    """
+    """The weight files of one checkpoint, in the formats that transformers loads."""
 
     def __init__(
         self, repository: Repository, *, explicit: str | None = None, range_reads: bool = False
@@ -68,11 +62,7 @@ class WeightFiles:
 
     @cached_property
     def file_of(self) -> dict[str, str]:
-        """The file of every tensor, by the tensor's key.
-
-        Raises:
-            NormprobeError: no weight file, or an index that cannot be read.
-        """
+        """The file of every tensor, by the tensor's key."""
         from huggingface_hub import constants
         from transformers.utils import (
             SAFE_WEIGHTS_INDEX_NAME,
@@ -105,9 +95,6 @@ class WeightFiles:
         """Whether the headers of all files can be read on this machine, and no hub is asked.
 
         ``.bin`` files have none.
-
-        Raises:
-            NormprobeError: an index cannot be read.
         """
         from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -132,11 +119,7 @@ class WeightFiles:
         return (self._total_size or None) if len(asked) == len(self.files) else None
 
     def header(self, key: str) -> TensorHeader:
-        """Shape and type of a tensor, from the header of its file.
-
-        Raises:
-            NormprobeError: the file is absent or unreadable, or lacks a tensor of the index.
-        """
+        """Shape and type of a tensor, from the header of its file."""
         file = self.file_of[key]
         if key not in self.headers(file):
             raise NormprobeError(
@@ -146,11 +129,7 @@ class WeightFiles:
         return self.headers(file)[key]
 
     def headers(self, file: str) -> dict[str, TensorHeader]:
-        """The headers of all tensors in a file.
-
-        Raises:
-            NormprobeError: the file is absent or unreadable.
-        """
+        """The headers of all tensors in a file."""
         with self._lock:
             return self._headers_once(file)
 
@@ -162,11 +141,7 @@ class WeightFiles:
         return self._headers[file]
 
     def tensors(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Lazy tensors by key: ``tensor[...]`` reads one. Fetches the files that hold them.
-
-        Raises:
-            NormprobeError: a file is absent, unreadable or cannot be fetched.
-        """
+        """Lazy tensors by key: ``tensor[...]`` reads one. Fetches the files that hold them."""
         found: dict[str, Any] = {}
         by_file: dict[str, list[str]] = {}
         for key in keys:

@@ -11,13 +11,7 @@ _STEM_SHARE = 0.1
 
 
 def find_blocks(stacks: Sequence[Stack], language: Stack | None, read: int) -> Stack | None:
-    """The blocks of the encoder: the first stack that changes with the pixels, not the words.
-
-    Args:
-        stacks: all lists of blocks.
-        language: the one that reads the text.
-        read: the time at which the visual tokens are read; later, text has mixed with them.
-    """
+    """The blocks of the encoder: the first stack that changes with the pixels, not the words."""
     seeing = [
         stack
         for stack in stacks
@@ -41,12 +35,6 @@ def find_encoder(
 
     Where the projector is inside every such module (the merger of Qwen-VL), the innermost one.
     Without a list of blocks, the outermost one around the module that saw the pixels first.
-
-    Args:
-        calls: all.
-        blocks: of the encoder.
-        projector: its name.
-        apart: names of modules that an encoder does not hold.
     """
     seeing = [call for call in calls if any(out.by_pixels.any() for out in call.outputs)]
     if not seeing:

@@ -24,18 +24,8 @@ def find_or_trace(
 
     A structure without a vision side is believed only where the example holds no pixels.
 
-    Args:
-        model: on its device.
-        named: parts named by hand.
-        example: gives the inputs of one sample, with an image if there is one, or raises
-            ``NormprobeError`` where there is none; called only where the structure does not tell.
-
     Returns:
         The parts, and how they were found: ``structure``, ``by hand`` or ``trace``.
-
-    Raises:
-        NormprobeError: that of ``find_parts``, when parts are named by hand, or when the trace
-            fails, too; it says why.
     """
     if named:
         return find_parts(model, named=named), "by hand"
@@ -59,11 +49,7 @@ def find_or_trace(
 
 
 def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
-    """The parts that a trace finds.
-
-    Raises:
-        NormprobeError: the trace fails, or finds no decoder layers or text embedding.
-    """
+    """The parts that a trace finds."""
     traced = trace_parts(model, inputs_for(model, inputs))
     for role in ("decoder_layers", "text_embedding"):
         if getattr(traced, role) is None:
@@ -74,16 +60,7 @@ def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
 
 
 def traced_example(model: nn.Module, parts: Parts, example: Mapping[str, Any]) -> TracedParts:
-    """Trace one sample, to compare with the parts in use.
-
-    Args:
-        model: on its device.
-        parts: of ``find_or_trace``. Of a dual encoder such as CLIP the vision side runs alone.
-        example: the inputs of one sample, with an image if there is one.
-
-    Returns:
-        Of ``trace_parts``.
-    """
+    """Trace one sample, to compare with the parts in use."""
     inputs, encoder = inputs_for(model, example), parts.vision_encoder
     if encoder is None or parts.decoder_layers is not None or not encoder.name:
         return trace_parts(model, inputs)

@@ -122,11 +122,6 @@ def by_position(mask: Tensor, batch: int, lengths: set[int]) -> Tensor | None:
     Residual streams come as ``[batch, seq]``, ``[streams, batch, seq]``, ``[batch, seq, streams]``
     or ``[batch * seq]``.
 
-    Args:
-        mask: bool, one value for each vector of an activation.
-        batch: samples.
-        lengths: of the token sequences; another length is taken when none fits.
-
     Returns:
         bool, or None where the vectors are no sequence of this batch.
     """

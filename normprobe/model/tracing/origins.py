@@ -57,12 +57,6 @@ def find_projector(
     """The outermost module with a matrix that emits the visual tokens.
 
     Norms on the way are stepped over: they hold no matrix, so their inputs are looked for instead.
-
-    Args:
-        model: for its parameters.
-        calls: all.
-        visual: the visual tokens, as the decoder layers read them.
-        apart: names of modules that the projector neither holds nor is inside.
     """
     candidates = [
         call
@@ -96,13 +90,7 @@ def emitters_of(
     state: Observation,
     changes: Callable[[Observation], Tensor] = lambda seen: seen.pixel_changes,
 ) -> list[str]:
-    """Modules that emit the changing vectors of a state, over all their calls.
-
-    Args:
-        calls: of the modules.
-        state: whose vectors are looked for.
-        changes: gives the changes that are compared.
-    """
+    """Modules that emit the changing vectors of a state, over all their calls."""
     given: dict[str, list[Tensor]] = {}
     for call in calls:
         for out in call.outputs:

@@ -80,9 +80,6 @@ def other_words(
 
     Returns:
         The inputs, and for each ids tensor which positions were replaced, ``[batch, seq]``.
-
-    Raises:
-        NormprobeError: when no text has two different ordinary ids.
     """
     changed, replaced = dict(inputs), []
     for name in read:

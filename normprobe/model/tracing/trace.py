@@ -68,19 +68,6 @@ def trace_parts(
           equal number of tokens.
         - A weight that is used without calling its module is not seen.
         - A video or a sound in the same inputs is taken for an image.
-
-    Args:
-        model: any module; training modes are restored and hooks removed, whatever happens.
-        inputs: what a processor returned for one image and some text, on the model's device; text
-            or image alone for a bare language model or encoder.
-        text_ids: some ids of ordinary words, for prompts of only a word or two.
-
-    Returns:
-        The parts.
-
-    Raises:
-        NormprobeError: when other pixels change nothing, or the prompt has no two ordinary words.
-        Exception: whatever the model raises.
     """
     inputs = flattened(inputs)
     base = record(model, inputs)

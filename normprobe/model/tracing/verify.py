@@ -10,17 +10,7 @@ ROLES = ("vision_encoder", "projector", "text_embedding", "decoder_layers")
 
 
 def verify(parts: Parts, traced: TracedParts) -> pd.DataFrame:
-    """Compare what ``find_parts`` says with what a trace shows.
-
-    Args:
-        parts: of ``find_parts``.
-        traced: of ``trace_parts`` on the same model.
-
-    Returns:
-        One row a part, with columns part, static, traced (dotted names or None) and agree. Two
-        different names agree for a projector when one module holds the other and both emit the
-        visual tokens, and for a text embedding when both hold the same table.
-    """
+    """Compare what ``find_parts`` says with what a trace shows."""
     rows = []
     for role in ROLES:
         part = getattr(parts, role)

@@ -20,14 +20,7 @@ _FRAME = 1.1  # inches for title, axis and legend
 
 
 def dot_panels(title: str, rows: pd.DataFrame, looks: Mapping[str, GroupLook], ax: Given) -> Figure:
-    """Mean norms of every run on one shared axis.
-
-    Args:
-        title: the figure's title.
-        rows: run, panel, group and norm_mean, norm_q05, norm_q95; panels in the order they occur.
-        looks: how each group is drawn; others are left out.
-        ax: an axes a panel to draw in; None: a figure of its own.
-    """
+    """Mean norms of every run on one shared axis."""
     runs = list(dict.fromkeys(rows["run"]))
     names = list(dict.fromkeys(rows["panel"]))
     height, shared = _FRAME + _LINE * max(len(runs), 2), {"sharex": True, "sharey": True}

@@ -27,16 +27,7 @@ if TYPE_CHECKING:
 
 
 def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
-    """The figures of a run by name, not saved.
-
-    Args:
-        modules: what draws them. The first is always drawn, the others where their tables are
-            there and hold rows.
-        run: its tables are enough; its record adds names to the title.
-
-    Raises:
-        NormprobeError: a table of the first figure is missing, or empty.
-    """
+    """The figures of a run by name, not saved."""
     chosen = [module for place, module in enumerate(modules) if place == 0 or _holds(run, module)]
     return {name_of(module): figure_of(module, run) for module in chosen}
 
@@ -47,16 +38,7 @@ def name_of(module: ModuleType) -> str:
 
 
 def figure_of(module: ModuleType, run: RunStore, ax: "Given" = None) -> "Figure":
-    """One figure of a run.
-
-    Args:
-        module: what draws it.
-        run: as in ``build``.
-        ax: where, one axes or as many as it has panels; None: in a figure of its own.
-
-    Raises:
-        NormprobeError: a table is missing or empty, or ``ax`` are not as many as the panels.
-    """
+    """One figure of a run."""
     from normprobe.report.figures.style import look
     from normprobe.report.figures.title import title
 
@@ -97,18 +79,7 @@ def png(figure: "Figure", *, dpi: int) -> bytes:
 
 
 def draw(modules: Sequence[ModuleType], run: RunFolder) -> list[Path]:
-    """Save the figures of a run into ``plots/`` of its folder.
-
-    Args:
-        modules: as in ``build``.
-        run: likewise.
-
-    Returns:
-        The files written, a PNG and a PDF a figure.
-
-    Raises:
-        NormprobeError: as ``build``, or a file cannot be written.
-    """
+    """Save the figures of a run into ``plots/`` of its folder."""
     from normprobe.report.figures.style import look, save
 
     with look():

@@ -6,11 +6,6 @@ _PER_INCH = 14  # characters
 
 
 def wrapped(text: str, width: float) -> str:
-    """A title that fits.
-
-    Args:
-        text: of one or more lines.
-        width: of the figure, in inches.
-    """
+    """A title that fits."""
     characters = int(width * _PER_INCH)
     return "\n".join(textwrap.fill(line, characters) for line in text.splitlines())

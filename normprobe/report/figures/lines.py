@@ -29,17 +29,7 @@ _OUTLINE: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "marke
 def draw_line(
     axes: Axes, rows: pd.DataFrame, column: str, look: GroupLook, label: str, **more: Any
 ) -> None:
-    """Draw a column over the layers.
-
-    Args:
-        axes: where to draw.
-        rows: one a layer, in order; where the column is empty, the line is interrupted, and
-            without a number there is none.
-        column: what is drawn.
-        look: colour, marker and line.
-        label: in the legend.
-        **more: for ``Axes.plot``.
-    """
+    """Draw a column over the layers."""
     if rows[column].isna().all():
         return  # an empty line lies at the corner of the figure, where the layout makes room for it
     axes.plot(
@@ -64,15 +54,6 @@ def draw_column(
     """Draw a column as a line, its intervals filled, its band as a dotted outline.
 
     Interval and band are drawn where the table has them, and the axis holds ``in_sight``.
-
-    Args:
-        axes: where to draw.
-        rows: one a layer, in order.
-        column: what is drawn; its ends are in columns of its name with ``INTERVAL`` and ``BAND``.
-        look: colour, marker and line.
-        label: in the legend.
-        markersize: in points.
-        **more: for ``Axes.plot`` of the line.
     """
     if column not in rows or rows[column].isna().all():
         return
@@ -95,10 +76,6 @@ def in_sight(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
 
     Of few images a band can be so wide that all else would lie flat: an axis follows it as far
     again as the line and its intervals reach. Beyond, it leaves the panel.
-
-    Args:
-        rows: one a layer.
-        column: what is drawn.
     """
     near: NDArray[np.float64] = np.append(rows[column], _ends(rows, column, INTERVAL))
     near = near[np.isfinite(near)]
@@ -121,11 +98,7 @@ def _draw_outline(axes: Axes, layers: NDArray[Any], ends: NDArray[np.float64], c
 
 
 def ends_drawn(panels: Iterable[Axes]) -> list[Artist]:
-    """For a legend: what fills and dotted outlines are, as far as panels have them.
-
-    Args:
-        panels: with their limits as they stay.
-    """
+    """For a legend: what fills and dotted outlines are, as far as panels have them."""
     drawn = [(axes, artist) for axes in panels for artist in axes.get_children()]
     handles: list[Artist] = []
     if any(artist.get_label() == f"_{INTERVAL_WORDS}" for _, artist in drawn):

@@ -79,9 +79,6 @@ def _draw(
         table: ``map.csv``.
         name: of the number.
         images: by their number.
-
-    Returns:
-        The scale of all panels.
     """
     where = column_of_places(table)
     shown = list(dict.fromkeys(table[where]))
@@ -110,12 +107,6 @@ def token_map(rows: pd.DataFrame, name: str, width: int, height: int) -> NDArray
     """The number of the token that lies at each pixel of a canvas, NaN where none lies.
 
     Of views at several scales the finest is seen: a tile lies over the thumbnail.
-
-    Args:
-        rows: of ``map.csv``, one picture and layer or stage.
-        name: of the number.
-        width: of the picture, in pixels.
-        height: of the picture, in pixels.
     """
     canvas = np.full(canvas_shape(width, height), np.nan)
     edges = on_canvas(rows, canvas.shape)

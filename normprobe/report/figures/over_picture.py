@@ -27,12 +27,7 @@ def canvas_shape(width: int, height: int) -> tuple[int, int]:
 
 
 def on_canvas(places: pd.DataFrame, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Where places lie, in pixels: ``[places, 4]``: left, top, right, bottom.
-
-    Args:
-        places: their edges as fractions of the picture; a table may hold anything.
-        shape: height and width of the canvas.
-    """
+    """Where places lie, in pixels: ``[places, 4]``: left, top, right, bottom."""
     edges = places[["left", "top", "right", "bottom"]].to_numpy(float)
     inside = np.nan_to_num(edges, nan=0.0).clip(0.0, 1.0)
     pixels: NDArray[np.int64] = (inside * (*shape[::-1], *shape[::-1])).round().astype(int)

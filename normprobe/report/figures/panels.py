@@ -33,19 +33,8 @@ def panels(
 ) -> tuple[Figure, NDArray[Any]]:
     """Where a figure is drawn.
 
-    Args:
-        title: of a figure of its own; a caller's figure has one already.
-        width: of a figure of its own, in inches, as ``height``.
-        height: without more than one line of legend.
-        shape: rows and columns of panels.
-        ax: the caller's axes, row by row.
-        **how: for ``subplots`` of a figure of its own.
-
     Returns:
         The figure, and its axes in that shape.
-
-    Raises:
-        NormprobeError: ``ax`` holds more axes than there are panels, or fewer.
     """
     if ax is None:
         drawing = new_figure(width, height, title)
@@ -72,14 +61,7 @@ def entries(grid: NDArray[Any]) -> dict[str, Artist]:
 def legend_below(
     drawing: Figure, grid: NDArray[Any], handles: Sequence[Artist], room: int = 1
 ) -> None:
-    """One legend of all panels, in as few lines as fit; in a caller's figure in the first panel.
-
-    Args:
-        drawing: what ``panels`` returned; it grows by the lines of the legend that it lacks.
-        grid: likewise.
-        handles: each with its label; none: no legend.
-        room: lines of the legend that the figure has room for.
-    """
+    """One legend of all panels, in as few lines as fit; in a caller's figure in the first panel."""
     if not handles:
         return
     if not isinstance(drawing, OwnFigure):

@@ -107,11 +107,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``<stem>.png`` at 200 dpi and ``<stem>.pdf``, each complete by rename.
-
-    Raises:
-        NormprobeError: a file cannot be written.
-    """
+    """Write ``<stem>.png`` at 200 dpi and ``<stem>.pdf``, each complete by rename."""
     files = []
     for suffix in (".png", ".pdf"):
         file = stem.with_name(stem.name + suffix)
@@ -148,13 +144,7 @@ def asks_for_log(values: ArrayLike) -> bool:
 
 
 def use_log(axes: Axes, which: Literal["x", "y"], values: ArrayLike) -> None:
-    """Make an axis logarithmic with ticks in plain numbers: 0.1, 1, 10.
-
-    Args:
-        axes: the panel.
-        which: the axis.
-        values: as for ``name_log_ticks``.
-    """
+    """Make an axis logarithmic with ticks in plain numbers: 0.1, 1, 10."""
     if which == "x":
         axes.set_xscale("log", nonpositive="clip")
     else:
@@ -163,12 +153,7 @@ def use_log(axes: Axes, which: Literal["x", "y"], values: ArrayLike) -> None:
 
 
 def name_log_ticks(axis: Axis, values: ArrayLike) -> None:
-    """Ticks of a logarithmic axis in plain numbers.
-
-    Args:
-        axis: of a panel or a colour bar.
-        values: what is drawn along it; where it spans little, 2 and 5 are named too.
-    """
+    """Ticks of a logarithmic axis in plain numbers."""
     axis.set_major_locator(LogLocator(subs=(1,) if _span(values) > 40 else (1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1)))
     axis.set_minor_locator(LogLocator(subs="all"))

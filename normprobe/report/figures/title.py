@@ -20,14 +20,7 @@ _BATCH = "fixed inputs"  # that a processor made: nobody knows of what
 
 
 def title(run: RunStore, table: pd.DataFrame) -> str:
-    """E.g. ``llava-hf/llava-1.5-7b-hf, 1000 samples of mmbench``.
-
-    Args:
-        run: of its record ``model``, ``alignment``, ``data``, the prompt and, of a table that holds
-            its norms, ``base`` are used when there, its own name otherwise.
-        table: the table that is drawn; samples, or pictures where it has their numbers, are counted
-            here, so that the number is that of the drawing.
-    """
+    """E.g. ``llava-hf/llava-1.5-7b-hf, 1000 samples of mmbench``."""
     record = run.record
     parts = [_short(str(record["model"]))] if record.get("model") else []
     if record.get("base") and "base_norm" in table:

@@ -15,16 +15,7 @@ Chart = dict[str, Any]
 
 
 def chart(label: str, series: list[dict[str, Any]], zero: bool) -> Chart:
-    """One chart.
-
-    Args:
-        label: what is drawn.
-        series: of ``series_of``; those without a number are left out.
-        zero: zero belongs on the axis.
-
-    Returns:
-        label, ``log`` (how it is first shown), ``zero`` and ``series``.
-    """
+    """One chart."""
     drawn = [line for line in series if any(value is not None for value in line["y"])]
     values = [value for line in drawn for value in line["y"] if value is not None]
     log = zero and min(values, default=0) > 0 and asks_for_log(values)
@@ -38,19 +29,7 @@ def series_of(
     column: str,
     spread: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """One line of a chart.
-
-    Args:
-        name: of the line.
-        look: its colour and dashes.
-        rows: one a layer.
-        column: what is drawn, with its interval and band where they are kept.
-        spread: the columns of the 5 and 95 % quantiles of tokens, likewise.
-
-    Returns:
-        name, color, dash, x (layers), y, and low and high (of its interval), band_low and
-        band_high, least and most (of the spread).
-    """
+    """One line of a chart."""
     rows = rows.sort_values("layer")
     series = {
         "name": name,

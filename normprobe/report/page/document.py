@@ -48,17 +48,7 @@ class Section:
 
 
 def page(sections: Sequence[Section]) -> str:
-    """The page.
-
-    Args:
-        sections: one a run.
-
-    Returns:
-        HTML.
-
-    Raises:
-        NormprobeError: a table or a figure of a run cannot be read.
-    """
+    """The page."""
     runs = [section.run for section in sections]
     titles, several = short_titles(runs), len(runs) > 1
     names = models(runs)

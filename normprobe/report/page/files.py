@@ -32,9 +32,6 @@ def compressed_tables(run: RunStore) -> list[tuple[str, str]]:
 
 def figure_url(file: Path) -> str:
     """The data URL of a figure in 256 colours: few people see more, and it is a third of the bytes.
-
-    Raises:
-        NormprobeError: the file is no image, or too large.
     """
     small = io.BytesIO()
     try:

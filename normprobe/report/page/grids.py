@@ -36,26 +36,12 @@ def grid_of(
 
 
 def named(grid: Grid, words: tuple[str, str], rows: Sequence[Any], columns: Sequence[Any]) -> Grid:
-    """A grid whose rows and columns have names.
-
-    Args:
-        grid: of ``grid_of``.
-        words: what the rows and what the columns are.
-        rows: their names.
-        columns: likewise.
-    """
+    """A grid whose rows and columns have names."""
     return grid | {"words": list(words), "rows": list(rows), "columns": list(columns)}
 
 
 def over_picture(grid: Grid, picture: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Grid:
-    """A grid that lies over a picture.
-
-    Args:
-        grid: of ``grid_of``.
-        picture: which of the pictures, from 0.
-        x: edges of the columns as shares of its width, one more than columns.
-        y: likewise of the rows.
-    """
+    """A grid that lies over a picture."""
     edges = {name: [round(float(edge), 4) for edge in ends] for name, ends in (("x", x), ("y", y))}
     return grid | {"picture": picture} | edges
 

@@ -17,12 +17,7 @@ _INTERVAL = re.compile(r"\[-?\d[\d.e-]*, -?\d[\d.e-]*\]")
 
 
 def render(name: str, **values: object) -> Markup:
-    """A template of ``templates/``.
-
-    Args:
-        name: of its file.
-        **values: ``Markup`` enters as it is, every other text escaped.
-    """
+    """A template of ``templates/``."""
     return Markup(_environment().get_template(name).render(**values))
 
 

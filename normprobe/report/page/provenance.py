@@ -56,12 +56,7 @@ def shared_facts(runs: Sequence[RunStore]) -> list[tuple[str, str]]:
 
 
 def own_facts(runs: Sequence[RunStore], titles: Sequence[str]) -> pd.DataFrame:
-    """The facts on which runs differ: a row a run, empty where it has none.
-
-    Args:
-        runs: some.
-        titles: a name for each.
-    """
+    """The facts on which runs differ: a row a run, empty where it has none."""
     shared = {words for words, _ in shared_facts(runs)}
     told = [_facts(run) for run in runs]
     differing = {

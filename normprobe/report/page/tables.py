@@ -22,11 +22,7 @@ _LONG = 40  # characters that one line may have
 
 
 def table(rows: pd.DataFrame) -> Markup:
-    """Rows as they are, numbers short, tokens with every character visible.
-
-    Args:
-        rows: any table; of a long one the first rows.
-    """
+    """Rows as they are, numbers short, tokens with every character visible."""
     columns = [(str(name).replace("_", " "), _kind(rows[name])) for name in rows]
     shown = [
         [_text(name, value) for name, value in row.items()]

@@ -26,11 +26,6 @@ _BAND = Patch(
 
 def figure(title: str, attention: pd.DataFrame, ax: Given = None) -> Figure:
     """Share of attention on visual tokens, entropy over them, and signal-to-noise if there is any.
-
-    Args:
-        title: the figure's title.
-        attention: ``attention.csv``.
-        ax: two axes to draw in, three where there is a target; None: a figure of its own.
     """
     with_target = attention["signal_to_noise"].notna().any()
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 3 if with_target else 2), ax)

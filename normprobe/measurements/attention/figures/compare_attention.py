@@ -19,13 +19,7 @@ _PANELS = (
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """A line a run; the query of all text.
-
-    Args:
-        title: the figure's title.
-        compare: ``attention.csv`` of each run below each other, with a column ``run``.
-        ax: three axes to draw in; None: a figure of its own.
-    """
+    """A line a run; the query of all text."""
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, len(_PANELS)), ax)
     first = compare["query"].iloc[0]
     for axes, (column, words) in zip(grid[0], _PANELS, strict=True):

@@ -20,13 +20,7 @@ _PANELS = (
 
 
 def figure(title: str, heads: pd.DataFrame, ax: Given = None) -> Figure:
-    """A row a layer, a column a head; grey where there is no number.
-
-    Args:
-        title: the figure's title.
-        heads: ``heads.csv``; its first query is drawn.
-        ax: three axes to draw in; None: a figure of its own.
-    """
+    """A row a layer, a column a head; grey where there is no number."""
     query = heads["query"].iloc[0]
     told = heads[heads["query"] == query]
     heading = f"{title}\nattention of {drawable(str(query))}, head by head"

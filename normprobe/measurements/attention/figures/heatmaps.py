@@ -134,11 +134,6 @@ def attention_map(rows: pd.DataFrame, width: int, height: int) -> NDArray[np.flo
 
     Every token spreads its weight over its place; views of one place at several scales add up.
     1 is what each place would draw if attention were even over all places that tokens look at.
-
-    Args:
-        rows: of ``heatmaps.csv``, one layer and query.
-        width: of the image, in pixels.
-        height: of the image, in pixels.
     """
     shape = canvas_shape(width, height)
     canvas, seen = np.zeros(shape), np.zeros(shape, dtype=bool)

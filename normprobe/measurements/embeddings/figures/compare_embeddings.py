@@ -12,13 +12,7 @@ TABLES = ("compare",)
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """Non-zero rows of the text, visual and base tables, all runs on one axis.
-
-    Args:
-        title: the figure's title.
-        compare: ``compare.csv`` of embeddings runs.
-        ax: one to draw in; None: a figure of its own.
-    """
+    """Non-zero rows of the text, visual and base tables, all runs on one axis."""
     looks = {TEXT: GROUP_LOOKS[TEXT], VISUAL: GROUP_LOOKS[VISUAL], BASE: GROUP_LOOKS[SPECIAL]}
     rows = compare[compare["rows"] == NONZERO_ROWS]
     return dot_panels(title, rows.assign(group=rows["table"], panel="non-zero rows"), looks, ax)

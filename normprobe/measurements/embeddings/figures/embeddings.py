@@ -33,15 +33,7 @@ def figure(
     histogram: pd.DataFrame,
     ax: Given = None,
 ) -> Figure:
-    """A histogram for each table, with a log count axis and the loudest tokens named.
-
-    Args:
-        title: the figure's title.
-        embeddings: ``embeddings.csv``, for the mean of the non-zero rows.
-        tokens: ``tokens.csv``.
-        histogram: ``histogram.csv``.
-        ax: an axes a table to draw in; None: a figure of its own.
-    """
+    """A histogram for each table, with a log count axis and the loudest tokens named."""
     names = list(dict.fromkeys(histogram["table"]))
     count = max(1, len(names))
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT * count + 0.5, (count, 1), ax)

@@ -34,13 +34,7 @@ _OUTLIER = GROUP_LOOKS[VISUAL].color
 
 
 def figure(title: str, shift: pd.DataFrame, ax: Given = None) -> Figure:
-    """Norm in the model against norm in the base, and how far the rows moved.
-
-    Args:
-        title: the figure's title.
-        shift: ``shift.csv``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Norm in the model against norm in the base, and how far the rows moved."""
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax, width_ratios=(1.15, 1))
     norms, distances = grid[0]
     shared = shift[shift["norm"].notna() & shift["base_norm"].notna()]

@@ -10,12 +10,6 @@ TABLES = ("compare",)
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """Cosine and score gap by layer, a colour a run.
-
-    Args:
-        title: the figure's title.
-        compare: ``compare.csv`` of grounding runs.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Cosine and score gap by layer, a colour a run."""
     runs = [str(run) for run in dict.fromkeys(compare["run"])]
     return gap_panels(title, compare.assign(run=compare["run"].astype(str)), runs, ax)

@@ -22,14 +22,7 @@ PANELS = {
 
 
 def gap_panels(title: str, grounding: pd.DataFrame, runs: list[str], ax: Given) -> Figure:
-    """Cosine and score gap by layer, each with its 95 % interval and band.
-
-    Args:
-        title: the figure's title.
-        grounding: rows of ``grounding.csv`` with a column ``run``.
-        runs: in the order of the legend.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Cosine and score gap by layer, each with its 95 % interval and band."""
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, len(PANELS)), ax)
     for axes, letter, (quantity, label) in zip(grid[0], "ab", PANELS.items(), strict=True):
         axes.set_title(f"({letter}) {label}", loc="left")

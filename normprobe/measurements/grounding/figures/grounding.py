@@ -10,11 +10,5 @@ TABLES = ("grounding",)
 
 
 def figure(title: str, grounding: pd.DataFrame, ax: Given = None) -> Figure:
-    """Cosine and score gap by layer, with 95 % intervals and bands over images.
-
-    Args:
-        title: the figure's title.
-        grounding: ``grounding.csv``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Cosine and score gap by layer, with 95 % intervals and bands over images."""
     return gap_panels(title, grounding.assign(run=""), [""], ax)

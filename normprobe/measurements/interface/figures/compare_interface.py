@@ -14,13 +14,7 @@ _STAGES = (VISION_ENCODER, PROJECTOR_OUTPUT, DECODER_INPUT)
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """Visual and text tokens at each stage, all runs on one axis.
-
-    Args:
-        title: the figure's title.
-        compare: ``compare.csv`` of interface runs.
-        ax: an axes a stage to draw in; None: a figure of its own.
-    """
+    """Visual and text tokens at each stage, all runs on one axis."""
     looks = {group: GROUP_LOOKS[group] for group in (VISUAL, TEXT)}
     parts = [compare[compare["stage"] == stage] for stage in _STAGES]
     rows = pd.concat(parts).assign(panel=lambda row: row["stage"].str.replace("_", " "))

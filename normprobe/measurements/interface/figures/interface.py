@@ -32,11 +32,6 @@ def figure(title: str, interface: pd.DataFrame, ax: Given = None) -> Figure:
     """Dots at the mean norm on a log axis, whiskers from the 5 % to the 95 % quantile.
 
     A standard deviation is no whisker here: on a log axis mean - std may have no place.
-
-    Args:
-        title: the figure's title.
-        interface: ``interface.csv``. Rows whose mean is zero or missing get no dot.
-        ax: one to draw in; None: a figure of its own.
     """
     rows = interface[interface["norm_mean"] > 0]
     lines = _lines(rows)

@@ -27,13 +27,7 @@ _SOURCES = {
 
 
 def figure(title: str, histogram: pd.DataFrame, ax: Given = None) -> Figure:
-    """Shares of rows and tokens by norm, and by how many rows a token is mixed from.
-
-    Args:
-        title: the figure's title.
-        histogram: ``histogram.csv`` of an interface run.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Shares of rows and tokens by norm, and by how many rows a token is mixed from."""
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax, width_ratios=(1.6, 1))
     norms, mixed = grid[0]
     norms.set_title("(a) rows of the tables, and tokens", loc="left")
@@ -75,13 +69,7 @@ def _middle(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _edges(low: float, high: float, ratio: float) -> np.ndarray:
-    """Bins that each hold the same number of the table's own: others would beat against them.
-
-    Args:
-        low: where the lowest of the table's bins begins.
-        high: where the highest ends.
-        ratio: between the ends of one of them.
-    """
+    """Bins that each hold the same number of the table's own: others would beat against them."""
     bins = round(np.log(high / low) / np.log(ratio))
     together = max(2, -(-bins // _BINS))
     edges: np.ndarray = low * ratio ** (together * np.arange(-(-bins // together) + 1))

@@ -34,33 +34,7 @@ _Columns = dict[str, NDArray[np.float64]]  # [draws, layers]; the first draw is 
 
 
 def accounted_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
-    """How much of the difference in angular velocity norms account for, in Eq. 13's arithmetic.
-
-    Args:
-        rows: sample rows of ``rows``, with a column ``image_hash``.
-        layers: ``layers.csv`` of them: it says in which layers visual tokens turn more slowly.
-
-    Returns:
-        The rows of accounted.csv: one a layer (``scope`` layer), then one over all layers in which
-        visual tokens clearly turn more slowly (``slower``) and more quickly (``faster``), where
-        there are any; ``layers`` says which, ``samples`` of how many samples they are. Each number
-        with a 95 % interval by a bootstrap over images:
-
-        - angle_ratio: text / visual angle, both geometric means over tokens
-        - log_<part>: what a part adds to its natural logarithm. The parts are norm (of what enters
-          the layer), update_norm, update_angle, and rest; they add up to log(angle_ratio)
-        - <part>_share: the same as a share of log(angle_ratio); the shares add up to 1. Empty in a
-          layer that is neither slower nor faster: a share of nothing says nothing
-        - norm_share_absolute: 1 - sum |log(angle_ratio) - log_norm| / sum |log(angle_ratio)| over
-          the layers: what goes too far in one layer does not make up for what is missing in another
-        - visual_angle, text_angle: the geometric means, radians
-        - visual_angle_at_text_norm: the visual angle times the factor by which Eq. 13 changes it
-          when visual tokens get the text's norm and keep their updates, radians
-
-        Over several layers the logarithms are averaged, and there are no angles.
-
-        Samples without visual or without text tokens have no say; no rows where there are none.
-    """
+    """How much of the difference in angular velocity norms account for, in Eq. 13's arithmetic."""
     rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
     numbers = sorted(int(layer) for layer in rows.loc[rows["layer"] > 0, "layer"].unique())
     if not numbers:
@@ -86,12 +60,6 @@ def accounted_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
 
 def norms_share(accounted: pd.DataFrame) -> Estimate:
     """How much of visual tokens' slower turning norms account for, over all layers where they do.
-
-    Args:
-        accounted: of ``accounted_table``.
-
-    Returns:
-        The share with its 95 % interval; NaN where visual tokens turn more slowly in no layer.
     """
     columns = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
     rows = accounted[accounted["scope"] == SLOWER].reindex(columns=columns)

@@ -14,18 +14,7 @@ _NAMES = dict(
 
 
 def accounted_verdict(accounted: pd.DataFrame) -> str:
-    """How much of the difference in angular velocity norms account for by Eq. 13.
-
-    Args:
-        accounted: ``accounted.csv``.
-
-    Returns:
-        E.g. "In Eq. 13's arithmetic of turning 3.1 x [2.9, 3.3] more slowly in layers 1-2, norms
-        account for 81 % [74, 88] (79 % [72, 86] where over- and undershoot do not cancel), sizes
-        of updates for 12 % [8, 15], their directions for 3 % [2, 4], the rest for 4 % [1, 6]." A
-        sentence each for layers with slower and with faster visual tokens; empty where there are
-        none. "; below 0: against it" where a share lies below 0 with all of its interval.
-    """
+    """How much of the difference in angular velocity norms account for by Eq. 13."""
     if accounted.empty:
         return ""
     rows = accounted[accounted["scope"].isin(_WAYS)]

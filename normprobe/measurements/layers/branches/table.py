@@ -22,19 +22,7 @@ RATIO_METRICS = ("update_norm", "angle")
 
 
 def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """What each branch of each layer adds.
-
-    Args:
-        rows: sample rows with a column ``image_hash``.
-
-    Returns:
-        One row a layer, branch and token group; no rows where branches were not asked for, nor of a
-        layer that does not split or has no such branch. Columns of ``update_norm``,
-        ``relative_update`` and ``angle`` (radians) are those of layers.csv.
-        ``<metric>_ratio_to_text`` is the group's mean over that of text tokens,
-        ``<metric>_geometric_ratio_to_text`` the same of geometric means. Means and ratios have 95 %
-        intervals by a bootstrap over images, geometric ratios of visual tokens a band over layers.
-    """
+    """What each branch of each layer adds."""
     held = _by_branch(rows[~rows["group"].isin([PAIR, IMAGE])])
     if held.empty:
         return pd.DataFrame()

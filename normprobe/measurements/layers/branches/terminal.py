@@ -23,13 +23,7 @@ _SHOWN = {"angle": "angle", "relative_update": "rel.update"}
 
 
 def print_branches(branches: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
-    """Print each branch's angle and relative update: visual beside text, layer by layer.
-
-    Args:
-        branches: ``branches.csv``.
-        console: where to print.
-        aligned: whether the model has an alignment norm.
-    """
+    """Print each branch's angle and relative update: visual beside text, layer by layer."""
     present = [name for name in BRANCH_WORDS if (branches["branch"] == name).any()]
     groups = [group for group in (VISUAL, TEXT) if (branches["group"] == group).any()]
     metrics = list(_SHOWN)[: 2 if len(present) < 3 else 1]

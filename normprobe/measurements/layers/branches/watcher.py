@@ -33,16 +33,7 @@ _UNSPLIT = {
 
 
 class BranchWatcher:
-    """Measures the branches of each layer that splits.
-
-    Args:
-        unsplit: why no layer does; empty: each is asked.
-
-    Attributes:
-        metrics: ``<branch>_<metric>``.
-        unsplit: layer -> why it has no numbers.
-        fits: layer -> whether what its branches add is its update.
-    """
+    """Measures the branches of each layer that splits."""
 
     metrics = tuple(f"{name}_{metric}" for name in BRANCHES for metric in BRANCH_METRICS)
 
@@ -81,15 +72,7 @@ def watcher(model: MeasuredModel) -> BranchWatcher:
 
 
 def remark(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
-    """Which layers have no numbers, and why; empty: all have.
-
-    Args:
-        model: to be measured.
-        inputs: of one batch: the model runs on it.
-
-    Raises:
-        NormprobeError: no layer splits into branches.
-    """
+    """Which layers have no numbers, and why; empty: all have."""
     seen = watcher(model)
     observe(model, inputs, [seen])
     fits = {number: bool(fits) for number, fits in seen.fits.items()}

@@ -11,16 +11,7 @@ _LARGE = Words("larger", "smaller", "about as large")
 
 
 def branches_verdict(branches: pd.DataFrame) -> str:
-    """What each branch adds to visual tokens, and how fast it turns them, against text tokens.
-
-    Args:
-        branches: ``branches.csv``.
-
-    Returns:
-        E.g. "Against text tokens, what the attention adds to visual tokens is 1.40 x [1.31, 1.52]
-        smaller in layers 1-6, and it turns them 2.00 to 9.10 x [1.90, 10.00] more slowly in layers
-        1-6." A sentence each branch; empty where there are no visual or no text tokens.
-    """
+    """What each branch adds to visual tokens, and how fast it turns them, against text tokens."""
     sentences: list[str] = []
     for branch, name in BRANCH_WORDS.items():
         rows = branches[(branches["branch"] == branch) & (branches["group"] == VISUAL)]

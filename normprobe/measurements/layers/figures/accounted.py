@@ -49,13 +49,7 @@ ANGLES = {
 
 
 def figure(title: str, accounted: pd.DataFrame, ax: Given = None) -> Figure:
-    """The parts of the ratio of angles by layer, and the angle that visual tokens would have.
-
-    Args:
-        title: the figure's title.
-        accounted: ``accounted.csv``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """The parts of the ratio of angles by layer, and the angle that visual tokens would have."""
     rows = accounted[accounted["scope"] == ONE_LAYER]
     rows = rows.assign(layer=rows["layers"].astype(int))
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)

@@ -30,13 +30,7 @@ BRANCH_PANELS = {
 
 
 def figure(title: str, branches: pd.DataFrame, ax: Given = None) -> Figure:
-    """A panel a metric over the layers: colours are token groups, line styles branches.
-
-    Args:
-        title: the figure's title.
-        branches: ``branches.csv``.
-        ax: three axes to draw in; None: a figure of its own.
-    """
+    """A panel a metric over the layers: colours are token groups, line styles branches."""
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, len(BRANCH_PANELS)), ax)
     for axes, letter, (metric, name) in zip(grid[0], "abc", BRANCH_PANELS.items(), strict=True):
         axes.set_title(f"({letter}) {name}", loc="left")

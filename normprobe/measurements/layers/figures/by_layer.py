@@ -32,13 +32,6 @@ def two_panels(
 ) -> tuple[Figure, NDArray[Any]]:
     """Two metrics side by side over the same layers.
 
-    Args:
-        title: the figure's title.
-        layers: ``layers.csv``.
-        left: metric of the left panel.
-        right: metric of the right panel.
-        ax: two axes to draw in; None: a figure of its own.
-
     Returns:
         The figure and its axes, ``[1, 2]``.
     """
@@ -53,12 +46,6 @@ def draw_metric(axes: Axes, layers: pd.DataFrame, metric: str, **more: Any) -> N
     """Draw means over tokens, with their intervals and bands, and where 5-95 % of the tokens lie.
 
     Each is drawn where the table has it.
-
-    Args:
-        axes: where to draw.
-        layers: ``layers.csv``.
-        metric: a metric of ``schema.TOKEN_METRICS``.
-        **more: for the lines.
     """
     for group, rows in _groups(layers, metric):
         look = GROUP_LOOKS[group]

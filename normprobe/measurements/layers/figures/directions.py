@@ -20,14 +20,7 @@ _HEIGHT = 3.2  # inches
 
 
 def figure(title: str, theory: pd.DataFrame, layers: pd.DataFrame, ax: Given = None) -> Figure:
-    """Norms of the residual and of what attention reads; mean cosines within and across groups.
-
-    Args:
-        title: the figure's title.
-        theory: ``theory.csv``, for the pairs.
-        layers: ``layers.csv``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Norms of the residual and of what attention reads; mean cosines within and across groups."""
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
     norms, cosines = grid[0]
     norms.set_title("(a) L2 norm, and where attention reads", loc="left")

@@ -15,13 +15,7 @@ TABLES = ("layers",)
 
 
 def figure(title: str, layers: pd.DataFrame, ax: Given = None) -> Figure:
-    """L2 norm of the hidden state, and cosine between layer input and output.
-
-    Args:
-        title: the figure's title.
-        layers: ``layers.csv``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """L2 norm of the hidden state, and cosine between layer input and output."""
     drawing, grid = two_panels(title, layers, "norm", "cosine", ax)
     norm, cosine = grid[0]
     use_log_if_wide(norm, layers, "norm")

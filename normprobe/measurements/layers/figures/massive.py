@@ -27,13 +27,7 @@ _HEIGHT = 1.9  # inches a row of panels
 
 
 def figure(title: str, massive: pd.DataFrame, ax: Given = None) -> Figure:
-    """A panel a number over the decoder layers, with 95 % intervals and bands.
-
-    Args:
-        title: the figure's title.
-        massive: ``massive.csv``.
-        ax: six axes to draw in; None: a figure of its own.
-    """
+    """A panel a number over the decoder layers, with 95 % intervals and bands."""
     rows = -(-len(PANELS) // _COLUMNS)
     height = _HEIGHT * rows + 0.6
     drawing, grid = panels(title, DOUBLE_WIDTH, height, (rows, _COLUMNS), ax, sharex=True)

@@ -24,13 +24,7 @@ _HEIGHT = 3.2  # inches
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """L2 norm and cosine by layer; a colour a run, a line style a token group.
-
-    Args:
-        title: the figure's title.
-        compare: ``compare.csv`` of layers runs.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """L2 norm and cosine by layer; a colour a run, a line style a token group."""
     runs = [str(run) for run in dict.fromkeys(compare["run"])]
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax)
     norm, cosine = grid[0]

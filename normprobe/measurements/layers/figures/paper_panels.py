@@ -41,14 +41,7 @@ _GREY = "0.3"
 
 
 def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
-    """Panels two by two, those of one metric on one scale; a panel alone is one column wide.
-
-    Args:
-        title: the figure's title.
-        curves: as of ``paper.curves.curves_of_run``, of all runs below each other; with ``steps``
-            a column ``step``, else at most two runs a panel.
-        steps: what the steps are, where panels show a training.
-    """
+    """Panels two by two, those of one metric on one scale; a panel alone is one column wide."""
     panels = list(dict.fromkeys(curves["panel"]))
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)

@@ -16,13 +16,7 @@ _LETTERS = 88  # of all names of a row
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """Cosine between layer input and output, a panel a run, all axes shared.
-
-    Args:
-        title: the figure's title.
-        compare: ``compare.csv`` of layers runs.
-        ax: axes to draw in, row by row, up to four in a row; None: a figure of its own.
-    """
+    """Cosine between layer input and output, a panel a run, all axes shared."""
     runs = list(dict.fromkeys(compare["run"]))
     columns = min(_COLUMNS, len(runs))
     rows = -(-len(runs) // columns)

@@ -34,14 +34,7 @@ _NUMBERS = {criterion.column: criterion.number for criterion in CRITERIA}
 
 
 def figure(title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Given = None) -> Figure:
-    """A panel a number over the decoder layers; yellow is the range in which it holds.
-
-    Args:
-        title: the figure's title.
-        theory: ``theory.csv``.
-        assumptions: ``assumptions.csv``, for the ranges; none where nothing is judged.
-        ax: twelve axes to draw in; None: a figure of its own.
-    """
+    """A panel a number over the decoder layers; yellow is the range in which it holds."""
     rows = -(-len(PANELS) // _COLUMNS)
     height = _HEIGHT * rows + 0.6
     drawing, grid = panels(title, DOUBLE_WIDTH, height, (rows, _COLUMNS), ax, sharex=True)

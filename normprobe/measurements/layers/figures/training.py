@@ -17,13 +17,7 @@ _HEIGHT = 2.7  # inches
 
 
 def figure(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
-    """Cosine between layer input and output of both modalities, a line a checkpoint.
-
-    Args:
-        title: the figure's title.
-        compare: ``compare.csv`` of layers runs with a ``step``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Cosine between layer input and output of both modalities, a line a checkpoint."""
     shared: dict[str, Any] = {"sharex": True, "sharey": True}
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 2), ax, **shared)
     scale = step_scale(compare["step"])

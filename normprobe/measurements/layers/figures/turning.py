@@ -17,13 +17,7 @@ TABLES = ("layers",)
 
 
 def figure(title: str, layers: pd.DataFrame, ax: Given = None) -> Figure:
-    """Angle in radians per layer, and relative update; angles below resolution are hollow.
-
-    Args:
-        title: the figure's title.
-        layers: ``layers.csv``.
-        ax: two axes to draw in; None: a figure of its own.
-    """
+    """Angle in radians per layer, and relative update; angles below resolution are hollow."""
     drawing, grid = two_panels(title, layers, "angle", "relative_update", ax)
     angle, update = grid[0]
     use_log_if_wide(angle, layers, "angle")

@@ -30,11 +30,7 @@ _ORDER = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL)
 
 
 def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What ``layers --massive`` adds to a run; nothing where the rows are of one without it.
-
-    Args:
-        rows: sample rows with a column ``image_hash``.
-    """
+    """What ``layers --massive`` adds to a run; nothing where the rows are of one without it."""
     if "massive_mean" not in rows:
         return {}
     others = [PAIR, IMAGE, VIDEO, AUDIO]  # a watcher sees the pooled groups
@@ -43,25 +39,7 @@ def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the token groups to massive.csv.
-
-    Returns:
-        One row a layer (0: decoder input) and group:
-
-        - ``top1_share_mean``, ``top10_share_mean``: means over tokens of the share of ||h||^2 in a
-          token's largest dimension, and in its ten largest
-        - ``peak_max``, ``peak_to_median_max``: the largest magnitude of any token, and the largest
-          ratio of a token's largest magnitude to its median magnitude
-        - ``massive_tokens``, ``sink_tokens``, ``high_norm_tokens``, ``still_tokens``: how many, and
-          ``_mean``: the share of the group's tokens. Still are those that every layer up to this
-          one has left at a cosine of at least 0.99
-        - ``norm``, ``cosine`` and ``angle``: means and deviations over tokens and, except of
-          ``non_visual``, the ratio of norm and angle to text, of arithmetic and of geometric means;
-          each once more without the tokens
-          that are massive in some layer (``_without_massive``), ``tokens_without_massive`` of them
-
-        Each mean and ratio has a 95 % interval by the bootstrap over images.
-    """
+    """The rows of the token groups to massive.csv."""
     groups = rows.groupby(_BY, sort=False)
     table = groups.agg(
         samples=("sample_id", "size"),
@@ -113,10 +91,6 @@ def dimensions_table(rows: pd.DataFrame) -> pd.DataFrame:
     A row of a sample holds its ten largest. Samples are merged by their sums of ||h||^2. Where a
     dimension is not among the ten of a sample, its share there lies between 0 and the smallest of
     the ten.
-
-    Returns:
-        One row a layer, group and ``rank``: the ``dimension`` (from 0), its ``share`` with 0 for
-        what is not known, and ``share_at_most`` with the most that it can be.
     """
     found = []
     for _, members in rows.groupby(_BY, sort=False):

@@ -22,12 +22,7 @@ _LEGEND = (
 
 
 def print_massive(massive: pd.DataFrame, console: Console) -> None:
-    """Print ``massive.csv``: visual beside text tokens, with massive tokens beside without.
-
-    Args:
-        massive: ``massive.csv``.
-        console: where to print.
-    """
+    """Print ``massive.csv``: visual beside text tokens, with massive tokens beside without."""
     rows = {group: massive[massive["group"] == group].set_index("layer") for group in _GROUPS}
     numbers = sorted(int(layer) for layer in massive["layer"].unique())
     shown = selected_layers(numbers)

@@ -38,17 +38,7 @@ _NAMED = 0.1
 
 
 def massive_verdict(massive: pd.DataFrame, dimensions: pd.DataFrame) -> str:
-    """How many tokens are massive, what is left without them, and which dimensions are large.
-
-    Args:
-        massive: ``massive.csv``.
-        dimensions: ``dimensions.csv``.
-
-    Returns:
-        E.g. "Massive tokens: 3 of 576 visual tokens a sample after layers 2-30. Against text
-        tokens, visual tokens are 2.1 x [1.9, 2.3] louder after layers 2-30 with massive tokens, and
-        9.4 x [9.1, 9.8] louder after layers 2-30 without them."
-    """
+    """How many tokens are massive, what is left without them, and which dimensions are large."""
     sentences = [
         _how_many(massive, "massive", (VISUAL, TEXT, SPECIAL)) or _none_is_massive(massive),
         _without(massive),

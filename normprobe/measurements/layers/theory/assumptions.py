@@ -154,19 +154,7 @@ CRITERIA = (
 
 
 def assumptions_table(theory: pd.DataFrame) -> pd.DataFrame:
-    """A verdict on each number of ``CRITERIA``.
-
-    Args:
-        theory: of ``theory_table``.
-
-    Returns:
-        The rows of assumptions.csv: assumption, source, number (what it is), low and high (the
-        range in which it holds), median over layers, worst (the number farthest out of the range,
-        or closest to its end) with its 95 % band and worst_layer; holds_in, fails_in, open_in
-        and exempt_in (layers such as ``1-3, 6``, empty for none; exempt are layers in which the
-        number can say nothing), and verdict: ``holds`` or ``fails`` (in every layer that it speaks
-        of), ``fails in some layers``, ``open`` (fails in none) or ``does not apply``.
-    """
+    """A verdict on each number of ``CRITERIA``."""
     if theory.empty:
         return pd.DataFrame(columns=_COLUMNS)
     return pd.DataFrame([_judged(criterion, theory) for criterion in CRITERIA], columns=_COLUMNS)
@@ -223,15 +211,7 @@ def _verdict(states: set[str]) -> str:
 
 
 def states_by_layer(judged: pd.DataFrame) -> dict[int, str]:
-    """The state of an assumption in each layer: that of all its numbers together.
-
-    Args:
-        judged: the rows of ``assumptions_table`` of one assumption.
-
-    Returns:
-        By layer, ascending: ``fails`` where a number fails, else ``open`` where one is open, else
-        ``holds`` where one holds, else ``does not apply``.
-    """
+    """The state of an assumption in each layer: that of all its numbers together."""
     together: dict[int, str] = {}
     for state in (EXEMPT, HOLDS, OPEN, FAILS):  # a later one has the say
         for ranges in judged[_RANGES_OF[state]].dropna():

@@ -24,51 +24,7 @@ Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first i
 
 
 def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Predicted against measured cross-modal cosine, and the numbers of each assumption.
-
-    Args:
-        rows: sample rows of ``rows``, with a column ``image_hash``.
-
-    Returns:
-        The rows of theory.csv, one a layer; ``nonfinite`` counts the visual and text tokens that
-        its numbers leave out. ``_mean`` and ``_std`` over samples of:
-
-        - cross_modal_cosine: measured mean cosine over all (visual, text) pairs
-        - retention: product of both modalities' mean cosines (Eq. 16)
-        - predicted_cross_modal_cosine: retention times the cosine measured after the layer before
-          (Eq. 15, one step); empty in a layer before which something was added to the states
-        - cosine_residual: measured minus predicted
-        - compounded_cross_modal_cosine: Eq. 15 from layer 0 on, the product of all retentions
-          times the cosine there; empty from the first layer on before which something was added
-        - lag_angle: arccos of the compounded cosine minus arccos of the balanced one, where both
-          modalities turn by the geometric mean of the tangents (Eq. 17, Lemma 1), in radians.
-          By algebra it is never negative. Empty where a mean cosine or the cosine at layer 0 is
-          not positive; ``lag_angle_samples`` counts the samples that have one
-        - visual_turn_to_text, text_turn_to_visual, turn_to_turn: mean cosine over pairs between one
-          token's turn (the part of D orthogonal to x) and the other's x, or its turn; 0 under
-          Random Rotational Direction
-
-        and over tokens:
-
-        - norm_ratio: visual / text norm of what leaves the layer, geometric means, above 1 under
-          Modality Norm Imbalance
-        - update_norm_ratio: visual / text ||D||, geometric means, 1 under Uniform Update Magnitude;
-          of each modality (``_visual``, ``_text``) update_norm_cv, the deviation of ||D|| over its
-          mean, and update_norm_correlation of log ||D|| with log ||x||: both 0 under that
-          assumption
-        - update_angle_mean and update_angle_std of each modality (radians), and
-          update_angle_difference of the means, visual minus text: equal angles, no deviation under
-          Consistent Update Geometry
-        - norm_angle_correlation and norm_angle_slope of log angle on log ||x|| within each
-          modality, predicted_norm_angle_slope by Eq. 13 at the modality's mean log ||x||, and
-          log_norm_std, the deviation of log ||x||; correlations with log ||x|| and slopes on it
-          are empty where it is below ``SAME_NORM``
-        - angle_ratio: text / visual angle, geometric means; predicted_angle_ratio by Eq. 13 from
-          the geometric mean norms, with one ||D|| and one update angle (the mean of both
-          modalities') for all; angle_ratio_error: measured / predicted
-
-        Samples without visual or without text tokens have no say; no rows where there are none.
-    """
+    """Predicted against measured cross-modal cosine, and the numbers of each assumption."""
     rows = rows[rows["sample_id"].isin(rows.loc[rows["group"] == PAIR, "sample_id"])]
     if rows.empty:
         return pd.DataFrame(columns=["layer", "samples"])

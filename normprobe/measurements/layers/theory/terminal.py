@@ -16,12 +16,7 @@ _MOST_WIDE = 10  # characters for layers such as "1-3, 6, 9-31"
 
 
 def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
-    """Print ``assumptions.csv``; nothing where it is empty.
-
-    Args:
-        assumptions: ``assumptions.csv``.
-        console: where to print.
-    """
+    """Print ``assumptions.csv``; nothing where it is empty."""
     if assumptions.empty:
         return
     table = new_table("Does the paper's theory hold here? (Section 3)")

@@ -34,12 +34,7 @@ _BALANCED = " (balanced norms, the paper's second case)"
 
 
 def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
-    """Where each assumption holds, Eq. 15 and the lag angle.
-
-    Args:
-        theory: ``theory.csv``.
-        assumptions: ``assumptions.csv``.
-    """
+    """Where each assumption holds, Eq. 15 and the lag angle."""
     if assumptions.empty:
         return ""
     one_image = bool(assumptions["worst_band_low"].isna().all())

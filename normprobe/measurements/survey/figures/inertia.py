@@ -20,14 +20,7 @@ _SMALL = 6.5  # points
 
 
 def figure(title: str, survey: pd.DataFrame, correlation: pd.DataFrame, ax: Given = None) -> Figure:
-    """Inertia over disparity, with 95 % intervals over images.
-
-    Args:
-        title: the figure's title.
-        survey: ``survey.csv``.
-        correlation: ``correlation.csv``.
-        ax: one to draw in; None: a figure of its own.
-    """
+    """Inertia over disparity, with 95 % intervals over images."""
     rows = survey.dropna(subset=["disparity_input", "inertia_gap"])
     rows = rows.sort_values("disparity_input", ascending=False)
     drawing, grid = panels(title, DOUBLE_WIDTH, max(3.6, 1.0 + _LINE * len(rows)), ax=ax)

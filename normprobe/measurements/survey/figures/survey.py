@@ -16,13 +16,7 @@ _LONGEST = 48  # characters of a model's name
 
 
 def figure(title: str, survey: pd.DataFrame, ax: Given = None) -> Figure:
-    """Models from top to bottom by falling ratio; those without a ratio stand below, empty.
-
-    Args:
-        title: the figure's title.
-        survey: ``survey.csv``.
-        ax: one to draw in; None: a figure of its own.
-    """
+    """Models from top to bottom by falling ratio; those without a ratio stand below, empty."""
     rows = survey.sort_values("disparity_input", ascending=False, na_position="last")
     lines = np.arange(len(rows))
     drawing, grid = panels(title, DOUBLE_WIDTH, 1.0 + _LINE * max(len(rows), 3), ax=ax)
