@@ -19,10 +19,9 @@ def rows() -> list[dict[str, str]]:
     from support.tiny_inputs import tiny_inputs
     from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, tiny_model
 
-    from normprobe.model.find.norm_placement import find_norm_placement
+    from normprobe.model.find.norms import find_norm_placement
     from normprobe.model.find.overrides import OVERRIDES
-    from normprobe.model.find.parts import family_of
-    from normprobe.model.find.residual_stream import STREAMS
+    from normprobe.model.find.parts import STREAMS, family_of
     from normprobe.model.find.structure import find_parts
     from normprobe.model.tracing import trace_parts
 

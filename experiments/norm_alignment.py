@@ -29,8 +29,7 @@ from experiments.specimen.training import TrainingLog
 from normprobe.model.align.norm import insert_norm, inserted_norm
 from normprobe.model.find.structure import find_parts
 from normprobe.specimen import SPECIMEN_DIR
-from normprobe.statistics.embedding_rows import row_norms
-from normprobe.statistics.norm_weights import norm_statistics
+from normprobe.statistics.weights import norm_statistics, row_norms
 
 NO_NORM, DEFAULT, ALIGNED, COMPENSATED = "no norm", "default init", "aligned", "aligned + GWC"
 VARIANTS = (NO_NORM, DEFAULT, ALIGNED, COMPENSATED)

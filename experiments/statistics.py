@@ -33,9 +33,9 @@ from normprobe.statistics.bootstrap import (
     draw_weights,
     interval,
     left_out,
+    rank_correlation,
     ratio_draws,
 )
-from normprobe.statistics.rank_correlation import rank_correlation
 from normprobe.statistics.resampling import Resampled, with_intervals
 
 Array = NDArray[np.float64]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from normprobe.model.load.loading import load_aligned
     from normprobe.probe import Probe
     from normprobe.run import Run, compare, load_run
-    from normprobe.statistics.embedding_rows import embedding_statistics
+    from normprobe.statistics.weights import embedding_statistics
 
 __version__ = "0.1.0"
 __all__ = [
@@ -66,7 +66,7 @@ _HOME = {
     "Run": "normprobe.run",
     "align_norms": "normprobe.model.align.target",
     "compare": "normprobe.run",
-    "embedding_statistics": "normprobe.statistics.embedding_rows",
+    "embedding_statistics": "normprobe.statistics.weights",
     "find_parts": "normprobe.model.find.structure",
     "load_aligned": "normprobe.model.load.loading",
     "load_run": "normprobe.run",

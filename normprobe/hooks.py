@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normprobe.code_failures import code_failure, runs_own_code, version_of
 from normprobe.errors import NormprobeError, first_line
-from normprobe.nested import with_tensors
+from normprobe.failures import code_failure, runs_own_code, version_of
 from normprobe.schema import MASKS
+from normprobe.tensors import with_tensors
 
 #: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
 _REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)

@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 from normprobe.data.data_set import DataSet, open_data
-from normprobe.data.own_picture import Picture, as_sample
-from normprobe.data.sample import Sample
+from normprobe.data.sample import Picture, Sample, as_sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
 from normprobe.inputs.on_device import inputs_for
@@ -42,16 +41,13 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.load.device import check_dtype
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.tracing.find_or_trace import traced_example
+from normprobe.model.tracing.trace import traced_example
 from normprobe.paper.numbers import tokens_of
 from normprobe.run import Run, finished, finished_later
-from normprobe.runs.begin import Output, start_run
-from normprobe.runs.collecting import BatchSize, collect, note_confidence
+from normprobe.runs.begin import Output, doubt, note_model, start_run, warn
+from normprobe.runs.collecting import BatchSize, collect, norm_maps, note_confidence
 from normprobe.runs.fingerprints import tensor_digests
-from normprobe.runs.interrupted import naming_the_run
-from normprobe.runs.model_record import note_model
 from normprobe.runs.model_source import CheckpointSource, MemorySource, example_inputs
-from normprobe.runs.norm_maps import norm_maps
 from normprobe.runs.preparing import (
     aligned_for,
     alignment_examples,
@@ -61,11 +57,9 @@ from normprobe.runs.preparing import (
     note_recomputed,
     note_verified,
 )
-from normprobe.runs.processes import join_processes
+from normprobe.runs.processes import join_processes, naming_the_run
 from normprobe.runs.resuming import note_weights
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore, image_name
-from normprobe.runs.warnings import doubt, warn
+from normprobe.runs.run_folder import RunFolder, RunStore, image_name
 
 log = logging.getLogger(__name__)
 

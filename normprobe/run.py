@@ -20,7 +20,7 @@ import pandas as pd
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
-from normprobe.paper.beside import print_published, published_table
+from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.broken_states import broken_states
 from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
 from normprobe.report.latex import latex
@@ -28,11 +28,8 @@ from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import render
 from normprobe.report.readable_table import ReadableTable, readable_table
-from normprobe.runs.begin import AUTO, Output, default_compare_path, open_store
-from normprobe.runs.provenance import provenance
-from normprobe.runs.run_folder import RECORD, RunFolder
-from normprobe.runs.run_store import COMPLETE, RunStore
-from normprobe.runs.warnings import doubt
+from normprobe.runs.begin import AUTO, Output, default_compare_path, doubt, open_store, provenance
+from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
 
 #: What reading a table raises where it lacks a column, or holds something else in it.

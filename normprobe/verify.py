@@ -21,8 +21,7 @@ from normprobe.probe import Probe
 from normprobe.report.significant import significant
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.resuming import differing
-from normprobe.runs.run_store import COMPLETE
-from normprobe.runs.sample_parts import KEYS
+from normprobe.runs.run_folder import COMPLETE, KEYS
 
 #: Recorded options: those that make a probe, and those of what is measured with it.
 _OF_PROBE = (

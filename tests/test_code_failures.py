@@ -11,13 +11,8 @@ import transformers
 from support.commands import invoke
 from torch import nn
 
-from normprobe.code_failures import (
-    code_failure,
-    missing_packages,
-    other_version,
-    refuse_newer_files,
-)
 from normprobe.errors import NormprobeError
+from normprobe.failures import code_failure, missing_packages, other_version, refuse_newer_files
 from normprobe.hooks import run_until
 
 CONFIG = """
@@ -76,7 +71,7 @@ def checkpoint(repository: object, tmp_path: Path) -> Iterator[Callable[..., Pat
 
 @pytest.fixture(params=["4.57.6", "5.23.0"])
 def running(request: pytest.FixtureRequest) -> Iterator[str]:
-    with patch("normprobe.code_failures.transformers.__version__", request.param):
+    with patch("normprobe.failures.transformers.__version__", request.param):
         yield request.param
 
 

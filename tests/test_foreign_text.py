@@ -2,8 +2,7 @@ import pickle
 
 import pytest
 
-from normprobe.errors import NormprobeError
-from normprobe.foreign_text import visible
+from normprobe.errors import NormprobeError, visible
 
 HARMFUL = {
     "\x1b": r"\x1b",

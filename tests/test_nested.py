@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normprobe.nested import find_named, flattened, unflattened, with_tensors
+from normprobe.tensors import find_named, flattened, unflattened, with_tensors
 
 
 class Pair(NamedTuple):

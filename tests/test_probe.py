@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from normprobe import NormprobeError, Probe, align_norms, probe_interface, probe_layers
 from normprobe.model.align.norm import inserted_norm
 from normprobe.runs import model_source
-from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.files import csv_bytes
 from normprobe.schema import DECODER_INPUT, VISUAL
 from normprobe.specimen import SPECIMEN_DIR
 

@@ -22,8 +22,8 @@ from normprobe import rehearsal
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.failures import known_failure
 from normprobe.inputs.prefetch import prefetched
-from normprobe.known_failures import known_failure
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.rehearsal import limited, rehearse
 from normprobe.runs.model_source import CheckpointSource

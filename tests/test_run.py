@@ -16,7 +16,7 @@ from support.tiny_models import tiny_model
 from normprobe import NormprobeError, Probe, Run, compare, load_run
 from normprobe.report.table_text import table_text
 from normprobe.run import page_of
-from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.files import csv_bytes
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 

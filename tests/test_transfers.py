@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.transfers import to_device, to_host
+from normprobe.tensors import to_device, to_host
 
 
 def tensors(device: str) -> list[torch.Tensor]:

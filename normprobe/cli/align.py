@@ -68,7 +68,7 @@ def _show_statistics(source: str, loading: Loading, display: Display) -> None:
     """Print Table 5 of a saved norm. Nothing is loaded but its weights."""
     from normprobe.measurements.align.terminal import print_norm_statistics
     from normprobe.model.load.alignment import saved_norm
-    from normprobe.statistics.norm_weights import norm_statistics
+    from normprobe.statistics.weights import norm_statistics
 
     weights = saved_norm(
         source, revision=loading.revision, trust_remote_code=loading.trust_remote_code

@@ -21,7 +21,7 @@ from normprobe.cli import (
     verify,
 )
 from normprobe.cli.over_samples import command_of
-from normprobe.colour import has_colour
+from normprobe.console_state import has_colour
 from normprobe.measurements import measurements
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from normprobe.cli.options import Display
-from normprobe.colour import has_colour
-from normprobe.ctrl_c import interrupting
-from normprobe.errors import NormprobeError
-from normprobe.foreign_text import visible
+from normprobe.console_state import has_colour, interrupting
+from normprobe.errors import NormprobeError, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +78,7 @@ def table(content: "pd.DataFrame", display: Display) -> bool:
 
 def json_object(**entries: Any) -> None:
     """Write one JSON object to stdout; a table in it is a list of its rows."""
-    from normprobe.runs.json_text import json_text
+    from normprobe.runs.files import json_text
 
     data(json_text(entries).removesuffix("\n"))
 
@@ -140,7 +138,7 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
                 message(f"             to go on: {_resuming(folder)}")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            from normprobe.known_failures import known_failure
+            from normprobe.failures import known_failure
 
             known = known_failure(error, resumes=resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":

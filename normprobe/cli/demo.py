@@ -29,7 +29,7 @@ def demo(
             from normprobe.model.checkpoint import SPECIMEN
             from normprobe.probe import Probe
             from normprobe.run import Run, compare, page_of
-            from normprobe.runs.atomic import write_by_rename
+            from normprobe.runs.files import write_by_rename
 
         now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         place = folder.output or Path("runs") / SPECIMEN / f"demo-{now}"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from normprobe.ctrl_c import just_ending
+from normprobe.console_state import just_ending
 
 
 @contextmanager

@@ -12,16 +12,13 @@ from normprobe.measurements.attention.figures import heatmaps
 from normprobe.measurements.compare.labels import step_of
 from normprobe.measurements.compare.measure import doubts_about_samples
 from normprobe.measurements.layers.figures import paper_panels
-from normprobe.paper.attention_pairs import attention_pairs
-from normprobe.paper.curves import curves_of_run
-from normprobe.paper.figure_layouts import FigureLayout, figure_layouts
+from normprobe.paper.figures import FigureLayout, attention_pairs, curves_of_run, figure_layouts
 from normprobe.report.figures.glyphs import drawable
 from normprobe.report.figures.style import look, save
 from normprobe.report.figures.title import title
 from normprobe.run import Run, explained, load_run
-from normprobe.runs.atomic import write_by_rename
-from normprobe.runs.csv_text import csv_bytes
-from normprobe.runs.run_store import COMPLETE
+from normprobe.runs.files import csv_bytes, write_by_rename
+from normprobe.runs.run_folder import COMPLETE
 from normprobe.schema import PUBLISHED
 
 #: Which of the figure's names a run is of, and the run; in the order of the names.

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
-from normprobe.paper.layouts import PaperTable, layouts
-from normprobe.reproduction.jobs import is_finished
+from normprobe.paper.tables import PaperTable, layouts
+from normprobe.reproduction import is_finished
 
 #: Artefact, model, and why nothing of it is there.
 Lacking = tuple[str, str, str]

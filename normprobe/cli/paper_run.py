@@ -12,11 +12,20 @@ from normprobe.cli import console
 from normprobe.cli.paper_made import make
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
-from normprobe.reproduction.forecast import Forecast, forecast_apart
-from normprobe.reproduction.jobs import Job, is_finished, jobs_of, still_to_type
-from normprobe.reproduction.page import in_a_line, write_page
-from normprobe.reproduction.running import run_apart
-from normprobe.reproduction.words import any_fetched, plan_by_model, plan_sentence
+from normprobe.reproduction import (
+    Forecast,
+    Job,
+    any_fetched,
+    forecast_apart,
+    in_a_line,
+    is_finished,
+    jobs_of,
+    plan_by_model,
+    plan_sentence,
+    run_apart,
+    still_to_type,
+    write_page,
+)
 from normprobe.run import load_run, write_published
 from normprobe.runs.run_folder import read_record
 from normprobe.schema import PUBLISHED

@@ -6,14 +6,23 @@ from pathlib import Path
 from normprobe.cli import console
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import artefacts
-from normprobe.paper.layouts import Cells, Layout, PaperTable, layouts, measured_csv, measured_table
-from normprobe.paper.measured_cells import NORM_COLUMNS, cells_of_norm, cells_of_run, notes_on
+from normprobe.paper.tables import (
+    NORM_COLUMNS,
+    Cells,
+    Layout,
+    PaperTable,
+    cells_of_norm,
+    cells_of_run,
+    layouts,
+    measured_csv,
+    measured_table,
+    notes_on,
+)
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
 from normprobe.report.terminal_tables import print_readable
 from normprobe.run import load_run
-from normprobe.runs.atomic import write_by_rename
-from normprobe.runs.csv_text import csv_bytes
+from normprobe.runs.files import csv_bytes, write_by_rename
 from normprobe.schema import PUBLISHED
 
 
@@ -59,7 +68,7 @@ def show_paper_table(
 def _of_norm(layout: Layout, source: Path, column: str, trust_remote_code: bool) -> Cells:
     """The cells of a trained norm. Nothing is loaded but its weights."""
     from normprobe.model.load.alignment import saved_norm
-    from normprobe.statistics.norm_weights import norm_statistics
+    from normprobe.statistics.weights import norm_statistics
 
     weights = saved_norm(str(source), trust_remote_code=trust_remote_code)
     return cells_of_norm(layout, column, norm_statistics(weights["weight"], weights["bias"]))

@@ -46,8 +46,8 @@ def report(
     with console.reported(display):
         from normprobe.errors import NormprobeError
         from normprobe.run import load_run, page_of
-        from normprobe.runs.atomic import write_by_rename
-        from normprobe.runs.runs_below import runs_below
+        from normprobe.runs.files import write_by_rename
+        from normprobe.runs.run_folder import runs_below
 
         folders = [run for folder in runs for run in runs_below(folder)]
         if display.json:
@@ -87,8 +87,7 @@ def _chosen(runs: "Sequence[Run]", names: Sequence[str]) -> "list[tuple[Run, str
 
 def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> str:
     """The tables of some runs, those of ``names`` alone where there are any."""
-    from normprobe.errors import NormprobeError
-    from normprobe.foreign_text import visible
+    from normprobe.errors import NormprobeError, visible
     from normprobe.report.latex import latex
     from normprobe.report.markdown import markdown
     from normprobe.report.page.titles import run_title

@@ -2,33 +2,134 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from normprobe.data.bad_rows import BadRow, BadRows
 from normprobe.data.benchmarks import BENCHMARKS
-from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.draw import draw
-from normprobe.data.hub import load_hub_table
-from normprobe.data.image_folder import IMAGES
-from normprobe.data.local import read_file, read_folder
-from normprobe.data.paper_samples import PAPER, SHARES, choose_sources, draw_paper
+from normprobe.data.formats import load_hub_table
+from normprobe.data.images import image_hash
+from normprobe.data.local import IMAGES, read_file, read_folder
 from normprobe.data.prompts import BUNDLED_PROMPTS, TEXT, read_text
-from normprobe.data.question import Question, Source, all_questions
-from normprobe.data.question_table import read_benchmark
+from normprobe.data.question import Question, Source, all_questions, read_benchmark
+from normprobe.data.rows import BadRow, BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 
+
+def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
+    """Draw ``limit`` questions that depend on the seed and the questions alone.
+
+    Questions are ordered by a hash of seed, benchmark and key, and the first ones are kept. So the
+    draw does not depend on row order, shards or a library's random generator, and a larger limit
+    extends a smaller one.
+    """
+    return list(questions) if limit is None else shuffled(questions, seed)[:limit]
+
+
+def shuffled(questions: Sequence[Question], seed: int) -> list[Question]:
+    """All questions, in the order of a hash of seed, benchmark and key."""
+
+    def position(question: Question) -> str:
+        label = f"{seed}|{question.benchmark}|{question.key}"
+        return hashlib.sha256(label.encode()).hexdigest()
+
+    return sorted(questions, key=position)
+
+
+def bundled_data_dir() -> Path:
+    """Return the folder of the bundled files, in an installed wheel or in a checkout."""
+    here = Path(__file__).resolve().parent
+    installed = here / "bundled"  # the build maps benchmarks_data to this place
+    checkout = here.parents[1] / "benchmarks_data"
+    for folder in (installed, checkout):
+        if folder.is_dir():
+            return folder
+    raise NormprobeError(
+        f"the bundled questions are missing: neither {installed} nor {checkout} exists",
+        "reinstall normprobe, or pass a data file with --data PATH",
+    )
+
+
+PAPER = "paper"
+SHARES = {"mmbench": ("dev", 334), "pope": ("adversarial", 333), "mmstar": ("val", 333)}
+
+
+"""Subset and number of questions of each benchmark, in the order of drawing."""
+
+
+def choose_sources(sources: Sequence[Source], folder: str) -> list[Source]:
+    """Choose the three files of a folder that hold the paper's benchmarks."""
+    chosen = []
+    for name, (subset, _) in SHARES.items():
+        found = [source for source in sources if source.benchmark == name]
+        named = [source for source in found if subset in source.label.lower()]
+        found = named if len(found) > 1 and named else found
+        if len(found) != 1:
+            raise NormprobeError(
+                f"{folder}: expected one file of {name} ({subset}), received {len(found)}",
+                "put the published files of MMBench, POPE and MMStar there, one of each",
+            )
+        chosen.append(_only(found[0], subset))
+    return chosen
+
+
+def draw_paper(sources: Sequence[Source], seed: int, bad: BadRows) -> list[Question]:
+    """Draw the paper's samples; decodes the image of each question that it considers."""
+    drawn, seen = [], set[str]()
+    for source in sources:
+        share, mine = SHARES[source.benchmark][1], list[Question]()
+        for question in shuffled(source.questions, seed):
+            if len(mine) == share:
+                break
+            try:
+                images = question.load().images
+            except BadRow as error:
+                bad.refuse(error, question.id)
+                continue
+            picture = image_hash(images[0]) if images else None
+            if picture is not None and picture not in seen:
+                seen.add(picture)
+                mine.append(question)
+        if len(mine) < share:
+            raise NormprobeError(
+                f"{source.benchmark}: expected {share} questions with a picture of their own, "
+                f"received {len(mine)}",
+                "use the complete published data set",
+            )
+        drawn += mine
+    return drawn
+
+
+def _only(source: Source, subset: str) -> Source:
+    """One subset of a table that holds several (POPE), keyed as on the hub; else the table."""
+    prefix = f"{subset}/"
+    questions = [
+        replace(question, key=question.key.removeprefix(prefix))
+        for question in source.questions
+        if question.key.startswith(prefix)
+    ]
+    return replace(source, questions=questions) if questions else source
+
+
 SAMPLE = "sample"
+
+
 """Name of the bundled questions, all benchmarks together."""
 
 
 PAIRS = "pairs"
+
+
 """Name of the bundled questions about two pictures each: not every model reads two."""
 
+
 BOXES = "boxes"
+
+
 """Name of the bundled questions with a word whose referent has a box."""
 
 

@@ -1,34 +1,31 @@
-"""The file formats of the benchmarks to rows: TSV, JSON lines, parquet.
-
-Rows are counted from 1, without the header. A fault that makes all rows unreliable (another
-encoding, merged lines) raises ``NormprobeError`` when the file is opened. A fault of one row (too
-many cells or too few, no JSON) goes to ``BadRows``. A bad cell raises ``BadRow`` only when its row
-is read.
-"""
+"""The file formats of the benchmarks to rows: TSV, JSON lines, parquet, saved folders, the hub."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normprobe.data.bad_rows import BadRow, BadRows, Place
-from normprobe.data.cells import quoted
+from normprobe.data.benchmarks import Benchmark
+from normprobe.data.rows import BadRow, BadRows, Place, quoted
 from normprobe.errors import NormprobeError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from datasets import Dataset
     from pyarrow.parquet import ParquetFile
 
 # The reader's block has to hold the longest row, here the whole file; Arrow counts it in 32 bits.
 _MAX_BLOCK = 2**31 - 1
+
 # Run lengths let a parquet file of a few kB claim more rows than memory holds. No benchmark comes
 # near.
 _MAX_ROWS = 10_000_000
 _ROWS_AT_ONCE = 500
+
 # A row that starts inside a cell: a number and a tab after a line break.
 _MERGED = r"\n\d+\t"
 
@@ -275,3 +272,85 @@ def _read_text(path: Path) -> str:
 
 def _no_rows(path: Path) -> NormprobeError:
     return NormprobeError(f"{path}: the file holds no rows", "check that the file is complete")
+
+
+def is_saved_folder(folder: Path) -> bool:
+    """Whether a folder holds a saved data set, of one split or of several."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def read_saved_folder(folder: Path) -> list[tuple[str, Rows]]:
+    """The splits of a saved data set with their names; ``""`` where it is one split alone."""
+    import datasets
+
+    try:
+        for path in _named_files(folder):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"it names {str(path)!a}, outside of it")
+        loaded = datasets.load_from_disk(str(folder))
+        splits = loaded if isinstance(loaded, dict) else {"": loaded}
+        for split in splits.values():
+            split.data.validate(full=True)  # Arrow maps the file and trusts its offsets
+    except Exception as error:  # a damaged JSON or arrow file fails in many ways
+        raise NormprobeError(
+            f"{folder}: expected a saved data set ({first_line(error)})",
+            "save it again with Dataset.save_to_disk",
+        ) from error
+    return [(name, rows_of(split, str(folder / name))) for name, split in splits.items()]
+
+
+def _named_files(folder: Path) -> Iterator[Path]:
+    """The files that the JSON of a saved data set names, each before it is opened."""
+    index = folder / "dataset_dict.json"
+    splits = json.loads(index.read_text())["splits"] if index.is_file() else ["."]
+    for split in splits:
+        state = folder / split / "state.json"
+        yield state
+        for file in json.loads(state.read_text())["_data_files"]:
+            yield folder / split / file["filename"]
+
+
+def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, str | None]]:
+    """Load the rows of a published benchmark, images still encoded.
+
+    Data sets move between organisations, so a benchmark may list several ids for the same rows;
+    the first that can be loaded is recorded in the provenance.
+
+    Returns:
+        The table, memory-mapped from the cache, and its provenance: id, config, split, revision.
+    """
+    import datasets
+
+    failures = []
+    for source in benchmark.subsets[subset]:
+        try:
+            dataset = datasets.load_dataset(source.repo, source.config, split=source.split)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            failures.append(f"{source.repo}: {first_line(error, 160)}")
+            continue
+        provenance = {
+            "hub": source.repo,
+            "config": source.config,
+            "split": source.split,
+            "revision": _revision(dataset),
+        }
+        return rows_of(dataset, source.repo), provenance
+    raise NormprobeError(
+        f"data set {benchmark.name} could not be loaded ({'; '.join(failures)})",
+        "offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "
+        "published format)",
+    )
+
+
+def rows_of(dataset: Dataset, source: str) -> Rows:
+    """The rows of a loaded data set, images still encoded."""
+    # The arrow format leaves images encoded: one bad image must not stop the whole table.
+    table = dataset.with_format("arrow")[:]
+    return Rows(table, source, [Place(source, row + 1) for row in range(table.num_rows)])
+
+
+def _revision(dataset: Dataset) -> str | None:
+    """Return the commit that the rows come from; ``None`` where the library did not record it."""
+    sources: dict[str, Any] = dataset.info.download_checksums or {}
+    commits = {match[1] for url in sources if (match := re.search(r"@([0-9a-f]{40})/", url))}
+    return commits.pop() if len(commits) == 1 else None

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from normprobe.data.bad_rows import BadRow, Place
+from normprobe.data.rows import BadRow, Place
 from normprobe.errors import first_line
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")

@@ -8,14 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from normprobe.data.bad_rows import BadRow, BadRows, Place
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark, JsonFile
-from normprobe.data.cells import require_columns, text_cell
 from normprobe.data.images import read_image
-from normprobe.data.keys import content_keys
 from normprobe.data.prompts import WRITE_LINES
-from normprobe.data.question import Content, Question, Source
-from normprobe.data.wording import fill_template, lettered
+from normprobe.data.question import Content, Question, Source, fill_template, lettered
+from normprobe.data.rows import BadRow, BadRows, Place, content_keys, require_columns, text_cell
 from normprobe.errors import NormprobeError
 
 

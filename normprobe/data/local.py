@@ -1,29 +1,71 @@
-"""Local copies: which benchmark a file or folder holds, and its questions."""
+"""Local copies: a folder of images, or which benchmark a file or folder holds."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from normprobe.data.bad_rows import BadRows
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark
-from normprobe.data.cells import require_columns
-from normprobe.data.formats import Rows, json_entries, read_json, read_parquet, read_tsv
-from normprobe.data.image_folder import SUFFIXES, read_image_folder
+from normprobe.data.formats import (
+    Rows,
+    is_saved_folder,
+    json_entries,
+    read_json,
+    read_parquet,
+    read_saved_folder,
+    read_tsv,
+)
+from normprobe.data.images import read_image
 from normprobe.data.json_benchmark import read_json_benchmark
-from normprobe.data.json_questions import read_json_questions
-from normprobe.data.prompts import WRITE_LINES, read_text
-from normprobe.data.question import Source
-from normprobe.data.question_table import read_benchmark
+from normprobe.data.prompts import WRITE_LINES, read_json_questions, read_text
+from normprobe.data.question import Content, Question, Source, read_benchmark
 from normprobe.data.referring import INSTANCES, is_referring, read_referring
-from normprobe.data.saved_folder import is_saved_folder, read_saved_folder
+from normprobe.data.rows import BadRows, Place, require_columns
+from normprobe.data.sample import marks_fault
 from normprobe.errors import NormprobeError
 
-_FORMATS = ".tsv, .jsonl, .json, .parquet or .txt"
+IMAGES = "images"
+PROMPT = "Describe the image."
 
+
+"""The prompt of every image where none is given; neutral, for it has to fit each of them."""
+
+
+SUFFIXES = {
+    *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
+    *(".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
+}
+
+
+def read_image_folder(folder: Path, prompt: str | None = None) -> Source | None:
+    """The images of a folder and the folders below it, sorted by name; None if there are none."""
+    prompt = PROMPT if prompt is None else prompt
+    if fault := marks_fault(prompt, 1):
+        raise NormprobeError(f"--prompt: {fault}", "mark the image once, or leave the mark out")
+    names = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.is_dir()
+    )
+    questions = []
+    for name in names:
+        # A file name may hold bytes that are not valid UTF-8.
+        key = str(name.as_posix()).encode(errors="backslashreplace").decode()
+        place = Place(str(folder / key))
+        questions.append(Question(IMAGES, key, partial(_load, prompt, str(name), folder, place)))
+    where = {"path": str(folder.resolve())}
+    return Source(IMAGES, prompt, folder.name, where, questions) if questions else None
+
+
+def _load(prompt: str, name: str, folder: Path, place: Place) -> Content:
+    return Content(prompt, (read_image(name, folder, place),))
+
+
+_FORMATS = ".tsv, .jsonl, .json, .parquet or .txt"
 _TABLES = (".tsv", ".parquet")
 _JSON = (".jsonl", ".json")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
@@ -31,7 +73,7 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 
 def read_file(path: Path, bad: BadRows) -> Source:
     """Read a data file."""
-    return _read([path], bad)
+    return _read_local([path], bad)
 
 
 def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[Source]:
@@ -45,7 +87,7 @@ def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[S
     if len(files) > 1:  # it belongs to another, which is read with it
         files = [path for path in files if path.name != INSTANCES]
     if files:
-        return [_read(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
+        return [_read_local(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
     images = read_image_folder(folder, prompt)
     if images is None:
         raise NormprobeError(
@@ -61,7 +103,7 @@ def _table_name(path: Path) -> str:
     return _SHARD.sub("", path.stem) + path.suffix if is_parquet else path.name
 
 
-def _read(paths: Sequence[Path], bad: BadRows) -> Source:
+def _read_local(paths: Sequence[Path], bad: BadRows) -> Source:
     path = paths[0]
     suffix = path.suffix.lower()
     if suffix == ".txt":

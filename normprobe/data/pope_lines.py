@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from normprobe.data.bad_rows import Place
 from normprobe.data.benchmarks import BENCHMARKS
-from normprobe.data.cells import text_cell
 from normprobe.data.images import read_image
-from normprobe.data.question import Content, Question
-from normprobe.data.wording import fill_template
+from normprobe.data.question import Content, Question, fill_template
+from normprobe.data.rows import Place, text_cell
 from normprobe.errors import NormprobeError
 
 POPE = "pope"

@@ -1,39 +1,90 @@
-"""Referring expressions, each with the box of what it means: RefCOCO and its kin, as JSON.
-
-Two forms are read. Boxes are ``[x, y, width, height]`` in pixels, as COCO writes them.
-
-- One file in COCO's form (MDETR's ``finetune_refcoco_val.json``): an image has a ``caption``, an
-  annotation has ``tokens_positive``, the characters of the caption that mean its box.
-- A list of references (gRefCOCO's ``grefs(unc).json``): each has ``sentences`` and an ``ann_id`` of
-  the file ``instances.json`` beside it. All words of a sentence together mean the box.
-
-RefCOCO's own list is a pickle, ``refs(unc).p``. A pickle can run any code, and none is read.
-"""
+"""Referring expressions, each with the box of what it means: RefCOCO and its kin, as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from normprobe.data.bad_rows import BadRow, BadRows, Place
-from normprobe.data.cells import quoted, text_cell
 from normprobe.data.formats import read_json
 from normprobe.data.images import read_image
-from normprobe.data.keys import key_cell, unique
 from normprobe.data.question import Content, Question, Source
-from normprobe.data.referents import edges, referent_in
+from normprobe.data.rows import BadRow, BadRows, Place, key_cell, quoted, text_cell, unique
+from normprobe.data.sample import IMAGE_MARK, Box, Referent, is_region, spans_of_word
 from normprobe.errors import NormprobeError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+WORD, BOX = "word", "box"
+
+
+def read_referent(
+    row: dict[str, Any], prompt: str, images: Sequence[Image.Image], place: Place
+) -> Referent | None:
+    """What a word of the prompt means in the picture; None where the row has neither cell."""
+    word, box = row.get(WORD), row.get(BOX)
+    if word is None and box is None:
+        return None
+    if word is None or box is None:
+        raise BadRow(
+            place.at(WORD if word is None else BOX),
+            f"expected {WORD} and {BOX}, received one of them",
+            "write both, or neither",
+        )
+    if len(images) != 1:
+        raise BadRow(
+            place.at(BOX),
+            f"expected one image to lie in, received {len(images)}",
+            f"leave {WORD} and {BOX} out, or write one image",
+        )
+    return referent_in(
+        prompt, images[0], text_cell(word, place.at(WORD)), edges(box, place.at(BOX)), place
+    )
+
+
+def referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Place) -> Referent:
+    """A word and its box, which are there."""
+    if not spans_of_word(word, prompt.split(IMAGE_MARK)[-1]):
+        raise BadRow(
+            place.at(WORD),
+            f"{quoted(word)} is not in the prompt after the image: {quoted(prompt)}",
+            "write a whole word or phrase of the prompt",
+        )
+    if not is_region(box, image.size):
+        width, height = image.size
+        raise BadRow(
+            place.at(BOX),
+            f"{','.join(f'{edge:g}' for edge in box)} is no region of the image, which has "
+            f"{width} x {height} pixels",
+            "write left, top, right and bottom in pixels of the image",
+        )
+    return Referent(word.strip(), box)
+
+
+def edges(cell: Any, place: Place) -> Box:
+    """The four numbers of a box."""
+    is_box = isinstance(cell, list) and len(cell) == 4
+    if not is_box or not all(type(edge) in (int, float) for edge in cell):
+        raise BadRow(
+            place, f"expected a list of four numbers, received {quoted(cell)}", "correct the box"
+        )
+    first, second, third, fourth = map(float, cell)
+    return first, second, third, fourth
+
 
 REFERRING = "referring"
 TEMPLATE = "Where is {expression}?"
-
 INSTANCES = "instances.json"
+
+
 """The pictures and boxes that a list of references speaks of."""
+
 
 _FOLDERS = (".", "images", "train2014")  # where pictures are looked for, beside the file
 _ROUNDING = 1.0  # pixels by which a published box may reach beyond its picture
+
 _FROM_PICKLE = (
     "convert a pickle that you trust: json.dump(pickle.load(open('refs(unc).p', 'rb')), "
     "open('refs(unc).json', 'w'))"

@@ -1,17 +1,55 @@
-"""What every data set yields: one question with its images."""
+"""What every data set yields: one question with its images, and regions of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from PIL import Image
 
-from normprobe.data.images import image_hash
-from normprobe.data.region import Referent
+from normprobe.data.images import decode_image, image_hash
+from normprobe.errors import NormprobeError
+
+Box = tuple[float, float, float, float]
+
+
+"""Left, top, right and bottom in pixels of the picture."""
+
+
+@dataclass(frozen=True)
+class Referent:
+    """What a word of a prompt means in the picture: the pair that grounding is about.
+
+    Attributes:
+        word: or a phrase; it stands in the prompt, after the picture.
+        box: around what it means.
+    """
+
+    word: str
+    box: Box
+
+
+def is_region(box: Box, size: tuple[int, int]) -> bool:
+    """Whether a box has an area and lies in a picture."""
+    left, top, right, bottom = box
+    width, height = size
+    return 0 <= left < right <= width and 0 <= top < bottom <= height
+
+
+def spans_of_word(word: str, text: str) -> list[tuple[int, int]]:
+    """Where a word or phrase stands alone in a text, whatever its case: begin and end of each."""
+    if not word.strip():
+        return []
+    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+
 
 IMAGE_MARK = "<image>"
+
+
 """Says in a prompt where an image stands. A prompt without marks follows its images."""
 
 
@@ -93,3 +131,39 @@ class Sample:
             return "".join(placeholder + separator for placeholder in placeholders) + self.prompt
         first, *others = self.prompt.split(IMAGE_MARK)
         return first + "".join(map("".join, zip(placeholders, others, strict=True)))
+
+
+Picture = Path | str | Image.Image
+
+
+"""A picture, or its file."""
+
+
+def as_sample(images: Picture | Sequence[Picture] | Sample, prompt: str = "") -> Sample:
+    """Pictures and a question about them."""
+    if isinstance(images, Sample):
+        sample = replace(images, prompt=prompt or images.prompt)
+    else:
+        given = [images] if isinstance(images, Picture) else images
+        names, pictures = zip(*map(_read, given), strict=True) if given else ((), ())
+        sample = Sample("+".join(names), prompt, tuple(pictures))
+    if not sample.images:
+        raise NormprobeError("--image: received no picture", "give a picture, or several")
+    if fault := marks_fault(sample.prompt, len(sample.images)):
+        raise NormprobeError(f"--prompt: {fault}", "mark each image in the prompt, or none")
+    return sample
+
+
+def _read(picture: Picture) -> tuple[str, Image.Image]:
+    """The name of a picture and its pixels."""
+    if isinstance(picture, Image.Image):
+        return "image", picture.convert("RGB")
+    path = Path(picture)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NormprobeError(
+            f"--image: {path} cannot be read ({error.strerror or error})",
+            "give the path of a picture",
+        ) from error
+    return path.name, decode_image(data, f"--image {path}")

@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.inputs import own_ways, standard
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
-from normprobe.inputs.image_numbers import with_image_numbers
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
-from normprobe.inputs.refusals import REFUSALS
-from normprobe.inputs.vocabulary import special_token_ids, tokenizer_of, vocabulary_ids
-from normprobe.nested import find_named
+from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
+from normprobe.inputs.standard import REFUSALS
+from normprobe.inputs.token_groups import with_image_numbers
 from normprobe.rehearsal import limited, rehearse
+from normprobe.tensors import find_named
 
 if TYPE_CHECKING:
     from transformers import BatchFeature

@@ -62,8 +62,7 @@ def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -
 def conversations(
     processor: Any, samples: Sequence[Sample], system: str | None
 ) -> list[list[_Message]]:
-    """Each sample as messages in parts, with its image among them, for a template that tokenises.
-    """
+    """Each sample as messages in parts, its image among them, for a template that tokenises."""
     if not _takes_parts(processor):
         raise ValueError("the chat template takes no image parts")
     opening = _system_messages(processor, system, parts=True)

@@ -14,8 +14,8 @@ from normprobe.data.sample import Sample
 from normprobe.errors import first_line
 from normprobe.inputs import standard
 from normprobe.inputs.chat import conversations, is_multimodal
-from normprobe.inputs.refusals import REFUSALS
-from normprobe.inputs.vocabulary import tokenizer_of
+from normprobe.inputs.processor import tokenizer_of
+from normprobe.inputs.standard import REFUSALS
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
@@ -66,7 +66,7 @@ def _call(processor: Any, samples: Sequence[Sample], system: str | None) -> Batc
 
 def _check(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:
     """Refuse inputs that lack the image or a prompt."""
-    from normprobe.inputs.pixels import pixel_inputs
+    from normprobe.inputs.on_device import pixel_inputs
 
     if any(sample.images for sample in samples) and not pixel_inputs(inputs):
         raise ValueError("the inputs hold no pixels, though there is an image")

@@ -1,32 +1,83 @@
-"""Batches that worker processes decode and process while the model runs."""
+"""Batches of model inputs: made in this process, or by workers while the model runs."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import pickle
 import signal
 import sys
+import time
 from collections import deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from normprobe.ctrl_c import unheard_by_children
-from normprobe.data.bad_rows import BadRows
+from normprobe.console_state import unheard_by_children
 from normprobe.data.data_set import DataSet
+from normprobe.data.rows import BadRows, RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.in_flight import InFlight
-from normprobe.inputs.refusals import REFUSALS
-from normprobe.nested import find_named
+from normprobe.inputs.standard import REFUSALS
+from normprobe.tensors import find_named
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
+
+_LOOK_AGAIN = 0.005  # seconds
+
+
+class InFlight:
+    """Lets processes make windows of inputs ahead only while those in flight fit into a bound.
+
+    Windows are taken in order. The one that is taken next is always made, however large, so that
+    nobody waits for ever. Another is begun when it fits beside those in flight, if it is as large
+    as the largest so far; before the first is made, nobody knows how large that is. So the bound is
+    passed where windows grow, or two processes look at the same moment: by a window a process.
+
+    The numbers lie in memory that forked processes share. Each is written by one process at a time,
+    so there is no lock that a killed process could leave locked.
+    """
+
+    def __init__(self, windows: int, most: int) -> None:
+        shared = np.frombuffer(mmap.mmap(-1, 8 * (windows + 2)), np.int64)
+        self._next, self._largest = shared[:1], shared[1:2]
+        self._bytes = shared[2:]  # of a window that is being made: as many as the largest has
+        self._most = most
+
+    def has_room(self, index: int) -> bool:
+        """Whether a window may be made now."""
+        largest = int(self._largest[0])
+        if index <= self._next[0]:
+            return True
+        return largest > 0 and int(self._bytes.sum()) + largest <= self._most
+
+    def begin(self, index: int) -> None:
+        """Wait until a window may be made."""
+        while not self.has_room(index):
+            time.sleep(_LOOK_AGAIN)
+        self._bytes[index] = self._largest[0]
+
+    def made(self, index: int, size: int) -> None:
+        """A window is made, of so many bytes."""
+        self._bytes[index] = size
+        self._largest[0] = max(size, int(self._largest[0]))
+
+    def taken(self, index: int) -> None:
+        """A window has been taken: it is in flight no more, and the one after it is next."""
+        self._bytes[index] = 0
+        self._next[0] = index + 1
+
+    def ended(self) -> None:
+        """No window is taken any more: whoever waits may go on."""
+        self._next[0] = len(self._bytes)
+
 
 _BATCHES_A_WINDOW = 4  # at most; see `_Windows`
 _SAMPLES_A_WINDOW = 128  # at most: a worker holds their pictures at once; a batch may be larger
@@ -235,3 +286,33 @@ def _workers(tasks: int) -> int:
         return 0
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(0, min(_MOST_WORKERS, max(1, cores // 2), tasks - 1))
+
+
+def batches(
+    data: Iterable[Sample], builder: InputBuilder, batch_size: int, bad: BadRows | None = None
+) -> Iterator[tuple[list[Sample], BatchFeature]]:
+    """Yield samples and their inputs, ``batch_size`` at a time; a batch may be smaller."""
+    samples = iter(data)
+    while batch := list(islice(samples, batch_size)):
+        try:
+            inputs = builder.build(batch)
+        except RefusedSample:
+            batch = _accepted(batch, builder, bad or BadRows())
+            if not batch:
+                continue
+            inputs = builder.build(batch)
+        yield batch, inputs
+        del batch, inputs  # before the next one is decoded
+
+
+def _accepted(batch: Sequence[Sample], builder: InputBuilder, bad: BadRows) -> list[Sample]:
+    """The samples of a batch that the processor takes one by one."""
+    accepted = []
+    for sample in batch:
+        try:
+            builder.build([sample])
+        except RefusedSample as error:
+            bad.refuse(error, sample.id)
+        else:
+            accepted.append(sample)
+    return accepted

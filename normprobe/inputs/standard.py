@@ -1,4 +1,7 @@
-"""Inputs from processors that are called as those of transformers are: text and images by name."""
+"""What processors raise on images and texts that they cannot take: they have no exception for it.
+
+Not ``NormprobeError``: that already says what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.chat import is_multimodal, reads_one_image, render_chat, render_plain
-from normprobe.inputs.refusals import REFUSALS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
+
+REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def build(

@@ -1,14 +1,32 @@
-"""The group of every token of a prompt, by its id: visual, video, audio, special, text, padding."""
+"""The group of every token of a prompt, and which image it belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from normprobe.schema import AUDIO, PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
+import torch
+from torch import Tensor
+
+from normprobe.data.sample import IMAGE_MARK, Sample
+from normprobe.schema import (
+    AUDIO,
+    IMAGE_NUMBERS,
+    PADDING,
+    SPECIAL,
+    TEXT,
+    TOKEN_GROUPS,
+    VIDEO,
+    VISUAL,
+    VISUAL_MASK,
+)
+from normprobe.tensors import find_named
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+    from transformers import BatchFeature
 
 
 def token_groups(
@@ -51,3 +69,103 @@ def token_groups(
     if attention_mask is not None:
         groups[attention_mask == 0] = PADDING
     return groups
+
+
+def marked_positions(inputs: Mapping[str, Any], shape: torch.Size) -> Tensor | None:
+    """The positions that an input marks as belonging to an image.
+
+    Args:
+        inputs: what the model takes; dicts inside it are looked into as well.
+        shape: ``[batch, seq]`` of the prompts.
+
+    Returns:
+        bool ``[batch, seq]``; None where no input marks positions.
+    """
+    for name, positions in MARKS.items():
+        marks = find_named(inputs, name)
+        if marks is not None:
+            return positions(marks, shape)
+    return None
+
+
+def _by_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+    return mask.bool().reshape(shape)
+
+
+def _by_index(indices: Tensor, shape: torch.Size) -> Tensor:
+    """``[batch, crops, features]`` positions in the sequence; negative: the feature is not used."""
+    flat = indices.reshape(len(indices), -1)
+    marked = torch.zeros(shape, dtype=torch.bool, device=flat.device)
+    sample, feature = (flat >= 0).nonzero(as_tuple=True)
+    marked[sample, flat[sample, feature]] = True
+    return marked
+
+
+def _by_ranges(bounds: list[Tensor], shape: torch.Size) -> Tensor:
+    """One ``[images, 2]`` tensor a sample: where the positions of an image start and end."""
+    marked = torch.zeros(shape, dtype=torch.bool, device=bounds[0].device)
+    for positions, ranges in zip(marked, bounds, strict=True):
+        for start, end in ranges.tolist():
+            positions[start:end] = True
+    return marked
+
+
+#: By the name of the input: an inputs file, DeepSeek-VL2, Kosmos-2, Molmo, MiniCPM-V.
+MARKS: dict[str, Callable[[Any, torch.Size], Tensor]] = {
+    VISUAL_MASK: _by_mask,
+    "images_seq_mask": _by_mask,
+    "image_embeds_position_mask": _by_mask,
+    "image_input_idx": _by_index,
+    "image_bound": _by_ranges,
+}
+
+_WORD = "word"  # any would do
+
+
+def with_image_numbers(
+    inputs: BatchFeature,
+    samples: Sequence[Sample],
+    build: Callable[[Sequence[Sample]], BatchFeature],
+) -> BatchFeature:
+    """Add ``image_numbers`` to a batch in which not each sample has one image.
+
+    Returns:
+        ``inputs``, with an int tensor [batch, seq]: the number, from 1, of the image that a
+        placeholder at this position stands for. The text behind an image has its number too. 0:
+        padding, and samples without images.
+    """
+    import torch
+
+    from normprobe.inputs.on_device import pixel_inputs
+
+    ids = find_named(inputs, "input_ids")
+    if ids is None or not pixel_inputs(inputs) or all(len(s.images) == 1 for s in samples):
+        return inputs
+    mask = find_named(inputs, "attention_mask")
+    mask = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    numbers = torch.zeros_like(ids)
+    for row, sample in enumerate(samples):
+        if not sample.images:
+            continue
+        own = ids[row, mask[row]]
+        numbers_of_sample = torch.ones_like(own)
+        for number in range(1, len(sample.images)):
+            other = find_named(build([_with_word_behind(sample, number)]), "input_ids")[0]
+            numbers_of_sample[_common_length(own, other) :] += 1
+        numbers[row, mask[row]] = numbers_of_sample
+    inputs[IMAGE_NUMBERS] = numbers
+    return inputs
+
+
+def _with_word_behind(sample: Sample, number: int) -> Sample:
+    def mark(image: int) -> str:
+        return IMAGE_MARK + (_WORD if image == number else "")
+
+    return replace(sample, prompt=sample.text_with(mark))
+
+
+def _common_length(one: Tensor, other: Tensor) -> int:
+    """How many tokens two prompts share before they differ."""
+    shared = min(len(one), len(other))
+    different = (one[:shared] != other[:shared]).nonzero()
+    return int(different[0]) if len(different) else shared

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from normprobe.inputs.builder import InputBuilder
     from normprobe.model.load.required_tensors import Needs
     from normprobe.report.readable_table import ReadableTable
-    from normprobe.runs.run_store import RunStore
+    from normprobe.runs.run_folder import RunStore
 
 #: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
 NAMES = (

@@ -1,11 +1,4 @@
-"""Watch the attention of decoder layers while a model runs, a few query rows at a time.
-
-Most models of transformers call an attention function of ``AttentionInterface``. It is wrapped:
-what it returns goes on unchanged, and beside it the wanted rows of its weights are computed. These
-rows times the values must give the output that the function itself gave, so that whatever a model
-does to its scores (sinks, soft caps, a mask that a kernel makes for itself) is known or refused.
-Eager attention and models with attention of their own return their weights: a hook reads the rows.
-"""
+"""Which attention implementation runs in the parts of a model, as its modules say."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,8 +14,47 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import after_call, attached, on_this_thread
-from normprobe.model.find.parts import Part
+from normprobe.model.find.parts import Part, Parts
 from normprobe.statistics.attention_rows import attention_scores
+
+#: The parts whose layers attend.
+_ATTEND = ("vision_encoder", "decoder_layers")
+
+
+def attention_of(model: nn.Module, parts: Parts) -> dict[str, str]:
+    """The implementation by part, such as ``sdpa``; several of one part are joined by a comma."""
+    found = {}
+    for role in _ATTEND:
+        part = getattr(parts, role)
+        names = attention_in(part.module) if part is not None else set()
+        holder = part.name if part is not None else ""
+        while part is not None and not names and holder:  # the config stands further up
+            holder = holder.rpartition(".")[0]
+            names = _by_config(model.get_submodule(holder))
+        if names:
+            found[role] = ", ".join(sorted(names))
+    return found
+
+
+def attention_in(module: nn.Module) -> set[str]:
+    """The implementations that the modules inside one were made with, or their configs name.
+
+    An attribute of a module is what it reads when it runs; a config may say what it was made of.
+    """
+    inner = list(module.modules())
+    own = {
+        name
+        for each in inner
+        if isinstance(name := getattr(each, "attn_implementation", None), str)
+    }
+    return own or {name for each in inner for name in _by_config(each)}
+
+
+def _by_config(module: nn.Module) -> set[str]:
+    config: Any = getattr(module, "config", None)
+    name = getattr(config, "_attn_implementation", None)
+    return {name} if isinstance(name, str) else set()
+
 
 #: Rows at once: [heads, rows, keys] in float32 is 512 MB with 32 heads and 64 k keys, for scores
 #: and for weights.

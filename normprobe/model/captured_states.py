@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from normprobe.hooks import HIDDEN_STATE, lock_of, observing, on_this_thread
-from normprobe.nested import with_tensors
 from normprobe.schema import MASKS
+from normprobe.tensors import with_tensors
 
 
 class Call(NamedTuple):

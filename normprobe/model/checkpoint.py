@@ -8,21 +8,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from normprobe.errors import NormprobeError, first_line
-from normprobe.foreign_text import visible
+from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
-from normprobe.model.alignment_settings import (
+from normprobe.model.config import (
     ADAPTER_CONFIG,
     AlignmentSettings,
     adapter_settings,
+    config_of,
     config_settings,
+    read_config_file,
+    refuse_kernels,
+    refuse_original_llava,
+    vision_fields,
 )
-from normprobe.model.config_checks import refuse_kernels
-from normprobe.model.config_file import config_of, read_config_file
 from normprobe.model.find.overrides import overrides_of
-from normprobe.model.find.vision_fields import vision_fields
-from normprobe.model.original_llava import refuse_original_llava
 from normprobe.rehearsal import rehearse
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -111,7 +111,7 @@ def open_checkpoint(
     from transformers import AutoConfig, PretrainedConfig
 
     from normprobe.bridges import bridge_missing_flash_attention, foreign_code
-    from normprobe.code_failures import code_failure, refuse_newer_files
+    from normprobe.failures import code_failure, refuse_newer_files
 
     if kind is not None and kind not in KINDS:
         raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
@@ -452,7 +452,7 @@ def _explained(
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
     from transformers import CONFIG_MAPPING
 
-    from normprobe.code_failures import is_newer, other_version
+    from normprobe.failures import is_newer, other_version
 
     if "trust_remote_code" in str(error):
         return _not_trusted(model)

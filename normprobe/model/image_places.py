@@ -22,9 +22,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from normprobe.data.region import Box
-from normprobe.inputs.on_device import inputs_for
-from normprobe.inputs.pixels import pixel_inputs
+from normprobe.data.sample import Box
+from normprobe.inputs.on_device import inputs_for, pixel_inputs
 from normprobe.model.measured_model import MeasuredModel
 
 Array = NDArray[np.float64]

@@ -1,12 +1,4 @@
-"""A model that is ready to be measured, and one batch of it with the group of every token.
-
-    model = MeasuredModel(torch_model, find_parts(torch_model), special_token_ids)
-    batch = model.batch(inputs)          # the groups of the prompt
-    batch.groups_at(decoder_input)       # the groups of what enters decoder layer 1
-
-Placeholder ids say where visual tokens are written. Some of these positions hold a learned newline
-or separator instead of pixels: they are found by asking the model, not by knowing it.
-"""
+"""A few layers that stand for all of a deep model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,40 +6,85 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
-from normprobe.inputs.image_marks import marked_positions
-from normprobe.inputs.on_device import moved_to
-from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
-from normprobe.inputs.token_groups import token_groups
-from normprobe.model.find.candidates import by_hand
-from normprobe.model.find.layer_norms import norms_of
-from normprobe.model.find.norm_placement import norm_placement_note
-from normprobe.model.find.overrides import (
-    ADDED,
-    CROSS_ATTENTION,
-    DISCRETE,
-    IN_SEQUENCE,
-    PREPENDED,
-)
-from normprobe.model.find.parts import Parts
+from normprobe.inputs.on_device import moved_to, pixel_inputs, with_other_pixels
+from normprobe.inputs.token_groups import marked_positions, token_groups
+from normprobe.model.find.norms import norm_placement_note, norms_of
+from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
+from normprobe.model.find.parts import Part, Parts, by_hand
 from normprobe.model.parts_check import wrong_part
 from normprobe.model.vision_stages import VisionStages
-from normprobe.nested import find_named
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,
     PADDING,
     STRUCTURAL,
     STRUCTURAL_MASK,
+    TEXT,
     TOKEN_GROUPS,
     VIDEO,
     VISUAL,
 )
 from normprobe.statistics.token_metrics import token_norms
-from normprobe.transfers import to_device
+from normprobe.tensors import find_named, to_device
+
+
+def layers_of_all_depths(layers: int, shown: int) -> list[int]:
+    """Numbers of ``shown`` layers spread evenly over the model, the last among them."""
+    shown = min(shown, layers)
+    return [round(layers * step / shown) for step in range(1, shown + 1)]
+
+
+_TABLES = ("weight", "embedding", "new_embedding")
+
+
+def weight_of(part: Part) -> Tensor:
+    """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one.
+
+    An offloaded table is fetched from where accelerate put it.
+    """
+    with align_module_device(part.module):
+        tables = [getattr(part.module, name, None) for name in _TABLES]
+        present = [table.detach() for table in tables if isinstance(table, Tensor)]
+    return present[0] if len(present) == 1 else torch.cat(present)
+
+
+def embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) -> float | None:
+    """The one scalar between table rows and the decoder input, if there is one.
+
+    Gemma scales inside the embedding module, Granite after it; position terms make it more than a
+    scalar. Measured on the text tokens of the prompt: x = s w up to rounding.
+
+    Args:
+        parts: of a model whose embedding weights are in memory.
+        input_ids: ``[batch, seq]``.
+        x: ``[batch, seq, hidden]``, the decoder input.
+        groups: ``[batch, seq]`` token group codes of ``x``.
+
+    Returns:
+        s; None where no scalar fits, or the prompt holds no text token.
+    """
+    assert parts.text_embedding is not None
+    if groups.shape != input_ids.shape:  # rows before or behind the prompt come with positions
+        return None
+    weight = weight_of(parts.text_embedding)
+    text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device)
+    w = weight[input_ids[text].to(weight.device)].float()
+    x = x[text.to(x.device)].to(w).float()
+    length = torch.linalg.vecdot(w, w)
+    w, x, length = w[length > 0], x[length > 0], length[length > 0]
+    if not len(w):
+        return None
+    scales = torch.linalg.vecdot(x, w) / length
+    scale = float(scales.median())
+    rounding = max(4 * torch.finfo(weight.dtype).eps, 1e-5)
+    misfit = token_norms(x - scale * w) / token_norms(x)
+    return scale if bool((misfit <= rounding).all()) else None
+
 
 #: Numbers of a weight that are summed to notice that it changed, at most.
 _SUMMED = 4096
@@ -56,7 +93,6 @@ _SUMMED = 4096
 #: Kernels for other batch shapes and bfloat16 (2 ** -9 a number and operation) stay several times
 #: below. A row of pixels this near would have a cosine above 0.9995 with the learned one.
 SAME_STATE = 2**-5
-
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
 
 #: What the processors of transformers call the tokens of a modality, beside 0 text and 1 image.

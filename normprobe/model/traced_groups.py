@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normprobe.inputs.pixels import pixel_inputs
+from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.model.tracing import TracedParts
+from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     AUDIO,
     NON_VISUAL,

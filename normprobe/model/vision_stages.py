@@ -25,7 +25,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
-from normprobe.transfers import to_host
+from normprobe.tensors import to_host
 from normprobe.versions import reader_of_encoder
 
 _VISUAL = TOKEN_GROUPS.index(VISUAL)

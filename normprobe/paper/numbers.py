@@ -1,21 +1,23 @@
-"""The numbers of Tables 1-3 and 6-8 of arXiv 2512.08374, which lie beside this file as printed.
+"""The paper's numbers as printed, and beside those of a run: measured, published, difference."""
 
-- ``published_numbers``: all of them
-- ``names_of``: what the paper calls a model
-- ``note_on``: what a reader of a number should know
-- ``tokens_of``: the tokens that the paper ranks of a model
-- ``needs_remote_code``: whether it is known to bring code of its own
-- ``printed_rows``: a table as it is printed
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import as_file, files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
+from rich.console import Console
+from rich.text import Text
 
-from normprobe.paper.quantities import AFTER, BEFORE, ENCODER, TEXT_TABLE, VISUAL_TABLE
+from normprobe.paper import AFTER, ALSO, BEFORE, ENCODER, TEXT_TABLE, VISUAL_TABLE
+from normprobe.report.readable_token import readable_token
+from normprobe.report.significant import MISSING, significant
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table
+from normprobe.runs.run_folder import RunStore
+from normprobe.schema import (
+    BASE,
+    TEXT,
+)
 
 #: A token that the paper describes in place of naming it.
 NOT_A_TOKEN = "(Chinese Char)"
@@ -142,3 +144,157 @@ def printed_rows(file: str) -> list[dict[str, str]]:
     with as_file(files("normprobe.paper") / f"{file}.csv") as path:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     return [{str(k): v or "nan" for k, v in row.items()} for row in table.to_dict("records")]
+
+
+_NUMBERS = ("measured", "published", "difference")
+_PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "measured_rank"]
+
+
+_PUBLISHED_COLUMNS += ["published", "difference", "note"]
+
+
+#: The column that holds a statistic of the paper.
+COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
+
+
+def published_table(
+    run: RunStore,
+    rows_of: Mapping[str, Mapping[str, object]],
+    model: str,
+    base: str | None = None,
+) -> pd.DataFrame | None:
+    """What a run measured beside what the paper says of its model.
+
+    Returns:
+        As ``beside_paper``. None where the paper has no such number, and of a run with an alignment
+        norm: the paper speaks of models as they were released.
+    """
+    if run.record.get("alignment") or not rows_of:
+        return None
+    if not run.has_table(run.command):
+        return None
+    measured = run.table(run.command)
+    table = beside_paper(model, measured, rows_of, ranked_tokens(run))
+    if run.record.get("base"):  # `embeddings --base` keeps the statistics of both tables
+        older = measured[measured["table"] == BASE].assign(table=TEXT)
+        name = base or str(run.record["base"])
+        beside_base = beside_paper(name, older, rows_of, ranked_tokens(run, of_base=True))
+        table = pd.concat([table, beside_base], ignore_index=True)
+    return table if len(table) else None
+
+
+def beside_paper(
+    model: str,
+    table: pd.DataFrame,
+    rows_of: Mapping[str, Mapping[str, object]],
+    tokens: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """What was measured beside what the paper says of a model."""
+    names = names_of(model)
+    rows = []
+    for number in published_numbers() if names else ():
+        if number.name not in names:
+            continue
+        for quantity in (number.quantity, *ALSO.get(number.quantity, ())):
+            measured = _measured(number, quantity, table, rows_of, tokens)
+            if measured is not None:
+                norm, rank = measured
+                rows.append(
+                    {
+                        "source": number.source,
+                        "model": number.name,
+                        "quantity": _shown(number, quantity),
+                        "statistic": number.statistic,
+                        "measured": norm,
+                        "measured_rank": rank,
+                        "published": number.value,
+                        "difference": norm - number.value,
+                        "note": note_on(number),
+                    }
+                )
+    return pd.DataFrame(rows, columns=_PUBLISHED_COLUMNS).astype({"measured_rank": "Int64"})
+
+
+def ranked_tokens(run: RunStore, *, of_base: bool = False) -> pd.DataFrame | None:
+    """Token, norm and rank by falling norm, as far as a run of ``embeddings`` knows them.
+
+    Returns:
+        None of a run without tokens.
+    """
+    if run.has_table("shift"):
+        shift, side = run.table("shift"), "base_" * of_base
+        columns = {name: shift[f"{side}{name}"] for name in ("norm", "rank")}
+        return pd.DataFrame({"token": shift["token"], **columns}).dropna(subset="norm")
+    if of_base or not run.has_table("tokens"):
+        return None
+    tokens = run.table("tokens")
+    return tokens[(tokens["table"] == TEXT) & (tokens["end"] != "bottom")]  # these count from below
+
+
+def _measured(
+    number: Published,
+    quantity: str,
+    table: pd.DataFrame,
+    rows_of: Mapping[str, Mapping[str, object]],
+    tokens: pd.DataFrame | None,
+) -> tuple[float, int | None] | None:
+    """A norm, and of a token its rank.
+
+    NaN where the run could have measured it and did not; None where its command never does.
+    """
+    if number.statistic not in COLUMNS:
+        return None if tokens is None else _of_token(number, tokens)
+    row = row_of(quantity, table, rows_of)
+    return None if row is None else (float(row[COLUMNS[number.statistic]]), None)
+
+
+def row_of(
+    quantity: str, table: pd.DataFrame, rows_of: Mapping[str, Mapping[str, object]]
+) -> "pd.Series[Any] | None":
+    """The row of a main table that measures a quantity of the paper; None where none does."""
+    if quantity not in rows_of:
+        return None
+    for column, value in rows_of[quantity].items():
+        table = table[table[column] == value]
+    return table.iloc[0] if len(table) else None
+
+
+def _of_token(number: Published, tokens: pd.DataFrame) -> tuple[float, int | None]:
+    found = tokens[tokens["token"] == number.quantity].sort_values("rank")
+    if is_description(number) or found.empty:
+        return float("nan"), None
+    return float(found["norm"].iloc[0]), int(found["rank"].iloc[0])
+
+
+def print_published(published: pd.DataFrame, console: Console) -> None:
+    """Print ``published.csv``."""
+    table = new_table("Beside the paper")
+    ranked = published["measured_rank"].notna().any()
+    headers = ["quantity", "statistic", *(["rank here"] if ranked else []), *_NUMBERS]
+    for header in headers:
+        add_column(table, header, left=header in ("quantity", "statistic"))
+    notes = list(dict.fromkeys(published["note"].dropna().loc[lambda note: note != ""]))
+    for (source, model), rows in published.groupby(["source", "model"], sort=False):
+        table.add_row(Text(f"{source}, {model}", style="bold"))
+        for _, row in rows.iterrows():
+            mark = f" [{notes.index(row['note']) + 1}]" if row["note"] in notes else ""
+            rank = row["measured_rank"]
+            table.add_row(
+                Text(f"  {row['quantity']}{mark}"),
+                Text(str(row["statistic"])),
+                *([Text(MISSING if pd.isna(rank) else f"{int(rank):,}")] if ranked else []),
+                *(Text(significant(float(row[column]))) for column in _NUMBERS),
+            )
+    print_table(table, console)
+    print_notes(
+        console,
+        "Published: arXiv 2512.08374. Visual tokens there are of 1000 samples of MMBench,",
+        "POPE and MM-Star; --data paper draws such samples.",
+        *(f"[{place}] {note}" for place, note in enumerate(notes, start=1)),
+    )
+
+
+def _shown(number: Published, quantity: str) -> str:
+    """A token with every character visible; other quantities, and descriptions, as they are."""
+    plain = number.statistic in COLUMNS or is_description(number)
+    return quantity if plain else readable_token(quantity)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from normprobe.statistics.rank_correlation import FEWEST, Correlation, rank_correlation
+from normprobe.statistics.bootstrap import FEWEST, Correlation, rank_correlation
 
 #: The name of the table.
 CORRELATION = "correlation"

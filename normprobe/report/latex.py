@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from normprobe.foreign_text import escape
+from normprobe.errors import escape
 from normprobe.report.readable_table import ReadableTable
 
 _SPECIAL = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from normprobe.foreign_text import visible
+from normprobe.errors import visible
 from normprobe.report.readable_token import readable_token
 from normprobe.report.significant import MISSING, significant
 

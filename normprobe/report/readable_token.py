@@ -4,7 +4,7 @@ import unicodedata
 
 from rich.cells import cell_len
 
-from normprobe.foreign_text import escape
+from normprobe.errors import escape
 
 SPACE = "\u2423"  # open box
 

@@ -7,8 +7,7 @@ import pandas as pd
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
 from normprobe.report.readable_table import readable_table
-from normprobe.runs.csv_text import csv_bytes
-from normprobe.runs.json_text import table_json
+from normprobe.runs.files import csv_bytes, table_json
 
 Format = Literal["csv", "json", "md", "tex"]
 

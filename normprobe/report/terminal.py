@@ -10,8 +10,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from normprobe.colour import has_colour
-from normprobe.foreign_text import visible
+from normprobe.console_state import has_colour
+from normprobe.errors import visible
 
 #: Columns of a file, and of prose on wider terminals.
 WIDTH = 80

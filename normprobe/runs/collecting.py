@@ -2,40 +2,58 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict
-from typing import Any, Literal, Protocol
+from dataclasses import asdict, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 import pandas as pd
 import torch
+from PIL import Image
 
-from normprobe.data.bad_rows import BadRows
+from normprobe.console_state import has_colour
 from normprobe.data.data_set import DataSet
+from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.token_places import NormMap, Picture
+from normprobe.runs.begin import warn
 from normprobe.runs.preparing import long_prompt
 from normprobe.runs.processes import meeting
-from normprobe.runs.progress import progress
-from normprobe.runs.run_store import RunStore
-from normprobe.runs.warnings import warn
-from normprobe.schema import VISUAL
+from normprobe.runs.run_folder import RunStore, image_name
+from normprobe.schema import IMAGE, VISUAL
 from normprobe.statistics.bootstrap import DRAWS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
 
-log = logging.getLogger(__name__)
+T = TypeVar("T")
 
+
+def progress(steps: Iterable[T], *, total: int, what: str, shown: bool = True) -> Iterator[T]:
+    """Pass steps on and show how many are done."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True, color_system="auto" if has_colour() else None)
+    yield from track(
+        steps,
+        description=what,
+        total=total,
+        console=console,
+        disable=not (shown and console.is_terminal),
+    )
+
+
+log = logging.getLogger(__name__)
 BatchSize = int | Literal["auto"]
 
 #: A killed process loses the batch at work, the one before it, and at most the rows of this many
 #: seconds.
 SECONDS_A_PART = 1.0
-
 _FEW_UNITS = 20  # below, a reader may wonder what intervals of so few are worth
 
 
@@ -350,3 +368,63 @@ def _collected(
         if name in samples:
             run.note(**{f"{name}es": samples[name].to_dict()})
     return rows.reset_index(drop=True)
+
+
+#: The table of a run.
+MAP = "map"
+
+
+def norm_maps(
+    run: RunStore,
+    model: MeasuredModel,
+    data: DataSet,
+    builder: InputBuilder,
+    norm_map: Callable[[MeasuredModel, Picture], NormMap],
+    rows: pd.DataFrame,
+    pictures: int,
+) -> dict[str, pd.DataFrame]:
+    """Map the first pictures of the measured samples, each picture once.
+
+    Places are told by some forwards of the vision side for each picture, so the cost does not grow
+    with the samples. What has no map is a warning.
+    """
+    tables: list[pd.DataFrame] = []
+    unknown: dict[str, list[str]] = {}
+    measured = data.subset(rows["sample_id"].unique(), BadRows(skip=True))
+    for sample, place in progress(_first(measured, pictures), total=pictures, what=MAP):
+        found = norm_map(model, _picture(builder, sample, place))
+        for what, reason in found.unknown.items():
+            unknown.setdefault(what, []).append(reason)
+        if len(found.rows):
+            number = len(tables) + 1
+            table = found.rows.copy()
+            table.insert(0, "sample_id", sample.id)
+            table.insert(1, IMAGE, number)
+            run.write_image(image_name(number), sample.images[place])
+            tables.append(table)
+    for what, reasons in unknown.items():
+        warn(run, f"no map of {what.replace('_', ' ')}: {reasons[0]}")
+    return {MAP: pd.concat(tables, ignore_index=True)} if tables else {}
+
+
+def _first(samples: DataSet, pictures: int) -> Iterator[tuple[Sample, int]]:
+    """So many different pictures: the sample, and which of its images it is, from 0."""
+    seen: set[str] = set()
+    for sample in samples:
+        for place, known in enumerate(sample.image_hashes):
+            if known in seen:
+                continue
+            seen.add(known)
+            yield sample, place
+            if len(seen) == pictures:
+                return
+
+
+def _picture(builder: InputBuilder, sample: Sample, place: int) -> Picture:
+    """One image of a sample."""
+
+    def build(image: Image.Image) -> dict[str, object]:
+        images = [*sample.images[:place], image, *sample.images[place + 1 :]]
+        return dict(builder.build([replace(sample, images=tuple(images))]))
+
+    return Picture(sample.images[place], build, alone=len(sample.images) == 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64, xxh3_128
 
-from normprobe.data.image_folder import SUFFIXES
+from normprobe.data.local import SUFFIXES
 from normprobe.runs.run_folder import RECORD
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.atomic import is_temporary, temporary_name, write_failures
+from normprobe.runs.files import is_temporary, temporary_name, write_failures
 
 if sys.platform != "win32":
     import fcntl

@@ -16,15 +16,15 @@ from torch import nn
 from transformers import BatchFeature
 from transformers.utils import logging as transformers_logging
 
-from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import lock_of
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
-from normprobe.inputs.processor import load_processor
-from normprobe.inputs.vocabulary import special_token_ids, vocabulary_ids
+from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
+from normprobe.model.attention_weights import attention_in
 from normprobe.model.checkpoint import (
     LANGUAGE_MODEL,
     SPECIMEN,
@@ -32,17 +32,20 @@ from normprobe.model.checkpoint import (
     Checkpoint,
     is_own_code,
 )
-from normprobe.model.find.attention import attention_in
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
 from normprobe.model.load.buffers import changed_buffers
-from normprobe.model.load.build import build_on_meta
-from normprobe.model.load.loading import load_model
+from normprobe.model.load.loading import (
+    bytes_to_fetch,
+    load_model,
+    reading_record,
+    reading_sentence,
+)
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import LoadPlan, plan_for
-from normprobe.model.load.reading import bytes_to_fetch, reading_record, reading_sentence
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel, positions_of
-from normprobe.model.tracing.find_or_trace import find_or_trace
+from normprobe.model.tracing.trace import find_or_trace
 from normprobe.runs.begin import checkpoint_facts, model_facts
 from normprobe.specimen import SPECIMEN_DIR
 

@@ -10,17 +10,16 @@ import torch
 
 from normprobe.data.data_set import DataSet
 from normprobe.errors import NormprobeError
-from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
-from normprobe.model.align.target import PROMPT
-from normprobe.model.align.temporary import aligned
+from normprobe.inputs.prefetch import batches
+from normprobe.model.align.target import PROMPT, aligned
 from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.model.tracing import TracedParts, verify
+from normprobe.model.tracing.trace import TracedParts, verify
+from normprobe.runs.begin import doubt, warn
 from normprobe.runs.model_source import example_inputs
-from normprobe.runs.run_store import RunStore
-from normprobe.runs.warnings import doubt, warn
+from normprobe.runs.run_folder import RunStore
 from normprobe.statistics.agreement import Differences, in_doubt
 
 log = logging.getLogger(__name__)

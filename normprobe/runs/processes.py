@@ -1,19 +1,28 @@
-"""The processes of one run, as ``torchrun`` and ``accelerate launch`` start them.
+"""The processes of a run: those that share it, work apart from this one, and Ctrl-C."""
 
-Each measures its share of the samples and adds parts to the same run folder. The main process
-alone creates the folder, merges the parts, and writes and prints the tables.
-"""
-
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from normprobe.console_state import unheard_by_children
 from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import known_failure
+from normprobe.runs.run_folder import RunFolder, RunStore
 
 if TYPE_CHECKING:
-    from normprobe.runs.run_store import RunStore
+    from normprobe.runs.run_folder import RunStore
 
 # The others may wait for a process whose samples are longer, or that went down to batches of one.
 _PATIENCE = timedelta(days=1)
@@ -85,3 +94,125 @@ def join_processes(device: str, device_map: str | None) -> Processes:
             "start one process, or leave it out: each process takes a GPU of its own",
         )
     return Processes(state, str(state.device))
+
+
+#: What work says to whoever waits for it: anything small that can be pickled.
+Send = Callable[[Any], None]
+
+# A server process imports torch once, and each work gets a fork of it.
+_SERVES = "forkserver" in multiprocessing.get_all_start_methods()
+_IMPORTED_ONCE = ["normprobe.probe"]
+
+
+class Ended(NamedTuple):
+    """What work in a process of its own has left.
+
+    Attributes:
+        sent: what it sent, in order.
+        problem: why its process ended early, in one line; empty: it did not.
+    """
+
+    sent: list[Any]
+    problem: str
+
+
+def done_apart(work: Callable[[Send], None], log: Path, *, timeout: float | None = None) -> Ended:
+    """Do work in a process of its own. The process ends when this one does, however it ends."""
+    context: Any = multiprocessing.get_context("forkserver" if _SERVES else "spawn")
+    if _SERVES:
+        context.set_forkserver_preload(_IMPORTED_ONCE)
+    received, sent = context.Pipe(duplex=False)
+    process = context.Process(target=_do, args=(work, log, sent))
+    resource_tracker.ensure_running()  # Python starts it beside the first, and lets Ctrl-C in again
+    with unheard_by_children():
+        process.start()
+    sent.close()
+    try:
+        process.join(timeout)
+        late = process.is_alive()
+    finally:
+        process.kill()
+        process.join()
+    if late:
+        problem = f"it took longer than {(timeout or 0) / 60:g} minutes"
+    else:
+        problem = _end_of(process.exitcode) if process.exitcode else ""
+    return Ended(list(_all_of(received)), problem)
+
+
+def failure_of(act: Callable[[], object]) -> NormprobeError | None:
+    """Call a function; what is wrong where it fails. The traceback is printed."""
+    try:
+        act()
+    except Exception as error:
+        traceback.print_exc()
+        unknown = NormprobeError(
+            f"{type(error).__name__}: {first_line(error)}", "its log has the traceback"
+        )
+        return known_failure(error) or unknown
+    return None
+
+
+def _all_of(received: Connection) -> Iterator[Any]:
+    """What a process sent before it ended."""
+    with suppress(EOFError, OSError):
+        while True:
+            yield received.recv()
+
+
+def _end_of(exitcode: int) -> str:
+    """Why a process ended that did not say so itself."""
+    if exitcode > 0:
+        return f"its process ended with exit code {exitcode}"
+    name = signal.Signals(-exitcode).name
+    full = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{full}"
+
+
+def _do(work: Callable[[Send], None], log: Path, sent: Connection) -> None:
+    """What the process does."""
+    _end_with_parent()
+    _write_to(log)
+    work(sent.send)
+
+
+def _end_with_parent() -> None:
+    """End when the parent ends, however it ends: the next one may begin at once."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _write_to(file: Path) -> None:
+    """Send all that is printed and logged to a file."""
+    with file.open("wb") as log:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log.fileno(), stream.fileno())
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("normprobe").setLevel(logging.INFO)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with the run folder that ``--resume`` goes on with."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
+
+
+@contextmanager
+def naming_the_run(run: RunStore) -> Iterator[None]:
+    """Let Ctrl-C inside the block tell which run folder it leaves behind, open to others."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not isinstance(run, RunFolder) or not run.path.is_dir():
+            raise
+        run.unlock()  # the interpreter may live on and resume it
+        raise Interrupted(run.path) from interrupt

@@ -7,8 +7,7 @@ from typing import Any
 
 from normprobe.errors import NormprobeError
 from normprobe.runs.folder_lock import holds_files
-from normprobe.runs.run_folder import RunFolder, read_record
-from normprobe.runs.run_store import PARTIAL, RunStore
+from normprobe.runs.run_folder import PARTIAL, RunFolder, RunStore, read_record
 
 log = logging.getLogger(__name__)
 

@@ -1,40 +1,313 @@
-"""The run folder: per-sample rows in parts, tables as CSV, and ``run.json`` beside them.
-
-- ``default_run_path``: where a run goes when ``--output`` is absent
-- ``RunFolder.create`` / ``RunFolder.open``: a fresh folder / one that is there
-- ``append``, ``write_table``, ``write_image``, ``note``, ``finish``: filling it
-- ``rows``, ``table``, ``image``, ``read_record``: reading it back
-
-Every file appears by rename. Several processes may append parts; one writes everything else.
-"""
+"""What a run holds, in memory or in a folder: its record, sample rows, tables and images."""
 
 import contextlib
 import io
 import json
+import logging
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 from numpy.typing import NDArray
 from PIL import Image
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.runs.atomic import temporary_name, write_by_rename, write_failures
-from normprobe.runs.csv_text import csv_bytes, csv_table
+from normprobe.runs.files import (
+    csv_bytes,
+    csv_table,
+    is_own,
+    json_bytes,
+    own_bytes,
+    own_files,
+    own_picture,
+    temporary_name,
+    write_by_rename,
+    write_failures,
+)
 from normprobe.runs.folder_lock import FolderLock, holds_files
-from normprobe.runs.json_text import json_bytes
-from normprobe.runs.own_files import is_own, own_bytes, own_files, own_picture
-from normprobe.runs.run_store import COMPLETE, PARTIAL, RunStore
-from normprobe.runs.sample_parts import MERGED, PARTS, SampleParts
+from normprobe.schema import IMAGE
+
+PARTIAL = "partial"
+COMPLETE = "complete"
+
+
+def image_name(number: int) -> str:
+    """What an image of the sample is called in a run, by its number from 1."""
+    return "image" if number == 1 else f"image_{number}"
+
+
+class RunStore:
+    """A run in memory.
+
+    Attributes:
+        record: the content of ``run.json``; change it through ``note``.
+        path: the run folder; None: there is none.
+        writer: 0 for the process that writes everything; others only append sample rows.
+    """
+
+    path: Path | None = None
+    writer = 0
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self.record = {**record, "status": PARTIAL, "warnings": [], "files": []}
+        self._rows: list[pd.DataFrame] = []
+        self._tables: dict[str, pd.DataFrame] = {}
+        self._images: dict[str, Image.Image] = {}
+        self._later: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        """What to call the run where its model has no name."""
+        return str(self.record.get("command", "run"))
+
+    @property
+    def command(self) -> str:
+        """Which measurement it is a run of."""
+        return str(self.record.get("command", ""))
+
+    @property
+    def table_names(self) -> list[str]:
+        """The tables that it holds, in alphabetical order."""
+        self._do_what_was_put_off()
+        return sorted(self._tables)
+
+    def has_table(self, name: str) -> bool:
+        """Whether it holds a table, with or without rows."""
+        return name in self.table_names
+
+    def when_asked(self, write: Callable[[], None]) -> None:
+        """Put off writing tables until somebody asks for one."""
+        self._later.append(write)
+
+    def _do_what_was_put_off(self) -> None:
+        later, self._later = self._later, []
+        try:
+            for write in later:
+                write()
+        except BaseException:
+            self._later = later  # whoever asks next is told the same
+            raise
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table by name."""
+        if not self.has_table(name):
+            raise NormprobeError(
+                f"the run of {self.command} holds no table {name}",
+                f"it holds {', '.join(self.table_names) or 'none'}",
+            )
+        return self._tables[name]
+
+    def rows_of(self, name: str) -> pd.DataFrame | None:
+        """A table by name; None where there is none (yet), or it has no row."""
+        table = self.table(name) if self.has_table(name) else None
+        return None if table is None or table.empty else table
+
+    def image(self, name: str) -> NDArray[np.uint8]:
+        """An image by name, ``[height, width, 3]``."""
+        if name not in self._images:
+            raise NormprobeError(
+                f"the run of {self.command} holds no image {name}", "run the command again"
+            )
+        return np.asarray(self._images[name].convert("RGB"))
+
+    def sample_ids(self) -> set[str]:
+        """The samples whose rows are there."""
+        return {sample_id for rows in self._rows for sample_id in rows["sample_id"].unique()}
+
+    def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All sample rows in the order they were appended; empty where there are none."""
+        rows = pd.concat(self._rows, ignore_index=True) if self._rows else pd.DataFrame()
+        return rows if columns is None else rows[[name for name in rows if name in columns]]
+
+    def append(self, rows: pd.DataFrame) -> None:
+        """Add sample rows; an empty frame adds nothing."""
+        if not rows.empty:
+            self._rows.append(rows)
+
+    def reopen(self) -> None:
+        """Make a complete run ready for more rows; in memory it is."""
+
+    def write_table(self, name: str, table: pd.DataFrame) -> None:
+        """Add a table."""
+        self._tables[name] = table
+
+    def write_image(self, name: str, image: Image.Image) -> None:
+        """Add an image."""
+        self._images[name] = image
+
+    def note(self, **facts: object) -> None:
+        """Add facts to the record."""
+        self.record.update(facts)
+
+    def add_warning(self, text: str) -> None:
+        """Keep a warning in the record, once however often it is given."""
+        if text not in self.record["warnings"]:
+            self.note(warnings=[*self.record["warnings"], text])
+
+    def finish(self, **facts: object) -> None:
+        """Call the run complete."""
+        self.note(status=COMPLETE, **facts)
+
+    def discarded_on_failure(self) -> contextlib.AbstractContextManager[None]:
+        """Leave nothing behind when the block fails; in memory nothing is left anyway."""
+        return contextlib.nullcontext()
+
+    def images(self) -> Iterator[tuple[str, Image.Image]]:
+        """Names and images."""
+        yield from self._images.items()
+
+
+log = logging.getLogger(__name__)
+PARTS = "samples/part-*.parquet"
+MERGED = "samples/samples.parquet"
+
+#: What a part that cannot be read is renamed to.
+_DAMAGED = "damaged-"
+
+#: What is one row: no two rows of a run agree in all of these that it has.
+KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
+
+#: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
+_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
+
+
+class SampleParts:
+    """The files of sample rows below a run folder."""
+
+    def __init__(self, folder: Path, writer: int = 0) -> None:
+        self._folder = folder
+        self._prefix = f"part-{writer}-" if writer else "part-"
+
+    def exist(self) -> bool:
+        """Whether any rows were kept."""
+        return bool(self._files())
+
+    def append(self, rows: pd.DataFrame) -> None:
+        """Add rows as one more part."""
+        table = pyarrow.Table.from_pandas(rows, preserve_index=False)
+        taken = [part.stem.removeprefix(self._prefix) for part in self._parts()]
+        number = max((int(part) for part in taken if part.isdigit()), default=-1) + 1
+        self._write(f"samples/{self._prefix}{number:05d}.parquet", table)
+
+    def sample_ids(self) -> set[str]:
+        """The samples whose rows are there."""
+        columns = (table.column("sample_id") for _, table in self._read(["sample_id"]))
+        return {sample_id for column in columns for sample_id in column.unique().to_pylist()}
+
+    def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All rows in the order they were appended; empty where there are none."""
+        table = self._all(columns)
+        return pd.DataFrame() if table is None else table.to_pandas()
+
+    def merge(self) -> None:
+        """Make one file of all parts."""
+        self.unmerge()
+        table = self._all()
+        if table is None:
+            return
+        parts = self._parts()
+        self._write(MERGED, table)
+        with write_failures(self._folder):
+            for part in parts:
+                part.unlink()
+
+    def unmerge(self) -> None:
+        """Make the merged file the first part again, so that parts can follow it."""
+        merged = self._folder / MERGED
+        if not merged.exists():
+            return
+        with write_failures(self._folder):
+            for leftover in self._parts():
+                leftover.unlink()
+            merged.rename(merged.with_name("part-00000.parquet"))
+
+    def set_damaged_aside(self) -> list[str]:
+        """Rename the files that cannot be read, so that their samples count as not measured."""
+        damaged = []
+
+        def note(file: Path, error: Exception) -> None:
+            damaged.append(f"{file.name}: {first_line(error)}")
+            with write_failures(self._folder):
+                file.rename(file.with_name(f"{_DAMAGED}{file.name}"))
+
+        for _ in self._read(None, note):
+            pass
+        return damaged
+
+    def _all(self, columns: Sequence[str] | None = None) -> pyarrow.Table | None:
+        tables = [table for _, table in self._read(columns)]
+        if not tables:
+            return None
+        # Permissive: a column that is empty in one part takes its type from the others.
+        table = pyarrow.concat_tables(tables, promote_options="permissive")
+        if columns is None:
+            _refuse_doubles(table, self._folder)
+        return table
+
+    def _parts(self) -> list[Path]:
+        return sorted(self._folder.glob(PARTS))
+
+    def _files(self) -> list[Path]:
+        # The merged file holds every row: parts beside it are left from an interrupted merge.
+        merged = self._folder / MERGED
+        return [merged] if merged.exists() else self._parts()
+
+    def _read(
+        self,
+        columns: Sequence[str] | None,
+        when_damaged: Callable[[Path, Exception], None] | None = None,
+    ) -> Iterator[tuple[Path, pyarrow.Table]]:
+        for file in self._files():
+            try:
+                if not file.is_file():  # reading a pipe would wait forever
+                    raise OSError("no regular file")
+                held = pyarrow.parquet.read_schema(file).names
+                if "sample_id" not in held:
+                    raise ValueError("it holds no sample_id")
+                wanted = held if columns is None else [name for name in columns if name in held]
+                table = pyarrow.parquet.read_table(file, columns=wanted)
+            except _UNREADABLE as error:
+                if when_damaged is None:
+                    raise NormprobeError(
+                        f"{file} is damaged: {first_line(error)}",
+                        "--resume measures its samples again",
+                    ) from error
+                when_damaged(file, error)
+            else:
+                yield file, table
+
+    def _write(self, name: str, table: pyarrow.Table) -> None:
+        # Serialised in memory, so that every refusal of the disk comes from one place.
+        buffer = io.BytesIO()
+        pyarrow.parquet.write_table(table, buffer)
+        write_by_rename(self._folder / name, buffer.getvalue())
+
+
+def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
+    """Refuse rows that are there twice: a mean over them would be of samples that are not there."""
+    keys = [name for name in KEYS if name in table.column_names]
+    known = table.select(keys).to_pandas()
+    doubled = known[known.duplicated()]
+    if len(doubled):
+        first = ", ".join(f"{name} {value}" for name, value in doubled.iloc[0].items())
+        raise NormprobeError(
+            f"{folder} holds {len(doubled)} rows twice ({first}): two processes wrote into it",
+            "measure again with --overwrite, or with another --output",
+        )
+
 
 RECORD = "run.json"
 
 #: What every record holds, and what it holds if it is there.
 _ALWAYS = {"status", "warnings", "files"}
+
 _KINDS = {
     "status": str,
     "warnings": list,
@@ -333,3 +606,28 @@ def _delete(*files: Path) -> None:
     for file in files:
         file.unlink(missing_ok=True)
         temporary_name(file).unlink(missing_ok=True)
+
+
+_DEEPEST = 4  # folders below the one that is named: runs/<model>/<demo>/<run>
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The run folders of a folder, in the order in which they were begun."""
+    if os.path.lexists(folder / RECORD) or not folder.is_dir():
+        return [folder]  # whatever is wrong with it is told where it is opened
+    found = []
+    for place, below, files in os.walk(folder):
+        path = Path(place)
+        if RECORD in files:
+            found.append(path)
+        if RECORD in files or len(path.relative_to(folder).parts) == _DEEPEST:
+            below.clear()
+    if not found:
+        raise NormprobeError(
+            f"{folder} holds no run folder", "give the folder that a normprobe command printed"
+        )
+    return sorted(found, key=lambda path: (_begun(path), path))
+
+
+def _begun(path: Path) -> str:
+    return str((read_record(path) or {}).get("created", ""))

@@ -1,20 +1,23 @@
-"""The arithmetic of one decoder layer: x enters it, h leaves it. Pure functions of tensors.
-
-Everything is computed in float32, float64 states in float64: bfloat16 arithmetic errs by 3e-3, and
-float16 squared sums overflow on massive activations. Squares of states beyond 1.8e19 overflow
-float32, too, and those of states below 1e-19 are lost: such tokens are scaled by a power of two
-first, which rounds nothing.
-"""
+"""The arithmetic of one decoder layer: how far it moves tokens, and where they point."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from normprobe.schema import TOKEN_METRICS
+from normprobe.schema import (
+    NON_VISUAL,
+    SPECIAL,
+    STRUCTURAL,
+    TEXT,
+    TOKEN_GROUPS,
+    TOKEN_METRICS,
+    VISUAL,
+)
 
 #: Between these norms no square and no product of two states leaves float32.
 _SMALL, _LARGE = 1e-12, 1e18
+
 #: Brings every larger float32 number between them, and its inverse every smaller one.
 _SHRINK = 2.0**-80
 
@@ -147,3 +150,170 @@ def _scale(norms: Tensor) -> Tensor | None:
     if norms.device.type == "cpu" and not (large | small).any():
         return None
     return torch.where(large, _SHRINK, torch.where(small, 1 / _SHRINK, 1.0)).to(norms.dtype)
+
+
+#: Groups whose mean vectors are compared; ``non_visual`` is text and special tokens together.
+POOLED_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, NON_VISUAL)
+
+#: Groups whose mean unit vectors are kept, in this order.
+MODALITIES = (VISUAL, TEXT)
+_PLACES = [POOLED_GROUPS.index(group) for group in MODALITIES]
+
+
+def group_masks(groups: Tensor) -> Tensor:
+    """One mask a pooled group.
+
+    Args:
+        groups: ``[batch, seq]`` codes of ``schema.TOKEN_GROUPS``, padding negative.
+
+    Returns:
+        ``[batch, len(POOLED_GROUPS), seq]`` bool.
+    """
+    masks = [groups == TOKEN_GROUPS.index(group) for group in POOLED_GROUPS[:-1]]
+    masks.append(masks[POOLED_GROUPS.index(TEXT)] | masks[POOLED_GROUPS.index(SPECIAL)])
+    return torch.stack(masks, dim=1)
+
+
+class Directions(NamedTuple):
+    """The mean directions of one state, per sample, over its finite tokens.
+
+    Attributes:
+        means: ``[batch, len(POOLED_GROUPS), hidden]``, the mean vector of each group.
+        units: ``[batch, 2, hidden]``, the mean unit vector of each of ``MODALITIES``. A row of
+            zeros has no direction and is left out.
+        tokens: ``[batch, 2]``, how many tokens these are means of.
+    """
+
+    means: Tensor
+    units: Tensor
+    tokens: Tensor
+
+    def to(self, device: torch.device) -> "Directions":
+        """The same on another device."""
+        return Directions(*(part.to(device) for part in self))
+
+
+def directions(states: Tensor, norms: Tensor, masks: Tensor) -> Directions:
+    """The mean directions of a state.
+
+    Args:
+        states: ``[batch, seq, hidden]``.
+        norms: ``[batch, seq]``, ``token_norms(states)``.
+        masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
+    """
+    finite = torch.isfinite(norms).unsqueeze(1)
+    weights = _mean_weights(masks & finite, norms)
+    pointing = masks[:, _PLACES] & finite & (norms > 0).unsqueeze(1)
+    unit_weights = _mean_weights(pointing, norms) / _positive(norms).unsqueeze(1)
+    states = _finite(widened(states), norms)
+    means = torch.cat([weights, unit_weights], dim=1) @ states
+    split = len(POOLED_GROUPS)
+    return Directions(means[:, :split], means[:, split:], pointing.sum(-1))
+
+
+def pooled_cosine(before: Directions, after: Directions) -> Tensor:
+    """Cosine of a group's mean vectors before and after a layer, ``[batch, groups]``.
+
+    Each is the mean of the tokens that are finite there.
+    """
+    x, h = squarable(before.means), squarable(after.means)
+    return torch.nn.functional.cosine_similarity(x, h, dim=-1, eps=0.0)
+
+
+def within_modal_cosine(state: Directions) -> Tensor:
+    """Mean cosine over all pairs of different tokens of a modality: its anisotropy.
+
+    The measure of Ethayarajh (2019). Of n unit vectors, the squared length of the mean holds each
+    pair twice and each token with itself.
+
+    Returns:
+        ``[batch, 2]`` in the order of ``MODALITIES``; NaN where a modality has fewer than two.
+    """
+    tokens = state.tokens.float()
+    squares = (tokens * tokens) * torch.linalg.vecdot(state.units, state.units)
+    cosine: Tensor = (squares - tokens) / (tokens * (tokens - 1))
+    return torch.where(tokens > 1, cosine, torch.nan)
+
+
+def cross_modal_cosine(state: Directions) -> Tensor:
+    """Mean of cos(h_v, h_t) over all (visual, text) pairs, ``[batch]``."""
+    cosine: Tensor = torch.linalg.vecdot(state.units[:, 0], state.units[:, 1])
+    return cosine
+
+
+def centered_cross_modal_cosine(
+    states: Tensor, norms: Tensor, masks: Tensor, state: Directions
+) -> Tensor:
+    """Mean cosine over all (visual, text) pairs after the common mean direction is taken out.
+
+    Unit vectors u become u - c, where c is the mean of both modalities' mean unit vectors. A
+    direction that all tokens share says nothing about how a visual token is related to a text
+    token. The two means of u - c are opposite, so the result is at most about 0: it is 0 where the
+    modalities cannot be told apart by direction, and -1 where each is one tight bundle.
+
+    Args:
+        states: ``[batch, seq, hidden]``.
+        norms: ``[batch, seq]``, ``token_norms(states)``.
+        masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
+        state: ``directions`` of them.
+
+    Returns:
+        ``[batch]``.
+    """
+    common = state.units.mean(dim=1, keepdim=True)
+    units = _finite(widened(states), norms) / _positive(norms).unsqueeze(-1)
+    centered = units.sub_(common)
+    pointing = masks[:, _PLACES] & (torch.isfinite(norms) & (norms > 0)).unsqueeze(1)
+    weights = _mean_weights(pointing, norms) / _positive(token_norms(centered)).unsqueeze(1)
+    means = weights @ centered
+    cosine: Tensor = torch.linalg.vecdot(means[:, 0], means[:, 1])
+    return cosine
+
+
+def turn_cosines(
+    perpendicular: Tensor, turned: Tensor, masks: Tensor, before: Directions
+) -> Tensor:
+    """Mean cosines over (visual, text) pairs between turns, and between turns and states.
+
+    All are zero in expectation under Random Rotational Direction (paper, Section 3.1).
+
+    Args:
+        perpendicular: ``[batch, seq, hidden]``, D_perp of ``token_metrics``.
+        turned: ``[batch, seq]``, its norms.
+        masks: ``[batch, len(POOLED_GROUPS), seq]`` of ``group_masks``.
+        before: directions of what enters the layer.
+
+    Returns:
+        ``[batch, 3]``: of cos(D_perp_v, x_t), cos(D_perp_t, x_v) and cos(D_perp_v, D_perp_t).
+    """
+    weights = _mean_weights(masks[:, _PLACES] & torch.isfinite(turned).unsqueeze(1), turned)
+    turn = weights / _positive(turned).unsqueeze(1) @ _finite(perpendicular, turned)
+    return torch.stack(
+        [
+            torch.linalg.vecdot(turn[:, 0], before.units[:, 1]),
+            torch.linalg.vecdot(turn[:, 1], before.units[:, 0]),
+            torch.linalg.vecdot(turn[:, 0], turn[:, 1]),
+        ],
+        dim=-1,
+    )
+
+
+def _mean_weights(masks: Tensor, like: Tensor) -> Tensor:
+    """By what to multiply each token so that the sum is a mean, ``[batch, groups, seq]``."""
+    return masks.to(like.dtype) / masks.sum(-1, keepdim=True)
+
+
+def _finite(states: Tensor, norms: Tensor) -> Tensor:
+    """States with zeros where a token is not finite: zero times NaN would reach the sums.
+
+    An accelerator is not asked whether there are such tokens: the host would wait for its answer.
+    """
+    finite = torch.isfinite(norms)
+    if finite.device.type == "cpu" and finite.all():
+        return states
+    return torch.where(finite.unsqueeze(-1), states, 0.0)
+
+
+def _positive(norms: Tensor) -> Tensor:
+    """Norms safe to divide by: the unit vector of a zero row is the zero row."""
+    return torch.where(norms >= torch.finfo(norms.dtype).tiny, norms, 1.0)

@@ -19,7 +19,7 @@ from typer.testing import Result
 
 from experiments.specimen.evaluate import load
 from normprobe import align_norms, load_aligned
-from normprobe.model.alignment_settings import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from normprobe.model.config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]

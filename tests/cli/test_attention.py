@@ -11,7 +11,7 @@ from PIL import Image
 from support.processors import make_checkpoint
 from typer.testing import Result
 
-from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]

@@ -11,7 +11,7 @@ import torch
 from cli.conftest import assert_same_tables, assert_two_lines
 from typer.testing import Result
 
-from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.measurements.layers import measure
 
 Run = Callable[..., Result]

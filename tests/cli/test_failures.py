@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from support.commands import Forked
 from typer.testing import Result
 
-from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -187,21 +187,22 @@ def test_an_image_that_is_none(run: Run, tmp_path: Path) -> None:
 def test_a_full_disk_keeps_what_is_there(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normprobe.runs import collecting, sample_parts
+    from normprobe.runs import collecting
+    from normprobe.runs import run_folder as run_folder
 
     monkeypatch.setattr(collecting, "SECONDS_A_PART", 0.0)
     written: list[Path] = []
-    real = sample_parts.write_by_rename
+    real = run_folder.write_by_rename
 
     def full_after_two_parts(path: Path, data: bytes) -> None:
         if path.suffix == ".parquet":
             written.append(path)
             if len(written) > 2:
                 path.parent.joinpath("no space")  # what the disk says is tested with run_folder
-                raise sample_parts.NormprobeError(f"no space left in {path.parent}", "free some")
+                raise run_folder.NormprobeError(f"no space left in {path.parent}", "free some")
         real(path, data)
 
-    monkeypatch.setattr(sample_parts, "write_by_rename", full_after_two_parts)
+    monkeypatch.setattr(run_folder, "write_by_rename", full_after_two_parts)
     assert_two_lines(run("layers", "-n", "4", "-o", "out"), "no space left")
     assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "partial"
     assert len(list(tmp_path.glob("out/samples/part-*.parquet"))) == 2

@@ -10,7 +10,7 @@ from cli.conftest import assert_two_lines
 from typer.testing import Result
 
 from normprobe import NormprobeError, Probe, load_run
-from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.run import page_of
 
 Run = Callable[..., Result]

@@ -19,7 +19,7 @@ from typer.testing import Result
 from normprobe.cli import console
 from normprobe.cli.app import main
 from normprobe.cli.options import Display
-from normprobe.runs.interrupted import Interrupted
+from normprobe.runs.processes import Interrupted
 
 Run = Callable[..., Result]
 

@@ -20,8 +20,7 @@ from support.kept_folder import keep, restore
 from support.unrendered import save_placeholders
 from typer.testing import Result
 
-from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.data_set import DataSet, open_data
+from normprobe.data.data_set import DataSet, bundled_data_dir, open_data
 from normprobe.data.sample import Sample
 from normprobe.measurements.interface import measure as interface_measure
 from normprobe.measurements.layers import measure

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from data.published import mmbench_row, write_mmbench
-from normprobe.data.bad_rows import BadRow, BadRows, Place, RefusedSample
 from normprobe.data.data_set import open_data
+from normprobe.data.rows import BadRow, BadRows, Place, RefusedSample
 from normprobe.errors import NormprobeError
 
 ROWS = [

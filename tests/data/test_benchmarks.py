@@ -14,10 +14,10 @@ from data.published import (
     mmbench_row,
     write_mmbench,
 )
-from normprobe.data.bad_rows import BadRows
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark, HubSource
 from normprobe.data.data_set import open_data
 from normprobe.data.local import read_file
+from normprobe.data.rows import BadRows
 from normprobe.errors import NormprobeError
 
 

@@ -1,8 +1,7 @@
 import pytest
 
-from normprobe.data import bundle
-from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.data_set import open_data
+from normprobe.data import data_set
+from normprobe.data.data_set import bundled_data_dir, open_data
 from normprobe.errors import NormprobeError
 
 
@@ -10,7 +9,7 @@ from normprobe.errors import NormprobeError
 def package(tmp_path, monkeypatch):
     folder = tmp_path / "normprobe" / "data"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(bundle, "__file__", str(folder / "bundle.py"))
+    monkeypatch.setattr(data_set, "__file__", str(folder / "bundle.py"))
     return folder
 
 

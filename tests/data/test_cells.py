@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from normprobe.data.cells import require_columns, text_cell
+from normprobe.data.rows import require_columns, text_cell
 from normprobe.errors import NormprobeError
 
 

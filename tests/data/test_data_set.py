@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 import normprobe.data
-from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.data_set import open_data
+from normprobe.data.data_set import bundled_data_dir, open_data
 from normprobe.errors import NormprobeError
 
 

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from normprobe.data.draw import draw
+from normprobe.data.data_set import draw
 from normprobe.data.question import Question
 
 

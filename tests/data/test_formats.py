@@ -3,8 +3,8 @@ import pytest
 from pyarrow import parquet
 
 from data.files import write_tsv
-from normprobe.data.bad_rows import BadRows
 from normprobe.data.formats import read_json_lines, read_parquet, read_tsv
+from normprobe.data.rows import BadRows
 from normprobe.errors import NormprobeError
 
 HEADER = ["index", "question", "A"]

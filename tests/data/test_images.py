@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from data.files import encode
-from normprobe.data.bad_rows import Place
 from normprobe.data.images import (
     FORMATS,
     decode_base64,
@@ -17,6 +16,7 @@ from normprobe.data.images import (
     image_hash,
     read_image,
 )
+from normprobe.data.rows import Place
 from normprobe.errors import NormprobeError
 
 WHERE = Place("file.tsv", 3, "image")

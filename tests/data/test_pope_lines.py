@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from normprobe.data.bad_rows import BadRows
 from normprobe.data.local import read_file
+from normprobe.data.rows import BadRows
 from normprobe.errors import NormprobeError
 
 GOOD = {"question_id": 1, "image": "red.png", "text": "Is there a cat?", "label": "no"}

@@ -7,7 +7,7 @@ from PIL import Image
 
 from normprobe import NormprobeError
 from normprobe.data.data_set import open_data
-from normprobe.data.region import is_region, spans_of_word
+from normprobe.data.sample import is_region, spans_of_word
 
 ROW = {"image": "a.png", "prompt": "Where is the dog?", "word": "dog", "box": [1, 2, 30, 20.5]}
 

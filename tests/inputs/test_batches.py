@@ -5,12 +5,12 @@ import json
 import pytest
 from PIL import Image
 
-from normprobe.data.bad_rows import BadRows
 from normprobe.data.data_set import open_data
+from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.batches import batches
 from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.prefetch import batches
 from normprobe.inputs.processor import load_processor
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from normprobe.inputs.image_marks import marked_positions
+from normprobe.inputs.token_groups import marked_positions
 
 
 @pytest.mark.parametrize(

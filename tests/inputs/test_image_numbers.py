@@ -4,7 +4,7 @@ from PIL import Image
 
 from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.image_numbers import with_image_numbers
+from normprobe.inputs.token_groups import with_image_numbers
 from normprobe.schema import IMAGE_NUMBERS
 
 RED, BLUE = (Image.new("RGB", (40, 30), colour) for colour in ("red", "blue"))

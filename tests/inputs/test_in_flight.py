@@ -2,7 +2,7 @@
 
 import os
 
-from normprobe.inputs.in_flight import InFlight
+from normprobe.inputs.prefetch import InFlight
 
 
 def roomy(windows: InFlight, count: int) -> list[int]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from normprobe.inputs.pixels import pixel_inputs, with_other_pixels
+from normprobe.inputs.on_device import pixel_inputs, with_other_pixels
 
 IDS = {"input_ids": torch.zeros(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3)}
 PICTURE = torch.full((1, 3, 4), 0.5)

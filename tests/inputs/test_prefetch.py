@@ -12,7 +12,7 @@ from PIL import Image
 
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.question import Question
-from normprobe.data.region import Referent
+from normprobe.data.sample import Referent
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.prefetch import about_length, prefetched

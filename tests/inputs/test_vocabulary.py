@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normprobe.inputs.vocabulary import token_text, tokenizer_of, vocabulary_ids
+from normprobe.inputs.processor import token_text, tokenizer_of, vocabulary_ids
 
 
 def test_a_bare_tokenizer_is_not_taken_for_what_it_holds():

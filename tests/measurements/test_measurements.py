@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from normprobe.measurements import NAMES, Measurement, measurement, measurements
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 OVER_SAMPLES = [offered.name for offered in measurements() if offered.over_samples]
 COMPARED = [offered.name for offered in measurements() if offered.has("compared")]

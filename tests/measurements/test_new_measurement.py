@@ -31,7 +31,7 @@ FOLDER = {
         import pandas as pd
 
         from normprobe.schema import TOKEN_GROUPS
-        from normprobe.transfers import to_host
+        from normprobe.tensors import to_host
 
         def observe(model, inputs):
             return to_host([model.batch(inputs).groups_at(model.decoder_input(inputs))])

@@ -20,7 +20,7 @@ from normprobe.hooks import observing, run_until
 from normprobe.measurements import measurement
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import IMAGE_NUMBERS
-from normprobe.statistics import directions, token_metrics
+from normprobe.statistics import token_metrics
 
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
 TYPES = ["llava", "llava_next", "ovis2", "qwen2_5_vl", "mllama"]
@@ -45,7 +45,7 @@ class _Waits(TorchDispatchMode):
 
 def _asks_a_cpu_alone() -> bool:
     """Whether it is asked if a state is too large to be squared, or not finite: of no device."""
-    asking = {token_metrics.__file__, directions.__file__}
+    asking = {token_metrics.__file__}
     return any(frame.filename in asking for frame in extract_stack())
 
 

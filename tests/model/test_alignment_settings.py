@@ -7,14 +7,14 @@ import pytest
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
-from normprobe.model.alignment_settings import (
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.config import (
     ADAPTER_CONFIG,
     CONFIG_ENTRY,
     AlignmentSettings,
     adapter_settings,
     write_adapter_settings,
 )
-from normprobe.model.checkpoint import open_checkpoint
 
 ENTRY = {"after": "model.multi_modal_projector", "compensate": True}
 

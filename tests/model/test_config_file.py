@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from normprobe.model.config_file import read_config_file
+from normprobe.model.config import read_config_file
 
 
 def test_the_fields_are_those_of_the_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from normprobe.model.depths import layers_of_all_depths
+from normprobe.model.measured_model import layers_of_all_depths
 
 
 @pytest.mark.parametrize(

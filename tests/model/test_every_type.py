@@ -26,7 +26,7 @@ from normprobe import NormprobeError, find_parts, probe_interface, probe_layers,
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredModel, fitted
-from normprobe.model.tracing import verify
+from normprobe.model.tracing.trace import verify
 
 with_images = pytest.mark.parametrize(
     "model_type",

@@ -18,7 +18,7 @@ from support.tiny_models import tiny_model
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.traced_groups import traced_groups
-from normprobe.model.tracing import trace_parts
+from normprobe.model.tracing.trace import trace_parts
 from normprobe.run import page_of
 from normprobe.schema import DECODER_INPUT, PADDING, TOKEN_GROUPS
 from normprobe.versions import is_line_5

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from normprobe.errors import NormprobeError
-from normprobe.model.original_llava import refuse_original_llava
+from normprobe.model.config import refuse_original_llava
 
 ORIGINAL = {"mm_vision_tower": "openai/clip-vit-large-patch14-336"}
 

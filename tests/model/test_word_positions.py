@@ -2,7 +2,7 @@
 
 import pytest
 
-from normprobe.model.word_positions import tokens_of_word
+from normprobe.model.token_places import tokens_of_word
 
 
 def decode(ids):

@@ -6,8 +6,8 @@ from PIL import Image
 from support import made_tables
 
 from normprobe.errors import NormprobeError
-from normprobe.paper.attention_pairs import attention_pairs
-from normprobe.runs.run_store import RunStore
+from normprobe.paper.figures import attention_pairs
+from normprobe.runs.run_folder import RunStore
 
 
 def asked(picture: str, prompt: str, shade: int) -> RunStore:

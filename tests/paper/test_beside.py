@@ -11,10 +11,9 @@ from support.made_runs import run_folder
 from support.read_page import page_of_folders
 
 from normprobe.measurements import measurement
-from normprobe.paper.beside import beside_paper, print_published, published_table
+from normprobe.paper.numbers import beside_paper, print_published, published_table
 from normprobe.run import write_published
-from normprobe.runs.run_folder import RunFolder, read_table
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunFolder, RunStore, read_table
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 

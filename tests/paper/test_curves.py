@@ -10,10 +10,8 @@ from support import made_tables
 from support.made_runs import run_folder
 
 from normprobe.errors import NormprobeError
-from normprobe.paper.curves import curves_of_run
-from normprobe.paper.figure_layouts import figure_layouts
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.paper.figures import curves_of_run, figure_layouts
+from normprobe.runs.run_folder import RunFolder, RunStore
 
 
 def with_intervals() -> pd.DataFrame:

@@ -3,8 +3,8 @@
 import pytest
 
 from normprobe.paper.artefacts import artefacts
-from normprobe.paper.figure_layouts import figure_layouts
-from normprobe.paper.layouts import layouts
+from normprobe.paper.figures import figure_layouts
+from normprobe.paper.tables import layouts
 
 LLAVA, KIMI = "llava-hf/llava-1.5-7b-hf", "moonshotai/Kimi-VL-A3B-Instruct"
 

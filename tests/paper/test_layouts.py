@@ -9,8 +9,8 @@ from support.printed import printed
 from support.read_latex import read_latex
 
 from normprobe.paper.artefacts import artefacts
-from normprobe.paper.layouts import layouts, measured_csv, measured_table
 from normprobe.paper.numbers import published_numbers
+from normprobe.paper.tables import layouts, measured_csv, measured_table
 from normprobe.report.latex import latex
 from normprobe.report.terminal_tables import print_readable
 

@@ -9,10 +9,9 @@ import torch
 from support import made_tables
 from support.made_runs import run_folder
 
-from normprobe.paper.layouts import Cells, layouts
-from normprobe.paper.measured_cells import cells_of_norm, cells_of_run, notes_on
+from normprobe.paper.tables import Cells, cells_of_norm, cells_of_run, layouts, notes_on
 from normprobe.run import Run, load_run
-from normprobe.statistics.norm_weights import norm_statistics
+from normprobe.statistics.weights import norm_statistics
 
 
 def filled(name: str, run: Run, model: str, base: str | None = None) -> Cells:

@@ -14,7 +14,7 @@ from support.made_cells import made_cells
 from support.made_runs import HOSTILE
 
 from normprobe.measurements.survey.printed import readable
-from normprobe.paper.layouts import layouts, measured_table
+from normprobe.paper.tables import layouts, measured_table
 from normprobe.report.latex import latex
 from normprobe.report.markdown import markdown
 from normprobe.report.readable_table import ReadableTable, readable_table

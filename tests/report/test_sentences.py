@@ -40,7 +40,7 @@ from normprobe.measurements.survey.words import verdict as survey_verdict
 from normprobe.report.correlation_words import correlation_sentence, correlation_table
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, Ratio
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 TEXT = "text"
 CLOSING = " In brackets: 95 % intervals over images."

@@ -7,9 +7,17 @@ from safetensors import safe_open
 
 from normprobe import NormprobeError
 from normprobe.paper.artefacts import Changes, artefacts
-from normprobe.reproduction.forecast import Forecast, bytes_fetched, forecast, forecast_apart
-from normprobe.reproduction.jobs import Job, jobs_of
-from normprobe.reproduction.words import any_fetched, plan_by_model, plan_sentence
+from normprobe.reproduction import (
+    Forecast,
+    Job,
+    any_fetched,
+    bytes_fetched,
+    forecast,
+    forecast_apart,
+    jobs_of,
+    plan_by_model,
+    plan_sentence,
+)
 from normprobe.specimen import SPECIMEN_DIR
 
 

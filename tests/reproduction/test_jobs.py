@@ -6,7 +6,7 @@ import pytest
 
 from normprobe import NormprobeError
 from normprobe.paper.artefacts import Changes, artefacts
-from normprobe.reproduction.jobs import Job, jobs_of, still_to_type
+from normprobe.reproduction import Job, jobs_of, still_to_type
 from normprobe.runs.run_folder import RunFolder
 
 AS_LISTED = Changes({}, None, None, trust_remote_code=True)

@@ -8,9 +8,9 @@ from support.made_runs import ATTACK
 from support.read_page import Reader
 
 from normprobe import load_run
-from normprobe.paper.layouts import PaperTable
+from normprobe.paper.tables import PaperTable
 from normprobe.report.readable_table import ReadableTable
-from normprobe.reproduction.page import write_page
+from normprobe.reproduction import write_page
 
 TABLE = PaperTable(
     pd.DataFrame({"model": ["A"], "mean": [1.23456], "mean_published": [1.2]}),

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from normprobe.reproduction import running
-from normprobe.reproduction.jobs import is_finished
-from normprobe.runs.apart import Ended
+from normprobe import reproduction
+from normprobe.reproduction import is_finished
+from normprobe.runs.processes import Ended
 
 
 def test_a_command_leaves_its_run_and_its_words(tmp_path: Path) -> None:
     folder = tmp_path / "runs/embeddings"
     arguments, debug = list(sys.argv), os.environ.get("NORMPROBE_DEBUG")
     words = ("embeddings", "specimen", "-o", str(folder))
-    assert running.run_apart(words, folder) is None
+    assert reproduction.run_apart(words, folder) is None
     assert is_finished(folder)
     assert "L2 norm of embedding rows" in folder.with_name("embeddings.log").read_text()
     assert (sys.argv, os.environ.get("NORMPROBE_DEBUG")) == (arguments, debug)
-    again = running.run_apart(words, folder)
+    again = reproduction.run_apart(words, folder)
     assert again is not None
     assert "exists" in again.problem
     assert "Traceback" in folder.with_name("embeddings.log").read_text()
 
 
 def test_words_that_are_no_command_are_a_failure(tmp_path: Path) -> None:
-    failure = running.run_apart(("nothing",), tmp_path / "run")
+    failure = reproduction.run_apart(("nothing",), tmp_path / "run")
     assert failure is not None
     assert "its process ended with exit code 2" in failure.problem
     assert failure.remedy == f"its log is {tmp_path / 'run.log'}"
@@ -44,8 +44,8 @@ def test_words_that_are_no_command_are_a_failure(tmp_path: Path) -> None:
 def test_a_process_that_ends_early_leaves_a_failure(
     problem: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "done_apart", lambda *_: Ended([], problem))
-    failure = running.run_apart(("layers", "org/a"), tmp_path / "run")
+    monkeypatch.setattr(reproduction, "done_apart", lambda *_: Ended([], problem))
+    failure = reproduction.run_apart(("layers", "org/a"), tmp_path / "run")
     assert failure is not None
     assert said in failure.problem
     assert failure.problem.startswith("normprobe layers org/a: ")

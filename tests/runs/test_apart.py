@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from normprobe import NormprobeError
-from normprobe.runs.apart import Ended, Send, done_apart, failure_of
+from normprobe.runs.processes import Ended, Send, done_apart, failure_of
 
 
 def talk(number: int, send: Send) -> None:

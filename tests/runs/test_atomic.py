@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.atomic import write_by_rename
+from normprobe.runs.files import write_by_rename
 
 
 def test_the_file_appears_whole_and_parents_are_made(tmp_path):

@@ -15,8 +15,7 @@ from normprobe import NormprobeError
 from normprobe.data.data_set import open_data
 from normprobe.inputs.prefetch import Batch
 from normprobe.runs import collecting
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunFolder, RunStore
 
 LONG = 30.0  # seconds that only a failing test waits
 

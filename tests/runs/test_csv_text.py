@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.runs.csv_text import csv_bytes, csv_table
+from normprobe.runs.files import csv_bytes, csv_table
 
 FORMULAS = [
     "=1+1",

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 from support import made_tables
 
-from normprobe.runs.json_text import json_bytes, jsonable, table_json
+from normprobe.runs.files import json_bytes, jsonable, table_json
 
 
 def test_values_of_every_origin():

@@ -11,9 +11,9 @@ from support.several_images import noise
 from normprobe.data.data_set import DataSet
 from normprobe.data.question import Question
 from normprobe.inputs.builder import InputBuilder
-from normprobe.model.norm_map import NormMap, rows_at
-from normprobe.runs.norm_maps import norm_maps
-from normprobe.runs.run_store import RunStore
+from normprobe.model.token_places import NormMap, rows_at
+from normprobe.runs.collecting import norm_maps
+from normprobe.runs.run_folder import RunStore
 
 RED, GREEN, BLUE = (Image.new("RGB", (8, 6), color) for color in ("red", "green", "blue"))
 SAMPLES = {"one": [RED], "text": [], "again": [RED], "two": [GREEN, RED], "three": [BLUE]}

@@ -10,7 +10,7 @@ from support.made_runs import run_folder
 
 from normprobe.errors import NormprobeError
 from normprobe.run import load_run, page_of
-from normprobe.runs.own_files import is_own, own_files, own_picture
+from normprobe.runs.files import is_own, own_files, own_picture
 from normprobe.runs.run_folder import read_image
 
 

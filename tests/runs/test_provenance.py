@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy
 
-from normprobe.runs.provenance import installed_version, provenance
+from normprobe.runs.begin import installed_version, provenance
 from normprobe.schema import SCHEMA_VERSION
 
 

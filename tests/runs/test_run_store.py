@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import COMPLETE, PARTIAL, RunStore
+from normprobe.runs.run_folder import COMPLETE, PARTIAL, RunFolder, RunStore
 
 RECORD = {"command": "layers", "model": "org/model"}
 

@@ -6,8 +6,7 @@ import pytest
 from support.made_runs import run_folder
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.runs_below import runs_below
+from normprobe.runs.run_folder import RunFolder, runs_below
 
 
 def test_a_run_folder_is_itself_whatever_lies_in_it(tmp_path: Path) -> None:

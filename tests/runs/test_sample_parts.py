@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from normprobe import NormprobeError
-from normprobe.runs.sample_parts import MERGED, SampleParts
+from normprobe.runs.run_folder import MERGED, SampleParts
 
 
 def rows(*samples: str) -> pd.DataFrame:

@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 
 from normprobe.schema import TOKEN_METRICS
-from normprobe.statistics.co_moments import (
+from normprobe.statistics.resampling import Resampled
+from normprobe.statistics.sample_statistics import (
     CO_MOMENTS,
     LOG_TOKENS,
     LOGARITHMS,
     co_moments,
     product_of,
 )
-from normprobe.statistics.resampling import Resampled
 
 TOKENS = 400
 

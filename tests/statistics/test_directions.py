@@ -8,7 +8,7 @@ import torch
 from support.allocations import allocations
 
 from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
-from normprobe.statistics.directions import (
+from normprobe.statistics.token_metrics import (
     MODALITIES,
     POOLED_GROUPS,
     Directions,
@@ -17,10 +17,11 @@ from normprobe.statistics.directions import (
     directions,
     group_masks,
     pooled_cosine,
+    token_metrics,
+    token_norms,
     turn_cosines,
     within_modal_cosine,
 )
-from normprobe.statistics.token_metrics import token_metrics, token_norms
 
 CODES = {group: code for code, group in enumerate(TOKEN_GROUPS)}
 

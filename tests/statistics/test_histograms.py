@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normprobe.statistics.histograms import (
+from normprobe.statistics.sample_statistics import (
     COSINE_QUANTILE_ERROR,
     QUANTILE_RELATIVE_ERROR,
     SCALES,

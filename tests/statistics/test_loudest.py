@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.statistics.loudest import loudest_columns, loudest_token
+from normprobe.statistics.loud_tokens import loudest_columns, loudest_token
 
 
 def test_it_has_a_place_in_the_prompt_an_id_and_a_share() -> None:

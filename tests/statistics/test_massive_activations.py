@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.statistics.massive_activations import (
-    PEAK_METRICS,
-    dimension_shares,
-    peaks,
-    sinks,
-)
+from normprobe.statistics.loud_tokens import PEAK_METRICS, dimension_shares, peaks, sinks
 
 WIDTH = 900  # sinks need 400
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.statistics.norm_weights import norm_statistics
+from normprobe.statistics.weights import norm_statistics
 
 HIDDEN = 24
 

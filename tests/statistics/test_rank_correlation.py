@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from normprobe.statistics.rank_correlation import rank_correlation
+from normprobe.statistics.bootstrap import rank_correlation
 
 
 @pytest.mark.parametrize("models", [5, 12, 40])

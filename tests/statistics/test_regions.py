@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.statistics.regions import cosines_to_word, region_means
+from normprobe.statistics.attention_rows import cosines_to_word, region_means
 
 
 def test_means_are_weighted_by_the_share_of_each_place() -> None:

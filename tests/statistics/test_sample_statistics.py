@@ -5,8 +5,12 @@ import pandas as pd
 import pytest
 
 from normprobe.schema import QUANTILES
-from normprobe.statistics.histograms import COSINE_QUANTILE_ERROR, QUANTILE_RELATIVE_ERROR
-from normprobe.statistics.sample_statistics import merge, statistics_of
+from normprobe.statistics.sample_statistics import (
+    COSINE_QUANTILE_ERROR,
+    QUANTILE_RELATIVE_ERROR,
+    merge,
+    statistics_of,
+)
 
 METRICS = ("norm", "cosine")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.measurements.layers.table import tables
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     ATTENTION_INPUT,
     BRANCH_METRICS,
@@ -23,8 +23,7 @@ from normprobe.schema import (
     TOKEN_METRICS,
     VISUAL,
 )
-from normprobe.statistics.co_moments import co_moments
-from normprobe.statistics.sample_statistics import statistics_by_layer
+from normprobe.statistics.sample_statistics import co_moments, statistics_by_layer
 
 Triple = tuple[float, float, float]
 

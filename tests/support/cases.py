@@ -7,7 +7,7 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from normprobe.model.tracing import TracedParts, trace_parts
+from normprobe.model.tracing.trace import TracedParts, trace_parts
 from support.capture import States, capture
 from support.expected_parts import PARTS, ExpectedParts
 from support.reference import Groups, Observations, observe_layers, token_groups

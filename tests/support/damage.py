@@ -11,8 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from normprobe.errors import NormprobeError
-from normprobe.foreign_text import visible
+from normprobe.errors import NormprobeError, visible
 
 LIMIT = 30  # seconds a case; a case takes milliseconds
 SPLICES = [

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 import normprobe.paper
-from normprobe.paper.layouts import layouts
+from normprobe.paper.tables import layouts
 
 
 def shipped(name: str) -> list[dict[str, str]]:

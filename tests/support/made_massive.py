@@ -7,7 +7,7 @@ import torch
 from normprobe.measurements.layers.massive.table import massive_tables
 from normprobe.measurements.layers.massive.watcher import MassiveActivations
 from normprobe.schema import INJECTION, TEXT, TOKEN_METRICS, VISUAL
-from normprobe.statistics.massive_activations import PEAK_METRICS, peaks
+from normprobe.statistics.loud_tokens import PEAK_METRICS, peaks
 from normprobe.statistics.sample_statistics import statistics_by_layer
 from normprobe.statistics.token_metrics import token_metrics, token_norms
 from support.slow_bootstrap import SAMPLES

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from normprobe.data.bundle import bundled_data_dir
+from normprobe.data.data_set import bundled_data_dir
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.norm_map import Picture
+from normprobe.model.token_places import Picture
 from support.capture import Array, States, capture
 from support.expected_parts import ExpectedParts
 from support.several_images import inputs_of, loaded

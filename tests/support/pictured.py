@@ -7,9 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from normprobe.data.bundle import bundled_data_dir
-from normprobe.data.region import Referent
-from normprobe.data.sample import Sample
+from normprobe.data.data_set import bundled_data_dir
+from normprobe.data.sample import Referent, Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel

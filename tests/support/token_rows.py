@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
-from normprobe.statistics.co_moments import co_moments
-from normprobe.statistics.sample_statistics import statistics_by_layer
+from normprobe.statistics.sample_statistics import co_moments, statistics_by_layer
 from support.slow_bootstrap import SAMPLES
 
 

@@ -11,14 +11,13 @@ from unittest.mock import patch
 
 import pytest
 
-from normprobe.reproduction import forecast, running
-from normprobe.runs.apart import Ended, Send
+from normprobe import reproduction
+from normprobe.runs.processes import Ended, Send
 
 
 def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is to be done in a process of its own be done in this one."""
-    for module in (forecast, running):
-        monkeypatch.setattr(module, "done_apart", _done_here)
+    monkeypatch.setattr(reproduction, "done_apart", _done_here)
 
 
 def _done_here(work: Callable[[Send], None], log: Path) -> Ended:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from normprobe import NormprobeError
-from normprobe.survey import one_model
+from normprobe.survey import measuring
 from normprobe.survey.measuring import survey
 from normprobe.survey.model_list import ListedModel
 
 ONE = {"limit": 1}
-HOW = one_model.How(("interface",), "sample", ONE, {}, {}, range_reads=True, timeout=None)
+HOW = measuring.How(("interface",), "sample", ONE, {}, {}, range_reads=True, timeout=None)
 
 
 def outcome(**facts: Any) -> dict[str, Any]:
@@ -31,11 +31,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models that were measured: each fails, and leaves its outcome."""
     seen: list[str] = []
 
-    def fake(model: ListedModel, how: one_model.How, folder: Path) -> dict[str, Any]:
+    def fake(model: ListedModel, how: measuring.How, folder: Path) -> dict[str, Any]:
         seen.append(str(model))
         found = outcome(model=model.model, failures={"model": "it is gated"})
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / one_model.OUTCOME).write_text(json.dumps(found))
+        (folder / measuring.OUTCOME).write_text(json.dumps(found))
         return found
 
     monkeypatch.setattr("normprobe.survey.measuring.measured_apart", fake)
@@ -123,8 +123,8 @@ def test_a_process_that_ends_early_says_why(
     fork = multiprocessing.get_context("fork")  # in place of a process that imports torch anew
     monkeypatch.setattr("normprobe.probe.Probe", lambda *_, **__: act())
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: fork)
-    found = one_model.measured_apart(
+    found = measuring.measured_apart(
         ListedModel("org/a"), replace(HOW, timeout=limit), tmp_path / "a"
     )
     assert found["failures"] == {"process": reason}
-    assert one_model.outcome_in(tmp_path / "a") == found
+    assert measuring.outcome_in(tmp_path / "a") == found

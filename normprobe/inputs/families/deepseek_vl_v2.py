@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.chat import NO_SYSTEM
-from normprobe.inputs.families.placeholders import with_placeholder
+from normprobe.inputs.families.layouts import with_placeholder
 
 if TYPE_CHECKING:
     from transformers import BatchFeature

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.chat import NO_SYSTEM
-from normprobe.inputs.families.placeholders import refuse_placeholder, with_placeholder
+from normprobe.inputs.families.layouts import refuse_placeholder, with_placeholder
 from normprobe.inputs.standard import ensure_pad_token
 from normprobe.schema import VISUAL_MASK
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.chat import render_chat
-from normprobe.inputs.families.placeholders import refuse_placeholder
+from normprobe.inputs.families.layouts import refuse_placeholder
 
 if TYPE_CHECKING:
     from transformers import BatchFeature

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.chat import NO_SYSTEM

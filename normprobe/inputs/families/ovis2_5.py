@@ -14,7 +14,7 @@ from typing import Any
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.chat import NO_SYSTEM, content_of
-from normprobe.inputs.families.placeholders import refuse_placeholder
+from normprobe.inputs.families.layouts import refuse_placeholder
 
 parts = {
     # What the head reads; nothing reads the norm that follows.

@@ -13,8 +13,7 @@ from typing import Any
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.chat import render_chat
-from normprobe.inputs.families import separators
-from normprobe.inputs.families.placeholders import with_placeholder
+from normprobe.inputs.families.layouts import masks, of_image, with_placeholder
 
 parts = {
     "vision_encoder": "model.vision_embed_tokens.img_processor",
@@ -51,10 +50,10 @@ def build(
     order = model.config.embd_layer.get("hd_transform_order", "glb_sub")
     side = isqrt(processor.num_img_tokens)  # of a crop, in tokens
     crops = (sizes // pixels.shape[-1]).tolist()
-    images = [separators.of_image(high * side, wide * side, side, order) for high, wide in crops]
+    images = [of_image(high * side, wide * side, side, order) for high, wide in crops]
     return {
         **batch,
         "pixel_values": pixels,
         "image_sizes": sizes,
-        **separators.masks(batch["input_ids"] < 0, images),
+        **masks(batch["input_ids"] < 0, images),
     }

@@ -13,8 +13,7 @@ from typing import Any
 
 from normprobe.data.sample import Sample
 from normprobe.inputs.chat import NO_SYSTEM
-from normprobe.inputs.families import separators
-from normprobe.inputs.families.placeholders import with_placeholder
+from normprobe.inputs.families.layouts import masks, of_image, with_placeholder
 
 parts = {
     "vision_encoder": "model.embed_tokens_extend.image_embed.img_processor",
@@ -47,10 +46,10 @@ def build(
         crop = made["input_image_embeds"].shape[-1]
         grids = zip(made["image_sizes"].tolist(), made["image_attention_mask"], strict=True)
         rows = [
-            separators.of_image(*_grid(kept, high // crop, wide // crop), len(kept[0]) // 2, order)
+            of_image(*_grid(kept, high // crop, wide // crop), len(kept[0]) // 2, order)
             for (high, wide), kept in grids
         ]
-        batch |= separators.masks(batch["input_ids"] == parts["image_token_ids"][0], rows)
+        batch |= masks(batch["input_ids"] == parts["image_token_ids"][0], rows)
     return batch
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from normprobe.model.align.files import save_alignment
-from normprobe.model.alignment_settings import ADAPTER_FILES
+from normprobe.model.config import ADAPTER_FILES
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.runs.atomic import write_failures
+from normprobe.runs.files import write_failures
 from normprobe.runs.run_folder import RunFolder
 
 

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from normprobe.report.significant import count, significant
 from normprobe.report.terminal import add_column, new_table, print_facts, print_table
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def show(run: RunStore, console: Console) -> None:

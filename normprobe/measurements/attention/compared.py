@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.report.ratio_words import Ratio, with_ends
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 #: Header and column of each number of the ranking.
 COLUMNS = {

@@ -9,7 +9,7 @@ from normprobe.measurements.attention.figures.heatmaps import attention_map
 from normprobe.report.figures.over_picture import canvas_shape, on_canvas
 from normprobe.report.page.files import photograph_url
 from normprobe.report.page.grids import Grid, grid_of, named, over_picture
-from normprobe.runs.run_store import RunStore, image_name
+from normprobe.runs.run_folder import RunStore, image_name
 from normprobe.schema import IMAGE
 
 _MOST = 99.0  # percentile at which the colours end: sinks draw a hundred times the even share

@@ -19,8 +19,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import BatchFeature
 
-from normprobe.data.region import Box, spans_of_word
-from normprobe.data.sample import Sample
+from normprobe.data.sample import Box, Sample, spans_of_word
 from normprobe.errors import NormprobeError
 from normprobe.hooks import observing, run_until
 from normprobe.inputs.builder import InputBuilder
@@ -28,15 +27,10 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements.attention.reader import HeadNumbers, Reader
 from normprobe.measurements.attention.words import focused_and_wide
 from normprobe.model.attention_weights import watching_attention
-from normprobe.model.depths import layers_of_all_depths
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
-from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.word_positions import (
-    Decode,
-    text_after_image,
-    tokens_of_word,
-)
+from normprobe.model.measured_model import MeasuredModel, layers_of_all_depths
+from normprobe.model.token_places import Decode, text_after_image, tokens_of_word
 from normprobe.schema import IMAGE, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.attention_rows import score_gap, signal_to_noise
 

@@ -9,7 +9,7 @@ from normprobe.report.page.blocks import asked, curves, grid, heading, note, sen
 from normprobe.report.page.files import photograph_url
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _MAPS = (
     "Attention per area of the picture. Orange: more than attention spread evenly over it would "

@@ -14,7 +14,7 @@ from normprobe.report.terminal import (
     print_table,
 )
 from normprobe.report.terminal_tables import selected_layers
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def show(run: RunStore, console: Console) -> None:

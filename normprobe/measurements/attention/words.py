@@ -4,7 +4,7 @@ import pandas as pd
 
 from normprobe.report.layer_words import layer_names, layers_in_words
 from normprobe.report.ratio_words import Ratio, Words
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _SPREAD = Words("more", "less", "about as much")
 _DRAWN = Words("more attention", "less attention", "about as much attention")
@@ -25,8 +25,7 @@ def attention_verdict(attention: pd.DataFrame) -> str:
 
 
 def focused_and_wide(attention: pd.DataFrame) -> list[int]:
-    """The two layers that the sentence names: where all text looks most narrowly, and most widely.
-    """
+    """The two layers that the sentence names: where text looks most narrowly and most widely."""
     rows = attention[attention["query"] == attention["query"].iloc[0]].set_index("layer")
     entropy = rows["entropy_mean"].dropna()
     return sorted({int(entropy.idxmin()), int(entropy.idxmax())}) if len(entropy) else []

@@ -7,10 +7,7 @@ from typing import Any
 
 #: A step in the name of a checkpoint or of a run folder: checkpoint-500, step_000500.
 _STEP = re.compile(r"(?:^|[^a-z])(?:checkpoint|ckpt|step|steps|iter|global_step)[-_]?(\d+)", re.I)
-
-
 _LONGEST_LABEL = 28  # characters
-
 
 #: What tells runs apart, most telling first; a later fact is added where earlier ones are equal.
 _FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], object]], ...] = (

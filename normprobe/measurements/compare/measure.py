@@ -14,9 +14,8 @@ from normprobe.measurements.compare.labels import labels_of, step_of
 from normprobe.measurements.compare.table import joined, ranking
 from normprobe.report.correlation_words import CORRELATION, correlation_table
 from normprobe.runs.resuming import differing
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import COMPLETE, RunStore
-from normprobe.statistics.rank_correlation import FEWEST
+from normprobe.runs.run_folder import COMPLETE, RunFolder, RunStore
+from normprobe.statistics.bootstrap import FEWEST
 
 #: Of a record what tells what was measured, in words, and what it has a digest of.
 _IDENTITIES = (

@@ -16,7 +16,7 @@ from normprobe.report.terminal import (
     print_sentence,
     print_table,
 )
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def show(run: RunStore, console: Console) -> None:

@@ -8,7 +8,7 @@ from normprobe.measurements.compare.table import numbers_of, told_apart, told_fr
 from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
 from normprobe.report.significant import of_one_size
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _NAMED = 4  # runs in a list
 _DISPARITY = "norm disparity at the decoder input"

@@ -2,7 +2,7 @@
 
 from normprobe.measurements import Measurement
 from normprobe.model.load.required_tensors import embedding_tables
-from normprobe.paper.quantities import TEXT_TABLE, VISUAL_TABLE
+from normprobe.paper import TEXT_TABLE, VISUAL_TABLE
 from normprobe.schema import NONZERO_ROWS, TEXT, VISUAL
 
 MEASUREMENT = Measurement(

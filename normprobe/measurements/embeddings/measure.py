@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from normprobe.measurements.embeddings.shift import measure_shift
 from normprobe.measurements.embeddings.text_table import TextTable
-from normprobe.model.embedding_table import weight_of
-from normprobe.model.find.image_tokens import image_token_rows
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.find.structure import image_token_rows
+from normprobe.model.measured_model import MeasuredModel, weight_of
 from normprobe.schema import TEXT, VISUAL
-from normprobe.statistics.embedding_rows import row_norms, scope_table
+from normprobe.statistics.weights import row_norms, scope_table
 
 
 def measure_embeddings(

@@ -15,8 +15,8 @@ from torch import Tensor
 from normprobe.errors import NormprobeError
 from normprobe.measurements.embeddings.text_table import TextTable
 from normprobe.schema import BASE
-from normprobe.statistics.embedding_rows import scope_table
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.statistics.weights import scope_table
 
 _ROWS_AT_ONCE = 16_384  # float32 copies of two whole tables would take gigabytes
 

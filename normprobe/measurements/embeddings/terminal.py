@@ -18,7 +18,7 @@ from normprobe.report.terminal import (
     words,
 )
 from normprobe.report.terminal_tables import GROUP_STYLES, token_cell
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _MOST_RANKS = 10
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.errors import NormprobeError
-from normprobe.inputs.vocabulary import token_text
-from normprobe.model.embedding_table import weight_of
-from normprobe.model.measured_model import MeasuredModel
-from normprobe.statistics.embedding_rows import row_norms
+from normprobe.inputs.processor import token_text
+from normprobe.model.measured_model import MeasuredModel, weight_of
+from normprobe.statistics.weights import row_norms
 
 #: Config fields and special tokens that bound or hold an image.
 _VISUAL = re.compile(r"vision|visual|image|img|video|boi|eoi", re.IGNORECASE)

@@ -7,7 +7,7 @@ import pandas as pd
 from normprobe.measurements.embeddings.shift_words import shift_verdict
 from normprobe.report.ratio_words import LOUD, Ratio, ratio_in_words, times, usable
 from normprobe.report.significant import significant
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     NONZERO_ROWS,
     TEXT,
@@ -23,8 +23,7 @@ def verdict(run: RunStore) -> str:
 
 
 def embeddings_verdict(embeddings: pd.DataFrame) -> str:
-    """The visual table against the text table, or how far the text table's loudest row stands out.
-    """
+    """The visual table against the text table, or how far its loudest row stands out."""
     rows = embeddings[embeddings["rows"] == NONZERO_ROWS].set_index("table")
     means = {table: float(rows["norm_mean"].get(table, math.nan)) for table in (VISUAL, TEXT)}
     if not usable(means[TEXT]):

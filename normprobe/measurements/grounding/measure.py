@@ -25,10 +25,10 @@ from normprobe.model.attention_weights import watching_attention
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.image_places import Array, PlacesUnknown, image_places, share_inside
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.word_positions import text_after_image, tokens_of_word
+from normprobe.model.token_places import text_after_image, tokens_of_word
 from normprobe.schema import TOKEN_GROUPS, VISUAL
-from normprobe.statistics.regions import cosines_to_word, region_means
-from normprobe.transfers import to_host
+from normprobe.statistics.attention_rows import cosines_to_word, region_means
+from normprobe.tensors import to_host
 
 #: What is measured of a word and a visual token.
 QUANTITIES = ("cosine", "score")

@@ -5,7 +5,7 @@ from normprobe.measurements.grounding.words import verdict
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def headline(run: RunStore) -> str:

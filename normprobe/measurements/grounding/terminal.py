@@ -17,7 +17,7 @@ from normprobe.report.terminal import (
     print_table,
 )
 from normprobe.report.terminal_tables import ALIGNED, selected_layers
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _SHOWN = ("inside", "gap")  # outside is inside - gap
 

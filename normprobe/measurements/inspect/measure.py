@@ -12,13 +12,12 @@ from normprobe.inputs.families import family_file
 from normprobe.measurements.inspect.table import parts_table
 from normprobe.measurements.inspect.weights import weights_table
 from normprobe.model.checkpoint import Checkpoint
-from normprobe.model.find.norm_placement import norm_placement_note
+from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.parts import family_of
 from normprobe.model.find.structure import find_parts
-from normprobe.model.load.build import build_on_meta
-from normprobe.model.load.checkpoint_files import weight_files_of
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_loading
-from normprobe.model.load.weight_files import WeightFiles
+from normprobe.model.load.weight_files import WeightFiles, weight_files_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from normprobe.measurements import Measurement
 from normprobe.model.load.required_tensors import before_the_decoder
-from normprobe.paper.quantities import AFTER, BEFORE, ENCODER, MERGED, TEXT_TABLE
+from normprobe.paper import AFTER, BEFORE, ENCODER, MERGED, TEXT_TABLE
 from normprobe.schema import (
     MERGED_INPUT,
     NONZERO_ROWS,

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import moved_to
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
-from normprobe.model.embedding_table import embedding_scale
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.model.tracing.find_or_trace import find_or_trace
+from normprobe.model.measured_model import MeasuredModel, embedding_scale, text_ids
+from normprobe.model.tracing.trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     DECODER_INPUT,
@@ -31,10 +30,10 @@ from normprobe.schema import (
     VIDEO,
     VISUAL,
 )
-from normprobe.statistics.loudest import loudest_token
+from normprobe.statistics.loud_tokens import loudest_token
 from normprobe.statistics.sample_statistics import statistics_of
 from normprobe.statistics.token_metrics import token_norms
-from normprobe.transfers import to_host
+from normprobe.tensors import to_host
 
 
 def probe_interface(

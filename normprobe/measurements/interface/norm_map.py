@@ -19,7 +19,7 @@ from normprobe.model.image_places import (
     places_of_rows,
 )
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.norm_map import NormMap, Picture, own_positions, rows_at
+from normprobe.model.token_places import NormMap, Picture, own_positions, rows_at
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import DECODER_INPUT, STAGES
 from normprobe.statistics.token_metrics import token_norms

@@ -5,7 +5,7 @@ from normprobe.measurements.interface.words import verdict
 from normprobe.report.page.blocks import dots, heading, note, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _COLUMNS = ["stage", "group", "hidden_size", "tokens", "norm_mean", "norm_std", "norm_q50"]
 _COLUMNS += ["ratio_to_prompt", "ratio_to_table"]

@@ -18,9 +18,8 @@ from normprobe.measurements.interface.rows_from_pixels import RowsFromPixels, ro
 from normprobe.model.captured_states import Call, captured_calls
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.traced_groups import Masks, traced_groups
-from normprobe.model.tracing import TracedParts
-from normprobe.model.tracing.perturbation import other_pixels
-from normprobe.nested import flattened, unflattened
+from normprobe.model.tracing.observation import other_pixels
+from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     DECODER_INPUT,
     MERGED_INPUT,
@@ -30,6 +29,7 @@ from normprobe.schema import (
     VISION_ENCODER,
 )
 from normprobe.statistics.agreement import ROWS, TOKENS, largest_difference
+from normprobe.tensors import flattened, unflattened
 from normprobe.versions import reader_of_encoder
 
 #: What is captured beside the stages: what enters the vision encoder's first layer.

@@ -20,7 +20,6 @@ REFERENCES = {
     "ratio_to_before_projector": ((PROJECTOR_INPUT, VISUAL), (VISION_ENCODER, VISUAL)),
 }
 
-
 #: The same of geometric means, of which no embedding table keeps any: sentences say these.
 GEOMETRIC_REFERENCES = {
     "geometric_ratio_to_prompt": "ratio_to_prompt",

@@ -12,9 +12,8 @@ from normprobe.measurements.interface.references import (
     place_of_reference,
 )
 from normprobe.measurements.interface.visual_table import visual_table_histogram
-from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.measured_model import MeasuredModel, weight_of
 from normprobe.report.carried import quoted
 from normprobe.schema import (
     DECODER_INPUT,
@@ -25,9 +24,9 @@ from normprobe.schema import (
     TEXT_EMBEDDING_TABLE,
     VISUAL_EMBEDDING_TABLE,
 )
-from normprobe.statistics.embedding_rows import embedding_statistics
-from normprobe.statistics.loudest import loudest_columns
+from normprobe.statistics.loud_tokens import loudest_columns
 from normprobe.statistics.sample_statistics import merge
+from normprobe.statistics.weights import embedding_statistics
 
 #: Column of the sample rows: decoder input / table row, NaN where no scalar does it.
 SCALE_COLUMN = "embedding_scale"

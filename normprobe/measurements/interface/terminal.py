@@ -15,7 +15,7 @@ from normprobe.report.terminal import (
     words,
 )
 from normprobe.report.terminal_tables import ALIGNED, GROUP_STYLES, nonfinite_note
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ROW_SCOPES, STAGES, TOKEN_GROUPS
 
 

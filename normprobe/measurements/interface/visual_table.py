@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
+from normprobe.model.measured_model import weight_of
 from normprobe.schema import DECODER_INPUT, PROJECTOR_INPUT, TEXT, VISUAL
-from normprobe.statistics.embedding_rows import row_norms
-from normprobe.statistics.histograms import GROWTH, histogram_of
+from normprobe.statistics.sample_statistics import GROWTH, histogram_of
+from normprobe.statistics.weights import row_norms
 
 #: Sources of histogram.csv of an ``interface`` run.
 VISUAL_ROWS, VISUAL_TOKENS = "visual table rows", "visual tokens"

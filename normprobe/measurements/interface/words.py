@@ -8,7 +8,7 @@ from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.carried import carried_sentences
 from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.significant import significant
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,
     NONZERO_ROWS,

@@ -3,7 +3,7 @@
 from normprobe.measurements import Measurement
 from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_LANGUAGE
 from normprobe.model.load.required_tensors import forward_to_last_layer
-from normprobe.paper.quantities import AFTER
+from normprobe.paper import AFTER
 from normprobe.schema import VISUAL
 
 _FIGURES = ("layers", "turning", "accounted", "directions", "branches", "massive", "theory")

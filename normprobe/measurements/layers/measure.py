@@ -19,10 +19,9 @@ from torch import Tensor
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_call, on_input, on_output, run_until
-from normprobe.inputs.on_device import moved_to
-from normprobe.inputs.pixels import pixel_inputs
+from normprobe.inputs.on_device import moved_to, pixel_inputs
 from normprobe.measurements.layers.watcher import GroupWatcher, Watcher
-from normprobe.model.find.layer_norms import WITHOUT_INPUT_NORM
+from normprobe.model.find.norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, text_ids
 from normprobe.model.vision_stages import StageNorms, VisionStages
@@ -43,8 +42,14 @@ from normprobe.schema import (
     TOKEN_METRICS,
     VISUAL,
 )
-from normprobe.statistics.co_moments import co_moments
-from normprobe.statistics.directions import (
+from normprobe.statistics.loud_tokens import loudest_token
+from normprobe.statistics.sample_statistics import (
+    co_moments,
+    finite_tokens,
+    statistics_by_layer,
+    statistics_of,
+)
+from normprobe.statistics.token_metrics import (
     MODALITIES,
     POOLED_GROUPS,
     Directions,
@@ -53,17 +58,13 @@ from normprobe.statistics.directions import (
     directions,
     group_masks,
     pooled_cosine,
+    token_metrics,
+    token_norms,
     turn_cosines,
+    widened,
     within_modal_cosine,
 )
-from normprobe.statistics.loudest import loudest_token
-from normprobe.statistics.sample_statistics import (
-    finite_tokens,
-    statistics_by_layer,
-    statistics_of,
-)
-from normprobe.statistics.token_metrics import token_metrics, token_norms, widened
-from normprobe.transfers import to_host
+from normprobe.tensors import to_host
 
 #: What is kept of a token, and of a sample: a metric and the group that it is of, if of one.
 _TOKEN_NUMBERS = (*TOKEN_METRICS, *OTHER_TOKEN_METRICS)

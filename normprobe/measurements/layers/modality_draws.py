@@ -5,8 +5,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.schema import TEXT, VISUAL
-from normprobe.statistics.co_moments import LOG_TOKENS, product_of
 from normprobe.statistics.resampling import Resampled
+from normprobe.statistics.sample_statistics import LOG_TOKENS, product_of
 
 MODALITIES = (VISUAL, TEXT)
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from normprobe.hooks import attached, observing, on_input, on_output, run_until
 from normprobe.inputs.on_device import inputs_for
-from normprobe.model.depths import layers_of_all_depths
 from normprobe.model.image_places import PlacesUnknown, image_places
-from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.norm_map import NormMap, Picture, own_positions, rows_at
+from normprobe.model.measured_model import MeasuredModel, layers_of_all_depths
+from normprobe.model.token_places import NormMap, Picture, own_positions, rows_at
 from normprobe.schema import TOKEN_METRICS
 from normprobe.statistics.token_metrics import token_metrics, token_norms
 

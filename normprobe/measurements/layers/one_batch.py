@@ -9,7 +9,7 @@ from torch import nn
 from normprobe.measurements.layers.measure import observe, rows
 from normprobe.measurements.layers.table import layers_table
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.tracing.find_or_trace import find_or_trace
+from normprobe.model.tracing.trace import find_or_trace
 
 
 def probe_layers(

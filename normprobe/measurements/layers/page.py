@@ -23,7 +23,7 @@ from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.page.blocks import curves, heading, note, panels, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.tables import table as shown
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 #: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.
 _VERDICT_FIRST = ["assumption", "source", "number", "verdict", "low", "high", "worst"]

@@ -18,7 +18,7 @@ from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.model.captured_states import CapturedStates, captured_states
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.traced_groups import Masks, traced_groups
-from normprobe.model.tracing import TracedParts
+from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     ATTENTION_INPUT,
     PAIR,

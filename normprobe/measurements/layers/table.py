@@ -25,7 +25,7 @@ from normprobe.schema import (
     TOKEN_GROUPS,
     TOKEN_METRICS,
 )
-from normprobe.statistics.loudest import loudest_columns
+from normprobe.statistics.loud_tokens import loudest_columns
 from normprobe.statistics.sample_statistics import merge
 
 #: Below this angle the rounding of the stored states, not the layer, sets the value (radians).

@@ -18,7 +18,7 @@ from normprobe.report.terminal import (
     print_table,
 )
 from normprobe.report.terminal_tables import ALIGNED, GROUP_STYLES, nonfinite_note, selected_layers
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 
 

@@ -15,7 +15,7 @@ from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.carried import carried_sentences
 from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT
 
 _TEXT = "text tokens"

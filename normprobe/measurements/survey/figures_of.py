@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def modules(run: RunStore) -> list[ModuleType]:

@@ -10,7 +10,7 @@ from normprobe.report.page.blocks import heading, note, sentence
 from normprobe.report.page.markup import Markup
 from normprobe.report.page.printed import printed
 from normprobe.report.page.tables import table
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _ENDS = ("_ci_low", "_ci_high")
 

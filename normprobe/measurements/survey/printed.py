@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from normprobe.foreign_text import visible
-from normprobe.paper.beside import COLUMNS
-from normprobe.paper.layouts import BELOW, PUBLISHED, Layout, layouts
-from normprobe.paper.numbers import names_of, printed_rows, published_numbers
+from normprobe.errors import visible
+from normprobe.paper.numbers import COLUMNS, names_of, printed_rows, published_numbers
+from normprobe.paper.tables import BELOW, PUBLISHED, Layout, layouts
 from normprobe.report.readable_table import ReadableTable
 from normprobe.report.significant import MISSING
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _PLACE = re.compile(r"\{(\w+)\}")
 _PLUS_MINUS = " \u00b1 "

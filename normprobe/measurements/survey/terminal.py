@@ -13,7 +13,7 @@ from normprobe.report.terminal import (
     print_sentence,
     print_table,
 )
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 #: Header and column of each number.
 _COLUMNS = {

@@ -5,7 +5,7 @@ import pandas as pd
 from normprobe.measurements.survey.measure import WHOLE
 from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Ratio
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def verdict(run: RunStore) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.model.align.norm import NAME, attach_norm, inserted_norm, running_device
-from normprobe.model.alignment_settings import (
+from normprobe.model.config import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     AlignmentSettings,

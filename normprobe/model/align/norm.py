@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import PROJECTED_STATE, path_to_state
-from normprobe.model.alignment_settings import CONFIG_ENTRY
+from normprobe.model.config import CONFIG_ENTRY
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE, FUSIONS
 from normprobe.model.find.parts import Part, Parts
 

@@ -6,7 +6,8 @@ tokens alike.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +17,27 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, on_output
-from normprobe.inputs.pixels import pixel_inputs
+from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.align.norm import (
     GlobalWeightCompensatedLayerNorm,
     hidden_size_of,
     insert_norm,
+    norm_set_aside,
     projector_to_align,
     remove_norm,
 )
-from normprobe.model.embedding_table import embedding_scale, weight_of
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import find_parts
-from normprobe.model.measured_model import MeasuredModel, fitted, text_ids
+from normprobe.model.measured_model import (
+    MeasuredModel,
+    embedding_scale,
+    fitted,
+    text_ids,
+    weight_of,
+)
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
-from normprobe.statistics.embedding_rows import row_norms
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.statistics.weights import row_norms
 
 TABLE, PROMPT = "table", "prompt"
 
@@ -211,3 +218,21 @@ def _scale_behind(
 
 def _rounded(scale: float) -> float:
     return 1.0 if abs(scale - 1) < _SAME else scale
+
+
+@contextmanager
+def aligned(
+    model: MeasuredModel, target: str | float, examples: Sequence[Mapping[str, Any]]
+) -> Iterator[Alignment]:
+    """Align a model inside the block; after it, the model is as it was.
+
+    What other threads run on it passes as if it were not aligned.
+    """
+    try:
+        with norm_set_aside(model.model):
+            try:
+                yield align(model, target, examples, here_alone=True)
+            finally:
+                remove_norm(model.model)
+    finally:
+        model.notice_changed_weights()

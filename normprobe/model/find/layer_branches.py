@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from normprobe.hooks import after_call, attached, before_call, hidden_state_of, on_input
-from normprobe.model.find.layer_norms import Operations, norms_of
+from normprobe.model.find.norms import Operations, norms_of
 from normprobe.schema import BRANCHES
 from normprobe.statistics.token_metrics import token_norms, widened
 

@@ -16,7 +16,7 @@ Keys (a missing key is left to ``find_parts``, None says that there is no such p
 - ``videos_only``: takes no images
 - ``behind``: what the model does to a row between projector and decoder, where it does more than
   scale it
-- ``stream``: which residual stream is reported, a key of ``residual_stream.STREAMS``
+- ``stream``: which residual stream is reported, a key of ``parts.STREAMS``
 """
 
 from typing import Any

@@ -1,17 +1,60 @@
-"""The parts of a model that normprobe measures, as ``find_parts`` or a trace finds them."""
+"""The parts of a model that normprobe measures, and what an error says where one is not found."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from normprobe.model.find.candidates import size_of
+from normprobe.errors import NormprobeError
+from normprobe.failures import runs_own_code
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
-from normprobe.model.find.residual_stream import STREAMS, Stream
 
 #: Parameters that stand for the whole image or only store: their tokens are no patches.
 _CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
+
+
+class Stream(NamedTuple):
+    """How to read one residual stream.
+
+    Attributes:
+        meaning: which stream it is, for the output.
+        read: from the state between two layers and the text config to ``[batch, seq, hidden]``.
+    """
+
+    meaning: str
+    read: Callable[[Tensor, Any], Tensor]
+
+
+def _altup(state: Tensor, config: Any) -> Tensor:
+    """Gemma 3n: ``[streams, batch, seq, hidden]``; the active one passes through the layer."""
+    return state[int(config.altup_active_idx)] if state.dim() == 4 else state
+
+
+def _stacked(state: Tensor, config: Any) -> Tensor:
+    """``[batch, seq, streams, hidden]``; the model itself ends in the mean of its streams."""
+    del config
+    return state.mean(dim=2) if state.dim() == 4 else state
+
+
+def _joined(state: Tensor, config: Any) -> Tensor:
+    """``[batch, seq, streams * hidden]``."""
+    return state.reshape(*state.shape[:-1], -1, config.hidden_size).mean(dim=-2)
+
+
+def _only(state: Tensor, config: Any) -> Tensor:
+    del config
+    return state
+
+
+STREAMS = {
+    "single": Stream("the residual", _only),
+    "altup": Stream("active AltUp stream", _altup),
+    "mean of stacked streams": Stream("mean of streams", _stacked),
+    "mean of joined streams": Stream("mean of streams", _joined),
+}
 
 
 @dataclass(frozen=True)
@@ -111,3 +154,43 @@ def _shown(part: Part) -> tuple[str, str]:
     layers = list(part.module.children()) if isinstance(part.module, nn.ModuleList) else []
     name = f"{len(layers)} x {type(layers[0]).__name__}" if layers else type(part.module).__name__
     return name, f"{size_of(part.module):,} parameters"
+
+
+def size_of(module: nn.Module) -> int:
+    """How many parameters a module has."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def children_of(module: nn.Module) -> str:
+    """The names of a module's children, for a message."""
+    return ", ".join(name for name, _ in module.named_children()) or "none"
+
+
+def check_name(model: nn.Module, role: str, name: str) -> None:
+    """Refuse a name given by hand that is no module of the model, and suggest one that is."""
+    names = [known for known, _ in model.named_modules()]
+    if name not in names:
+        close = get_close_matches(name, names) or [known for known in names if "." not in known][1:]
+        raise NormprobeError(
+            f"{type(model).__name__} has no module {name!r} for {role.replace('_', ' ')}",
+            f"did you mean {' or '.join(close[:3])}? `normprobe inspect` lists what was found",
+        )
+
+
+def by_hand(model: nn.Module, option: str, value: str) -> str:
+    """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
+    trust = " --trust-remote-code" if runs_own_code(model) else ""
+    source = getattr(model, "name_or_path", "") or "MODEL"
+    return f"name it by hand: normprobe layers {source}{trust} {option} {value}"
+
+
+def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
+    """The name of the largest module of a kind: the best candidate for a part."""
+    found = [module for module in model.modules() if isinstance(module, kind)]
+    return names[id(max(found, key=size_of))] if found else "NAME"
+
+
+def candidates(model: nn.Module, names: dict[int, str]) -> str:
+    """The lists of modules in a model and their lengths, for a message."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
+    return ", ".join(f"{names[id(m)]} ({len(m)})" for m in lists) or "none"

@@ -1,28 +1,15 @@
-"""Find the parts of a model by its structure: its interfaces and its module tree.
-
-No forward is needed, so this works on the meta device. The vision encoder and the decoder come from
-the accessors that transformers models have. The projector is the module beside the encoder that is
-no language model, or a merger inside it. ``overrides.py`` holds, as data, the few model types where
-that is not enough.
-"""
+"""Whether a model with code of its own speaks of images, whatever its parts are called."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from normprobe.code_failures import runs_own_code
 from normprobe.errors import NormprobeError
-from normprobe.model.find.candidates import (
-    by_hand,
-    candidates,
-    check_name,
-    children_of,
-    largest,
-    size_of,
-)
+from normprobe.failures import runs_own_code
+from normprobe.model.config import vision_fields, vision_modules
 from normprobe.model.find.overrides import (
     ADDED,
     DISCRETE,
@@ -31,10 +18,30 @@ from normprobe.model.find.overrides import (
     PERTURBATION,
     overrides_of,
 )
-from normprobe.model.find.parts import Part, Parts, class_rows_of
-from normprobe.model.find.residual_stream import STREAMS
-from normprobe.model.find.vision_fields import vision_fields, vision_modules
+from normprobe.model.find.parts import (
+    STREAMS,
+    Part,
+    Parts,
+    by_hand,
+    candidates,
+    check_name,
+    children_of,
+    class_rows_of,
+    largest,
+    size_of,
+)
 from normprobe.versions import decoder, image_encoder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def image_token_rows(model: nn.Module) -> list[int]:
+    """The ids in the vocabulary that the codes of the image tokenizer are mapped to."""
+    mappings = (getattr(module, "vocabulary_mapping", None) for module in model.modules())
+    ids = (getattr(mapping, "image_tokens", ()) for mapping in mappings if mapping is not None)
+    return sorted({int(id_) for found in ids for id_ in found})
+
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -50,12 +57,12 @@ _TEXT = ("llm_config", "language_config")
 
 #: The family of a model of which ``find_tables`` found no more than its table.
 UNKNOWN = "unknown"
-
 _ROLES = {"vision_encoder", "projector", "text_embedding", "decoder_layers"}
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
 _NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel")
+
 #: Children of the encoder that project: the merger of Qwen-VL and its kin.
 _IN_TOWER_PROJECTOR = re.compile(r"merger|projector|projection|connector|adapter|aligner")
 

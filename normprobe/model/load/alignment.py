@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from normprobe.errors import NormprobeError
 from normprobe.model.align.files import put_back
 from normprobe.model.align.norm import NAME
-from normprobe.model.alignment_settings import adapter_settings
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
-from normprobe.model.load.checkpoint_files import adapter_files, weight_files_of
+from normprobe.model.config import adapter_settings
 from normprobe.model.load.repository import FETCH_AGAIN
-from normprobe.model.load.weight_files import WeightFiles
+from normprobe.model.load.weight_files import WeightFiles, adapter_files, weight_files_of
 
 #: The remedy where a norm was expected.
 HOLDS_A_NORM = "pass an adapter of `normprobe align`, or a checkpoint of an aligned model"

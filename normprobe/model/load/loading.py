@@ -1,25 +1,138 @@
-"""Loads the model of a checkpoint; every weight comes from the checkpoint or stays on meta."""
+"""Loads the model of a checkpoint, and says first what that will read."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.filesize import decimal
 
 from normprobe.bridges import foreign_code
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.alignment import HOLDS_A_NORM, put_norm_back
 from normprobe.model.load.buffers import restore_buffers
-from normprobe.model.load.build import build_on_meta, explained_failures
 from normprobe.model.load.device import placement
-from normprobe.model.load.partial_load import show_again
-from normprobe.model.load.peft_adapter import merge_adapter
+from normprobe.model.load.partial_load import build_on_meta, explained_failures, show_again
 from normprobe.model.load.plan import LoadPlan, plan_loading
-from normprobe.model.load.weight_checks import refuse_missing, refuse_non_finite, refuse_unread
+from normprobe.model.load.weight_checks import (
+    refuse_lacking,
+    refuse_missing,
+    refuse_non_finite,
+    refuse_unread,
+)
 from normprobe.versions import load_and_report
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+def reading_sentence(plan: LoadPlan) -> str:
+    """One line: how many weight files and bytes are read or fetched, of how many."""
+    checkpoint = plan.checkpoint
+    if checkpoint.adapter is None:
+        return _reading(plan, checkpoint.name)
+    base = f"the base {checkpoint.source}"
+    return f"{_reading(plan, base)}, with the adapter {checkpoint.name} merged into it"
+
+
+def _reading(plan: LoadPlan, name: str) -> str:
+    weights = plan.weights
+    absent = _absent(plan)
+    whole = _size(weights.size_of(weights.files))
+    if plan.keys is None or plan.because:
+        verb = "fetches" if absent else "reads"
+        return f"{verb} every weight of {name}, {whole}" + (
+            f": {plan.because}" if plan.because else ""
+        )
+    number = len(weights.files)
+    files = f"of {number} weight file{'s' if number > 1 else ''} of {name}"
+    if not absent:
+        return f"reads {len(plan.files)} {files}, {decimal(plan.nbytes_in(plan.files))} of {whole}"
+    needed = decimal(plan.nbytes_in(absent))
+    if reads_ranges(plan):
+        return f"fetches bytes of {len(absent)} {files}, {needed} of {whole}"
+    fetched = _size(weights.size_of(absent))
+    return f"fetches {len(absent)} {files}, {fetched} of {whole}, for {needed} of tensors"
+
+
+def reading_record(plan: LoadPlan) -> dict[str, object]:
+    """What a load reads, for ``run.json``: names of files, and bytes of the tensors."""
+    return {
+        "files": plan.files,
+        "bytes": None if plan.keys is None else plan.nbytes_in(plan.files),
+        "base_of_adapter": plan.checkpoint.source if plan.checkpoint.adapter else None,
+        "everything_because": plan.because or None,
+    }
+
+
+def bytes_to_fetch(plan: LoadPlan) -> int | None:
+    """Bytes of weights that a load is about to fetch; None where that is unknown."""
+    absent = _absent(plan)
+    return plan.nbytes_in(absent) if reads_ranges(plan) else plan.weights.size_of(absent)
+
+
+def fetched_files(plan: LoadPlan) -> dict[str, int | None]:
+    """The weight files that a load will fetch from, and how many bytes; None: that is unknown."""
+    absent = _absent(plan)
+    if reads_ranges(plan):
+        return {file: plan.nbytes_in([file]) for file in absent}
+    return plan.weights.repository.sizes(absent)
+
+
+def reads_ranges(plan: LoadPlan) -> bool:
+    """Whether ranges of files on a hub are fetched; where everything is read, files are."""
+    return plan.weights.range_reads and plan.keys is not None
+
+
+def cached_bytes(plan: LoadPlan) -> int:
+    """Bytes of the tensors to read that lie in the hub's cache; none of a local folder."""
+    if plan.weights.repository.is_local:
+        return 0
+    return plan.nbytes_in(set(plan.files) - set(_absent(plan)))
+
+
+def _absent(plan: LoadPlan) -> list[str]:
+    """The files to read that are not on this machine."""
+    return [file for file in plan.files if plan.weights.repository.path_here(file) is None]
+
+
+def _size(size: int | None) -> str:
+    return "an unknown size" if size is None else decimal(size)
+
+
+def merge_adapter(checkpoint: Checkpoint, model: "nn.Module") -> "nn.Module":
+    """Merge a checkpoint's adapter into its base."""
+    try:
+        from peft import PeftConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
+        from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    except ImportError as error:
+        raise NormprobeError(
+            f"{checkpoint.name} is a PEFT adapter, and peft is not installed",
+            "pip install 'normprobe[peft]'",
+        ) from error
+    assert checkpoint.adapter is not None
+    revision = checkpoint.adapter_revision
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of weights that are absent on purpose
+            config = PeftConfig.from_pretrained(checkpoint.adapter, revision=revision)
+            weights = load_peft_weights(checkpoint.adapter, device="cpu", revision=revision)
+            adapted = get_peft_model(model, config)
+            report: Any = set_peft_model_state_dict(adapted, weights)
+            if report.unexpected_keys:
+                raise ValueError(f"no place for {report.unexpected_keys[0]}")
+            merged: nn.Module = adapted.merge_and_unload()
+    except Exception as error:  # peft has no error class of its own
+        raise NormprobeError(
+            f"the adapter {checkpoint.name} does not fit {checkpoint.source}: {first_line(error)}",
+            "check base_model_name_or_path in adapter_config.json; only adapters that can be "
+            "merged, such as LoRA, are read",
+        ) from error
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
+    own = (prefix, "modules_to_save")
+    refuse_lacking(checkpoint, sorted(k for k in report.missing_keys if any(o in k for o in own)))
+    return merged.requires_grad_(False)
 
 
 def load_model(

@@ -15,14 +15,16 @@ from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import Any
 
-from normprobe.errors import NormprobeError, first_line
-from normprobe.foreign_text import visible
+from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.model.checkpoint import Checkpoint
+from normprobe.model.config import ADAPTER_WEIGHTS
 from normprobe.model.load.repository import FETCH_AGAIN, Repository
 
 #: What an index of another shape raises; its size may be infinite, its JSON nested very deeply.
 _NO_INDEX = (
     ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
+
 _LONGEST_NAME = 255
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -281,3 +283,15 @@ class WeightFiles:
             raise NormprobeError(
                 f"{name} cannot be read: {first_line(error)}", FETCH_AGAIN
             ) from error
+
+
+def weight_files_of(checkpoint: Checkpoint, *, range_reads: bool = False) -> WeightFiles:
+    """The weight files of a checkpoint, without those of its adapters."""
+    repository = Repository(checkpoint.name, checkpoint.source, checkpoint.revision)
+    explicit = getattr(checkpoint.config, "transformers_weights", None)
+    return WeightFiles(repository, explicit=explicit and str(explicit), range_reads=range_reads)
+
+
+def adapter_files(folder: Path) -> WeightFiles:
+    """The weight file of an adapter that ``normprobe align`` wrote."""
+    return WeightFiles(Repository(str(folder), str(folder), None), explicit=ADAPTER_WEIGHTS)

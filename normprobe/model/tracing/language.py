@@ -1,15 +1,95 @@
-"""Which stack reads the text, and where the image is in what it reads."""
+"""Which stack of blocks reads the text, and where the image is in what it reads."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from normprobe.model.tracing.observation import by_position
-from normprobe.model.tracing.sketches import differs
-from normprobe.model.tracing.stacks import Stack, stream_in, stream_out
+from normprobe.model.tracing.observation import Observation, ObservedCall, by_position
+from normprobe.model.tracing.recording import differs
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A list of blocks of which some ran.
+
+    Attributes:
+        name: of the list, dotted.
+        size: how many parameters it has.
+        calls: the first call of each block that ran, in order of time.
+        numbers: the place of each of these blocks in the list, from 1.
+    """
+
+    name: str
+    size: int
+    calls: tuple[ObservedCall, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def began(self) -> int:
+        """When the first block began."""
+        return self.calls[0].began
+
+    @property
+    def input(self) -> Observation:
+        """The hidden state that the first block reads."""
+        return stream_in(self.calls[0])
+
+    @property
+    def output(self) -> Observation:
+        """The hidden state that the last block returns."""
+        return stream_out(self.calls[-1])
+
+
+def find_stacks(model: nn.Module, calls: Iterable[ObservedCall]) -> list[Stack]:
+    """Lists of which at least two blocks of one class ran, or the only block.
+
+    A list inside a block is no stack. Blocks must have modules inside: a list of linear layers is a
+    projector.
+    """
+    first: dict[str, ObservedCall] = {}
+    for call in calls:
+        if call.inputs and call.outputs:
+            first.setdefault(call.name, call)
+    stacks: list[Stack] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential):
+            continue
+        if any(holds(stack.name, name) for stack in stacks):
+            continue
+        prefix = f"{name}." if name else ""
+        ran = [
+            (first[prefix + key], number, type(block))
+            for number, (key, block) in enumerate(module.named_children(), start=1)
+            if prefix + key in first and any(True for _ in block.children())
+        ]
+        classes = Counter(block_class for _, _, block_class in ran)
+        if ran and max(classes.values()) >= min(2, len(module)):
+            ran.sort(key=lambda block: block[0].began)
+            calls, numbers, _ = zip(*ran, strict=True)
+            size = sum(parameter.numel() for parameter in module.parameters())
+            stacks.append(Stack(name, size, calls, numbers))
+    return stacks
+
+
+def stream_in(call: ObservedCall) -> Observation:
+    """The hidden state that a block reads: the first input that has the shape of an output."""
+    shapes = [out.tensor_shape for out in call.outputs]
+    return next((seen for seen in call.inputs if seen.tensor_shape in shapes), call.inputs[0])
+
+
+def stream_out(call: ObservedCall) -> Observation:
+    """The hidden state that a block returns: the first output of the shape of its input."""
+    shape = stream_in(call).tensor_shape
+    return next((out for out in call.outputs if out.tensor_shape == shape), call.outputs[0])
+
+
+def holds(outer: str, inner: str) -> bool:
+    """Whether a module is another one or is inside it, by their dotted names."""
+    return outer == "" or f"{inner}.".startswith(f"{outer}.")
 
 
 @dataclass(frozen=True)
@@ -101,3 +181,57 @@ def injected_layers(language: Language) -> tuple[int, ...]:
             if differing is not None and (differing & language.visual).any():
                 numbers.append(number)
     return tuple(numbers)
+
+
+@dataclass(frozen=True)
+class VisualTokens:
+    """The visual tokens as the decoder layers read them.
+
+    Attributes:
+        states: the tensors that hold them, the last in time first.
+        read: the time at which they are read.
+    """
+
+    states: tuple[Observation, ...]
+    read: int
+
+
+def visual_tokens(
+    calls: Sequence[ObservedCall], stacks: Sequence[Stack], language: Language
+) -> VisualTokens:
+    """Layer 1's input and all earlier states that hold as many visual tokens beside text.
+
+    Where the image is not in the sequence: the states that the text attends to.
+    """
+    if language.visual is None:
+        attended = list(_attended_states(stacks))
+        read = min((time for time, _ in attended), default=0)
+        return VisualTokens(tuple(state for time, state in attended if time == read), read)
+    read = language.stack.began
+    counts = (len(language.stack.input.pixel_changes), int(language.visual.sum()))
+    states = (
+        state
+        for state in states_until(calls, read)
+        if len(state.pixel_changes) in counts and state.by_text.any()
+    )
+    return VisualTokens(tuple(states), read)
+
+
+def states_until(calls: Sequence[ObservedCall], until: int) -> list[Observation]:
+    """The inputs and outputs of all modules up to a time, the last first."""
+    seen = [(call.began, state) for call in calls for state in call.inputs]
+    seen += [(call.ended, state) for call in calls for state in call.outputs]
+    return [state for time, state in sorted(seen, key=lambda s: -s[0]) if time <= until]
+
+
+def _attended_states(stacks: Iterable[Stack]) -> Iterator[tuple[int, Observation]]:
+    """The states that text attends to, with the time at which a block takes them.
+
+    A block that reads text takes them beside its hidden state; they change with the pixels alone.
+    """
+    for stack in stacks:
+        for call in stack.calls if stack.input.by_text.any() else ():
+            stream = stream_in(call)
+            for state in call.inputs:
+                if state is not stream and state.by_pixels.any() and not state.by_text.any():
+                    yield call.began, state

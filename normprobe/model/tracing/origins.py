@@ -1,4 +1,4 @@
-"""Which modules made the token states that the decoder layers read."""
+"""Which modules made the token states that the decoder reads, and how visual tokens meet text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normprobe.model.tracing.language import Language
+from normprobe.model.tracing.language import Language, Stack, VisualTokens, holds, states_until
 from normprobe.model.tracing.observation import Observation, ObservedCall
-from normprobe.model.tracing.sketches import same_numbers, share_found
-from normprobe.model.tracing.stacks import holds
-from normprobe.model.tracing.visual_tokens import VisualTokens, states_until
+from normprobe.model.tracing.recording import SAME_DIRECTION, misfit, same_numbers, share_found
 
 #: A module emits visual tokens when at least this share of them is among its outputs: a model may
 #: have several sources (an overview and tiles), each with a module.
@@ -113,3 +111,103 @@ def _regroupers(calls: Sequence[ObservedCall], state: Observation) -> list[str]:
         and same_numbers(state.base.moments[visual], out.base.moments)
         and same_numbers(state.other_pixels.moments[visual], out.other_pixels.moments)
     ]
+
+
+#: A list of blocks with a smaller share of the parameters of the largest is a stem: it cuts
+#: patches, or is a list of convolutions.
+_STEM_SHARE = 0.1
+
+
+def find_blocks(stacks: Sequence[Stack], language: Stack | None, read: int) -> Stack | None:
+    """The blocks of the encoder: the first stack that changes with the pixels, not the words."""
+    seeing = [
+        stack
+        for stack in stacks
+        if stack is not language
+        and stack.began < read
+        and stack.input.by_pixels.any()
+        and not stack.input.by_text.any()
+    ]
+    largest = max((stack.size for stack in seeing), default=0)
+    weighty = [stack for stack in seeing if stack.size >= _STEM_SHARE * largest]
+    return min(weighty, key=lambda stack: stack.began, default=None)
+
+
+def find_encoder(
+    calls: Sequence[ObservedCall],
+    blocks: Stack | None,
+    projector: str | None,
+    apart: Sequence[str],
+) -> str | None:
+    """The outermost module that holds the blocks and saw the pixels first, without the projector.
+
+    Where the projector is inside every such module (the merger of Qwen-VL), the innermost one.
+    Without a list of blocks, the outermost one around the module that saw the pixels first.
+    """
+    seeing = [call for call in calls if any(out.by_pixels.any() for out in call.outputs)]
+    if not seeing:
+        return None
+    first = min(seeing, key=lambda call: call.ended).name
+    path = (blocks.name if blocks else first).split(".")
+    around = [".".join(path[:depth]) for depth in range(len(path))]
+    around = [name for name in around if not any(holds(name, part) for part in apart)]
+    ran = {call.name for call in calls}
+    around = [name for name in around if name in ran] or around
+    around = [name for name in around if holds(name, first)] or around
+    without = [name for name in around if projector is None or not holds(name, projector)]
+    if blocks is None:
+        without = [name for name in without if projector is None or not holds(projector, name)]
+        return without[0] if without else None
+    return without[0] if without else around[-1] if around else None
+
+
+def is_looked_up(calls: Sequence[ObservedCall], visual: VisualTokens, embedding: str) -> bool:
+    """Whether visual tokens are rows of the text table: an image tokenizer chose their ids."""
+    lookups = [call for call in calls if call.name == embedding]
+    return any(emitters_of(lookups, state) for state in visual.states)
+
+
+def fusion_of(
+    calls: Sequence[ObservedCall],
+    language: Language,
+    visual: VisualTokens,
+    replaced: Sequence[Tensor],
+    projector: str | None,
+    embedding: str | None,
+) -> str:
+    """One of the words of ``TracedParts.fusion``, discrete tokens aside."""
+    if language.visual is None:
+        return "cross-attention" if language.stack.output.by_pixels.any() else "none"
+    if language.visual.shape not in [mask.shape for mask in replaced]:
+        return "prepended"
+    if projector and embedding and _is_added(calls, visual, projector, embedding):
+        return "added"
+    return "in-sequence"
+
+
+def _is_added(
+    calls: Sequence[ObservedCall], visual: VisualTokens, projector: str, embedding: str
+) -> bool:
+    """Whether visual tokens are the projector's output plus the embedding of the placeholder.
+
+    Then they resemble that output more with the embedding subtracted than without.
+    """
+    projected = _outputs(calls, projector)
+    embedded = _outputs(calls, embedding)
+    whole, without = [float("inf")], [float("inf")]
+    for state in visual.states:
+        changed = state.by_pixels.flatten()
+        of_width = [out.base.vectors for out in projected if out.base.width == state.base.width]
+        if not of_width:
+            continue
+        among = torch.cat(of_width)
+        whole.append(misfit(state.base.vectors[changed], among))
+        for out in embedded:
+            if out.tensor_shape == state.tensor_shape:
+                rest = state.base.vectors - out.base.vectors
+                without.append(misfit(rest[changed], among))
+    return min(without) < min(*whole, SAME_DIRECTION)
+
+
+def _outputs(calls: Sequence[ObservedCall], name: str) -> list[Observation]:
+    return [out for call in calls if call.name == name for out in call.outputs]

@@ -1,22 +1,42 @@
-"""Traces a model: finds its parts by three forwards."""
+"""Finds the parts of a model by running it: by itself, as a check, or where structure fails."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
-from normprobe.model.tracing.encoder import find_blocks, find_encoder
-from normprobe.model.tracing.fusion import fusion_of, is_looked_up
-from normprobe.model.tracing.language import find_language, influenced_positions, injected_layers
-from normprobe.model.tracing.observation import Observation, ObservedCall, observe
-from normprobe.model.tracing.origins import find_embedding, find_projector
-from normprobe.model.tracing.perturbation import other_pixels, other_words
+from normprobe.inputs.on_device import inputs_for, pixel_inputs
+from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
+from normprobe.model.find.parts import Part, Parts, class_rows_of
+from normprobe.model.find.structure import find_parts, video_and_audio_ids
+from normprobe.model.tracing.language import (
+    find_language,
+    find_stacks,
+    holds,
+    influenced_positions,
+    injected_layers,
+    visual_tokens,
+)
+from normprobe.model.tracing.observation import (
+    Observation,
+    ObservedCall,
+    observe,
+    other_pixels,
+    other_words,
+)
+from normprobe.model.tracing.origins import (
+    find_blocks,
+    find_embedding,
+    find_encoder,
+    find_projector,
+    fusion_of,
+    is_looked_up,
+)
 from normprobe.model.tracing.recording import Recording, record
-from normprobe.model.tracing.stacks import find_stacks
-from normprobe.model.tracing.visual_tokens import visual_tokens
-from normprobe.nested import flattened
+from normprobe.tensors import flattened
 
 
 @dataclass(frozen=True)
@@ -158,4 +178,105 @@ def _holders(model: nn.Module, name: str | None) -> tuple[str, ...]:
         other
         for other, module in model.named_modules()
         if any(id(parameter) in own for parameter in module.parameters(recurse=False))
+    )
+
+
+ROLES = ("vision_encoder", "projector", "text_embedding", "decoder_layers")
+
+
+def verify(parts: Parts, traced: TracedParts) -> pd.DataFrame:
+    """Compare what ``find_parts`` says with what a trace shows."""
+    rows = []
+    for role in ROLES:
+        part = getattr(parts, role)
+        static, found = part.name if part else None, getattr(traced, role)
+        agree = static == found or static in _alike(role, traced)
+        rows.append({"part": role, "static": static, "traced": found, "agree": agree})
+    return pd.DataFrame(rows, columns=["part", "static", "traced", "agree"])
+
+
+def _alike(role: str, traced: TracedParts) -> list[str]:
+    """Other names that agree with the traced one."""
+    if role == "text_embedding":
+        return list(traced.text_table)
+    if role == "projector" and traced.projector is not None:
+        projector = traced.projector
+        return [n for n in traced.emitters if holds(n, projector) or holds(projector, n)]
+    return []
+
+
+def find_or_trace(
+    model: nn.Module,
+    named: Mapping[str, object],
+    example: Callable[[], Mapping[str, Any]],
+) -> tuple[Parts, str]:
+    """Find the parts by structure; where that fails, by a trace.
+
+    A structure without a vision side is believed only where the example holds no pixels.
+
+    Returns:
+        The parts, and how they were found: ``structure``, ``by hand`` or ``trace``.
+    """
+    if named:
+        return find_parts(model, named=named), "by hand"
+    try:
+        parts = find_parts(model)
+    except NormprobeError as failure:
+        try:
+            return _traced(model, example()), "trace"
+        except NormprobeError as second:
+            raise NormprobeError(
+                f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
+                failure.remedy,
+            ) from second
+    if parts.text_embedding is None or parts.vision_encoder or parts.projector:
+        return parts, "structure"
+    try:
+        inputs = example()
+    except NormprobeError:  # nothing to look at, so no image either
+        return parts, "structure"
+    return (_traced(model, inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
+
+
+def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
+    """The parts that a trace finds."""
+    traced = trace_parts(model, inputs_for(model, inputs))
+    for role in ("decoder_layers", "text_embedding"):
+        if getattr(traced, role) is None:
+            raise NormprobeError(
+                f"no {role.replace('_', ' ')} among what ran", "name the parts by hand"
+            )
+    return _as_parts(model, traced)
+
+
+def traced_example(model: nn.Module, parts: Parts, example: Mapping[str, Any]) -> TracedParts:
+    """Trace one sample, to compare with the parts in use."""
+    inputs, encoder = inputs_for(model, example), parts.vision_encoder
+    if encoder is None or parts.decoder_layers is not None or not encoder.name:
+        return trace_parts(model, inputs)
+    traced = trace_parts(encoder.module, inputs)
+    names = (traced.vision_encoder, traced.encoder_layers)
+    inside = [name and f"{encoder.name}.{name}" for name in names]
+    return replace(traced, vision_encoder=inside[0] or encoder.name, encoder_layers=inside[1])
+
+
+def _as_parts(model: nn.Module, traced: TracedParts) -> Parts:
+    """A traced model has no known image token id: its visual tokens are found by perturbation."""
+
+    def part(name: str | None) -> Part | None:
+        return None if name is None else Part(name, model.get_submodule(name))
+
+    encoder = part(traced.vision_encoder)
+    video_ids, audio_ids = video_and_audio_ids(model, {}, ())
+    return Parts(
+        vision_encoder=encoder,
+        projector=part(traced.projector),
+        text_embedding=part(traced.text_embedding),
+        decoder_layers=part(traced.decoder_layers),
+        visual_embedding=None,
+        image_token_ids=(),
+        fusion=traced.fusion if traced.fusion in FUSIONS else IN_SEQUENCE,
+        class_rows=class_rows_of(encoder),
+        video_token_ids=video_ids,
+        audio_token_ids=audio_ids,
     )

@@ -13,8 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore, image_name
+from normprobe.runs.run_folder import RunFolder, RunStore, image_name
 from normprobe.schema import IMAGE
 
 if TYPE_CHECKING:

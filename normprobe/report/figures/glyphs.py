@@ -9,7 +9,7 @@ from functools import cache
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.ft2font import FT2Font
 
-from normprobe.foreign_text import escape
+from normprobe.errors import escape
 
 FONT = "DejaVu Sans"
 

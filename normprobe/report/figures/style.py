@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from normprobe.report.figures.glyphs import FONT
 from normprobe.report.significant import significant
-from normprobe.runs.atomic import write_by_rename
+from normprobe.runs.files import write_by_rename
 from normprobe.schema import AUDIO, NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
 
 DOUBLE_WIDTH = 7.0  # inches: both columns
@@ -70,7 +70,6 @@ GROUP_LOOKS = {
     VIDEO: GroupLook("#E69F00", "P", "-"),
     AUDIO: GroupLook("#7F7F7F", "X", ":"),
 }
-
 
 #: One for each compared run, or each query of attention: from Tol's muted palette, no group's.
 SERIES_COLORS = ("#882255", "#999933", "#44AA99", "#332288", "#AA4499", "#000000", "#DDCC77")

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.report.figures.glyphs import drawable, shortened
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 from normprobe.schema import IMAGE
 
 _LONGEST = 60  # characters of a prompt

@@ -9,8 +9,6 @@ from normprobe.report.figures.lines import BAND, INTERVAL
 from normprobe.report.figures.style import GroupLook, asks_for_log
 
 _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
-
-
 Chart = dict[str, Any]
 
 

@@ -17,9 +17,8 @@ from normprobe.report.page.measured import measured, models
 from normprobe.report.page.provenance import own_facts, shared_facts
 from normprobe.report.page.tables import table
 from normprobe.report.page.titles import run_title, short_titles, subject
-from normprobe.runs.json_text import json_text
-from normprobe.runs.own_files import own_files
-from normprobe.runs.run_store import COMPLETE, RunStore
+from normprobe.runs.files import json_text, own_files
+from normprobe.runs.run_folder import COMPLETE, RunStore
 from normprobe.schema import PUBLISHED
 
 #: What draws and listens, in the order in which the pieces build on each other.

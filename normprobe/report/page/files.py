@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from normprobe.errors import NormprobeError, first_line
-from normprobe.runs.csv_text import csv_bytes
-from normprobe.runs.own_files import own_bytes, own_picture
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.files import csv_bytes, own_bytes, own_picture
+from normprobe.runs.run_folder import RunStore
 
 _PACKED = 6  # of 9: the last tenth takes most of the time
 _COLORS = 256
@@ -31,8 +30,7 @@ def compressed_tables(run: RunStore) -> list[tuple[str, str]]:
 
 
 def figure_url(file: Path) -> str:
-    """The data URL of a figure in 256 colours: few people see more, and it is a third of the bytes.
-    """
+    """The data URL of a figure in 256 colours: few see more, and it is a third of the bytes."""
     small = io.BytesIO()
     try:
         with own_picture(file, file.parent) as image:

@@ -7,7 +7,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from normprobe.runs.json_text import jsonable
+from normprobe.runs.files import jsonable
 
 __all__ = ["Markup", "block", "render", "source"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from normprobe.report.page.titles import model_name
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 _MOST = 4  # names in a line
 

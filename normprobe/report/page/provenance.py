@@ -9,8 +9,8 @@ import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
 from normprobe.report.significant import significant
-from normprobe.runs.json_text import json_bytes
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.files import json_bytes
+from normprobe.runs.run_folder import RunStore
 
 #: Facts of run.json and their words, in the order in which a reader asks.
 _FACTS = {

@@ -10,14 +10,8 @@ from normprobe.report.readable_token import readable_token
 from normprobe.report.significant import MISSING, count, significant
 
 _COUNTS = ("tokens", "samples", "count", "nonfinite", "hidden_size")  # may hold empty fields
-
-
 _NAMES = ("stage", "group", "rows", "table")  # hold names of the schema
-
-
 _LONGEST = 200  # rows
-
-
 _LONG = 40  # characters that one line may have
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def run_title(run: RunStore) -> str:

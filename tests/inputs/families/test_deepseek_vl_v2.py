@@ -15,7 +15,7 @@ from normprobe.inputs.families import deepseek_vl_v2
 from normprobe.inputs.inputs_file import inputs_file_of
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.find.norm_placement import norm_placement_note
+from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel

@@ -50,7 +50,7 @@ def last_states(family, model, inputs):
 
 def test_every_file_is_named():
     modules = [file.name for file in pkgutil.iter_modules(families.__path__)]
-    shared = {"placeholders", "separators"}
+    shared = {"layouts"}
     assert set(modules) - shared == {family.file for family in FAMILIES.values()}
     for model_type, family in FAMILIES.items():
         module = import_module(f"{families.__name__}.{family.file}")
@@ -60,7 +60,7 @@ def test_every_file_is_named():
         assert found != NO_INPUTS_FILE
 
 
-@pytest.mark.parametrize("model_type", [None, "", "llava", "placeholders"])
+@pytest.mark.parametrize("model_type", [None, "", "llava", "layouts"])
 def test_other_types_have_no_way_of_their_own(model_type):
     assert family_file({"model_type": model_type}) == NO_INPUTS_FILE
     assert family_file(None) == NO_INPUTS_FILE

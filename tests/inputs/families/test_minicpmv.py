@@ -15,7 +15,7 @@ from normprobe.inputs.inputs_file import inputs_file_of
 from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
-from normprobe.model.tracing import trace_parts
+from normprobe.model.tracing.trace import trace_parts
 from normprobe.schema import IMAGE_NUMBERS
 
 

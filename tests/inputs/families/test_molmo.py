@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from normprobe import Probe
-from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.rows import RefusedSample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import molmo

@@ -1,8 +1,8 @@
 """Ovis2.5: code that reads its own folder while it is built."""
 
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_loading
 
 

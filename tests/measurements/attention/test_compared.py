@@ -8,7 +8,7 @@ from support import made_tables
 
 from normprobe import Run, compare
 from normprobe.measurements.attention.compared import measures
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def test_means_are_over_layers_that_attend_and_of_all_text() -> None:

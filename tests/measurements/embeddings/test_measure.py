@@ -17,9 +17,9 @@ from normprobe.measurements.embeddings.measure import (
     token_ranking,
 )
 from normprobe.measurements.embeddings.text_table import TextTable, text_table
-from normprobe.model.find.image_tokens import image_token_rows
+from normprobe.model.find.structure import image_token_rows
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.statistics.embedding_rows import row_norms
+from normprobe.statistics.weights import row_norms
 
 ROWS, WIDTH = 40_000, 12
 

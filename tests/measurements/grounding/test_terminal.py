@@ -9,7 +9,7 @@ from support import made_tables
 
 from normprobe.measurements.grounding.terminal import show
 from normprobe.report.terminal import terminal_console
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def shown(table: pd.DataFrame, **tables: pd.DataFrame) -> list[str]:

@@ -26,8 +26,7 @@ from normprobe.measurements.interface.recomputed import differences
 from normprobe.model import vision_stages
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.model.tracing import trace_parts
-from normprobe.model.tracing.find_or_trace import traced_example
+from normprobe.model.tracing.trace import trace_parts, traced_example
 from normprobe.schema import (
     DECODER_INPUT,
     PADDING,

@@ -20,7 +20,7 @@ from support.several_images import (
     states_of,
 )
 
-from normprobe.data.bad_rows import RefusedSample
+from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for

@@ -19,7 +19,7 @@ from normprobe.measurements.layers import measure, recomputed
 from normprobe.measurements.layers.recomputed import RETENTION, STATES, differences
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.model.tracing import trace_parts
+from normprobe.model.tracing.trace import trace_parts
 from normprobe.schema import (
     ATTENTION_INPUT,
     PADDING,

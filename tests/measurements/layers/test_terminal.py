@@ -3,7 +3,7 @@ from support import made_tables
 from support.printed import assert_fits, extreme, printed
 
 from normprobe.measurements.layers.terminal import print_layers, show
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 LAYERS = made_tables.layers()
 

@@ -9,8 +9,8 @@ from support.tiny_models import tiny_model
 from normprobe import NormprobeError, align_norms, find_parts
 from normprobe.measurements import measurement
 from normprobe.model.align.norm import inserted_norm
-from normprobe.model.align.temporary import aligned
-from normprobe.model.alignment_settings import CONFIG_ENTRY
+from normprobe.model.align.target import aligned
+from normprobe.model.config import CONFIG_ENTRY
 from normprobe.model.measured_model import MeasuredModel
 
 

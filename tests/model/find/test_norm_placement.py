@@ -46,8 +46,7 @@ from transformers import AutoModelForCausalLM
 
 from normprobe import find_parts
 from normprobe.errors import NormprobeError
-from normprobe.model.find.layer_norms import norm_placement
-from normprobe.model.find.norm_placement import THEORY_APPLIES, find_norm_placement
+from normprobe.model.find.norms import THEORY_APPLIES, find_norm_placement, norm_placement
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 from transformers import LlamaConfig, LlavaConfig, PretrainedConfig
 
-from normprobe.model.find.vision_fields import vision_fields, vision_modules
+from normprobe.model.config import vision_fields, vision_modules
 
 
 @pytest.mark.parametrize(

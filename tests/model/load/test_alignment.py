@@ -9,8 +9,8 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, align_norms, load_aligned, save_alignment
-from normprobe.model.alignment_settings import ADAPTER_CONFIG
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.config import ADAPTER_CONFIG
 from normprobe.model.load.alignment import saved_norm
 
 

@@ -27,8 +27,8 @@ from support.tiny_models import VLM_TYPES, tiny_model
 from normprobe import NormprobeError, Probe
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load import buffers
-from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_loading
 from normprobe.versions import is_line_5
 

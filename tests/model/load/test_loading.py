@@ -9,8 +9,8 @@ from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import build_on_meta
 
 
 @pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "clip", "siglip", "llama", "qwen3"])

@@ -20,7 +20,6 @@ from torch import nn
 
 from normprobe import find_parts, probe_interface
 from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
-from normprobe.model.embedding_table import weight_of
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import plan_for
@@ -33,7 +32,8 @@ from normprobe.model.load.required_tensors import (
     outside,
     unneeded,
 )
-from normprobe.statistics.embedding_rows import embedding_statistics
+from normprobe.model.measured_model import weight_of
+from normprobe.statistics.weights import embedding_statistics
 from normprobe.versions import tied_weights
 
 NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)

@@ -5,8 +5,8 @@ from pathlib import Path
 from support.cases import model_of
 
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.loading import reading_record, reading_sentence
 from normprobe.model.load.plan import plan_for
-from normprobe.model.load.reading import reading_record, reading_sentence
 from normprobe.model.load.required_tensors import embedding_tables, everything
 
 

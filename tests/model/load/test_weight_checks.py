@@ -14,8 +14,8 @@ from support.tiny_models import build
 from normprobe import Probe, find_parts
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
-from normprobe.model.load.build import build_on_meta
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import plan_for, plan_loading
 from normprobe.model.load.required_tensors import (
     Needs,

@@ -8,8 +8,7 @@ from support.tiny_inputs import tiny_inputs
 from transformers import BatchFeature
 
 from normprobe import NormprobeError, find_parts
-from normprobe.model.tracing import verify
-from normprobe.model.tracing.find_or_trace import find_or_trace, traced_example
+from normprobe.model.tracing.trace import find_or_trace, traced_example, verify
 
 
 def no_example():

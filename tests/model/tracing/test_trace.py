@@ -18,10 +18,9 @@ from support.tiny_models import (
 from torch import Tensor, nn
 
 from normprobe import find_parts
-from normprobe.model.tracing import trace_parts, verify
-from normprobe.model.tracing.perturbation import other_pixels, other_words
-from normprobe.model.tracing.recording import record
-from normprobe.model.tracing.sketches import sketch
+from normprobe.model.tracing.observation import other_pixels, other_words
+from normprobe.model.tracing.recording import record, sketch
+from normprobe.model.tracing.trace import trace_parts, verify
 
 #: Every type with an image and a text. New ones are tested when they arrive.
 IMAGE_TEXT_TYPES = [name for name in EVERY if name in PIXELS and name not in VISION_ENCODERS]

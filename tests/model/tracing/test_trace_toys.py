@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.model.find.parts import Part, Parts
-from normprobe.model.tracing import TracedParts, trace_parts, verify
+from normprobe.model.tracing.trace import TracedParts, trace_parts, verify
 
 WORDS, EYE, SPINE = 40, 24, 32
 PICTURE = 3  # the placeholder

@@ -10,8 +10,7 @@ from support.figure_cases import FIGURES, TABLES, modules, write
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
 from normprobe.report.figures.draw import build, draw
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunFolder, RunStore
 
 LAYERS = TABLES["layers"]["layers"]
 

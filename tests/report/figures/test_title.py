@@ -9,8 +9,7 @@ from support.figure_cases import TABLES, modules, write
 
 from normprobe.report.figures.draw import build
 from normprobe.report.figures.title import title
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunFolder, RunStore
 
 
 def drawn_title(folder, **record):

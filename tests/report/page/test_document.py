@@ -11,8 +11,7 @@ from support.read_page import Reader, page_of_folders
 
 from normprobe.report.page.blocks import note
 from normprobe.report.page.document import Section, page
-from normprobe.runs.run_folder import RunFolder
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunFolder, RunStore
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What was measured, as the first screen says it."""
 
 from normprobe.report.page.measured import measured, models
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 ONE = {
     "model": "org/one",

@@ -1,7 +1,7 @@
 """What runs share is told once, the rest run by run."""
 
 from normprobe.report.page.provenance import own_facts, shared_facts
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 LAYERS = {
     "command": "layers",

@@ -3,7 +3,7 @@
 import pytest
 
 from normprobe.report.page.titles import run_title, short_titles
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 
 def run(**record: object) -> RunStore:

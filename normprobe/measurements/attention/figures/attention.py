@@ -25,8 +25,7 @@ _BAND = Patch(
 
 
 def figure(title: str, attention: pd.DataFrame, ax: Given = None) -> Figure:
-    """Share of attention on visual tokens, entropy over them, and signal-to-noise if there is any.
-    """
+    """Share of attention on visual tokens, its entropy, and signal-to-noise if there is any."""
     with_target = attention["signal_to_noise"].notna().any()
     drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, 3 if with_target else 2), ax)
     share, entropy = grid[0, :2]

@@ -59,8 +59,7 @@ def accounted_table(rows: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def norms_share(accounted: pd.DataFrame) -> Estimate:
-    """How much of visual tokens' slower turning norms account for, over all layers where they do.
-    """
+    """How much of visual tokens' slower turning norms account for, over all slower layers."""
     columns = [f"norm_share{end}" for end in ("", "_ci_low", "_ci_high")]
     rows = accounted[accounted["scope"] == SLOWER].reindex(columns=columns)
     return Estimate(*rows.iloc[0].astype(float)) if len(rows) else Estimate(np.nan)

@@ -22,8 +22,6 @@ from normprobe.schema import BRANCH_METRICS, BRANCHES, TOKEN_METRICS
 from normprobe.statistics.token_metrics import token_metrics, widened
 
 _METRICS = [TOKEN_METRICS.index(metric) for metric in BRANCH_METRICS]
-
-
 _MISFIT = "what its modules return does not add up to its update"
 #: Norm placements whose layers do not split.
 _UNSPLIT = {

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from normprobe.measurements.layers.massive.without import SUFFIX, WITHOUT
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TOKEN_METRICS
-from normprobe.statistics.massive_activations import (
+from normprobe.statistics.loud_tokens import (
+    HIGH_NORM,
     PEAK_METRICS,
+    STILL_COSINE,
     dimension_shares,
     peaks,
     sinks,
 )
 from normprobe.statistics.sample_statistics import finite_tokens, statistics_by_layer
-from normprobe.statistics.token_kinds import HIGH_NORM, STILL_COSINE
 
 
 class MassiveActivations:

@@ -9,7 +9,7 @@ from normprobe.report.layer_words import layer_names, layers_in_words
 from normprobe.report.ratio_words import LOUD, ratios_by_layer
 from normprobe.report.significant import significant
 from normprobe.schema import GEOMETRIC_RATIOS, SPECIAL, TEXT, VISUAL
-from normprobe.statistics.token_kinds import (
+from normprobe.statistics.loud_tokens import (
     HIGH_NORM,
     MASSIVE_MAGNITUDE,
     MASSIVE_RATIO,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from normprobe.measurements.layers.modality_draws import MODALITIES, Drawn, ModalityDraws, eq_13
 from normprobe.measurements.layers.theory.assumptions import CRITERIA
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
-from normprobe.statistics.co_moments import LOGARITHMS
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
+from normprobe.statistics.sample_statistics import LOGARITHMS
 
 #: From which deviation of log ||x|| on tokens differ in norm. Equal norms, as an alignment makes
 #: them, differ by 3e-4 once the states are rounded to bfloat16 (64 dimensions; less in more).

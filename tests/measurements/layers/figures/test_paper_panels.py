@@ -7,10 +7,9 @@ from matplotlib.colors import to_hex
 from support import made_tables
 
 from normprobe.measurements.layers.figures.paper_panels import figure
-from normprobe.paper.curves import curves_of_run
-from normprobe.paper.figure_layouts import figure_layouts
+from normprobe.paper.figures import curves_of_run, figure_layouts
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
-from normprobe.runs.run_store import RunStore
+from normprobe.runs.run_folder import RunStore
 
 PUBLISHED = pd.DataFrame(
     {"quantity": ["after the projector"], "statistic": ["mean"], "published": [39.96]}

@@ -19,7 +19,7 @@ from normprobe.measurements import measurement
 from normprobe.measurements.layers.massive.table import massive_tables
 from normprobe.measurements.layers.massive.watcher import MassiveActivations
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.statistics.directions import POOLED_GROUPS, group_masks
+from normprobe.statistics.token_metrics import POOLED_GROUPS, group_masks
 from normprobe.versions import is_line_5
 
 BATCHES = [(1, "right"), (4, "right"), (4, "left")]

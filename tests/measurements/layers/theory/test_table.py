@@ -10,7 +10,7 @@ from support.token_rows import rows_of_tokens, tokens_of
 from normprobe.measurements.layers.theory.assumptions import CRITERIA
 from normprobe.measurements.layers.theory.table import theory_table
 from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
-from normprobe.statistics.co_moments import CO_MOMENTS
+from normprobe.statistics.sample_statistics import CO_MOMENTS
 
 COSINES = {"visual": [0.99, 0.98, 0.97], "text": [0.5, 0.8, 0.9]}
 

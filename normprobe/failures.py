@@ -1,0 +1,199 @@
+"""What a user is told of exceptions of other libraries, and why code of a checkpoint fails."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
+
+import transformers
+
+from normprobe.errors import NormprobeError, first_line
+
+#: The two lines that normprobe runs on: the only one of transformers 4, the first of 5.
+_OLDER, _NEWER = (4, 57), (5, 22)
+_LATER = "a later --revision may hold newer code"
+
+#: Where transformers puts the modules of repositories.
+_OWN = "transformers_modules."
+
+#: What ``normprobe[vision]`` brings.
+VISION = ("torchvision", "timm", "scipy")
+
+#: How transformers and its users say that a package is missing.
+_MISSING = re.compile(
+    r"packages that were not found in your environment: (?P<many>[\w, .-]+?)\. Run"
+    r"|requires the (?P<one>\w+) library but it was not found"
+    r"|the package (?P<attention>\w+) seems to be not installed"
+    r"|the package for (?P<named>\w+) doesn't seem to be installed"
+)
+
+#: What transformers calls a package, and its name.
+_CALLED = {"flashattention2": "flash_attn"}
+
+
+def brings_code(config: Any) -> bool:
+    """Whether the repository of a config holds code of its own."""
+    return bool(getattr(config, "auto_map", None))
+
+
+def runs_own_code(model: Any) -> bool:
+    """Whether the class of a model or config came out of a repository."""
+    return type(model).__module__.startswith(_OWN)
+
+
+def version_of(model: Any) -> str | None:
+    """The version of transformers that a model's code was written for, where its config says so."""
+    version: str | None = getattr(getattr(model, "config", None), "transformers_version", None)
+    return version
+
+
+def raised_in_own_code(error: BaseException) -> str | None:
+    """Where code of a repository was when it was raised, such as ``forward of modeling_x.py``.
+
+    None: no such code ran.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    own = [f.f_code for f in frames if str(f.f_globals.get("__name__")).startswith(_OWN)]
+    return f"{own[-1].co_name} of {Path(own[-1].co_filename).name}" if own else None
+
+
+def code_failure(error: Exception, name: str, written_for: str | None) -> NormprobeError:
+    """What to say when code that a checkpoint brings fails."""
+    if packages := missing_packages(error):
+        return NormprobeError(
+            f"the code of {name} needs {', '.join(packages)}, not installed here",
+            install(packages),
+        )
+    what = f"{type(error).__name__}: {_without_file(first_line(error))}"
+    running = transformers.__version__
+    if _line(written_for) in (None, _running()):
+        return NormprobeError(
+            f"the code of {name} fails on transformers {running}: {what}",
+            other_version(written_for),
+        )
+    return NormprobeError(
+        f"the code of {name} was written for transformers {written_for} and fails on {running}: "
+        f"{what}",
+        other_version(written_for),
+    )
+
+
+def _without_file(message: str) -> str:
+    """Without the file that Python looked for a name in: long, and not the repository's."""
+    return re.sub(r" \(/[^ )]*\)?$", "", message)
+
+
+def is_newer(written_for: str | None) -> bool:
+    """Whether a version of transformers is of a later release line than the one that runs."""
+    line = _line(written_for)
+    return line is not None and line > _running()
+
+
+def refuse_newer_files(name: str, saved_by: str | None) -> None:
+    """Refuse a checkpoint that transformers 5 saved where 4.57 runs.
+
+    4.57 would read it without a word, but passes over ``rope_parameters`` of its config, takes
+    default rotary tables, and looks for weights of some vision encoders under other names.
+    """
+    if is_newer(saved_by) and _running() == _OLDER:
+        raise NormprobeError(
+            f"{name} was saved by transformers {saved_by}, whose config "
+            f"{transformers.__version__} reads in part only",
+            other_version(saved_by),
+        )
+
+
+def missing_packages(error: BaseException) -> list[str]:
+    """The packages that an import did not find, by the names they are imported as.
+
+    None where a name of transformers itself is gone: then another version is wanted, not a package.
+    """
+    if not isinstance(error, ImportError):
+        return []
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return [] if package in ("transformers", "transformers_modules", "torch") else [package]
+    found = _MISSING.search(str(error))
+    if found is None:
+        return []
+    names = re.split(r",\s*", next(name for name in found.groups() if name).lower())
+    return [_CALLED.get(name, name) for name in names]
+
+
+def install(packages: Sequence[str]) -> str:
+    """The command that installs packages."""
+    if set(packages) <= set(VISION):
+        return "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
+    return f"pip install {' '.join(packages)}, or as the model's page says"
+
+
+def other_version(written_for: str | None) -> str:
+    """What to do about code or files of another transformers than the one that runs."""
+    line, running = _line(written_for), _running()
+    if written_for is None or line is None or line == running:
+        return f"NORMPROBE_DEBUG=1 shows where; {_LATER}"
+    if line >= _NEWER:
+        return _environment("normprobe", _exactly(written_for))
+    if line > _OLDER:
+        return _LATER if running >= _NEWER else _environment("normprobe", ">=5.22")
+    if running == _OLDER:
+        alone = _environment("torch", _exactly(written_for))
+        return f"normprobe runs on none older; {_LATER}; for the model alone: {alone}"
+    note = "" if line == _OLDER else " (the oldest that normprobe runs on)"
+    return _environment("normprobe", "==4.57.6") + note
+
+
+def _environment(package: str, version: str) -> str:
+    return f"python -m venv other && other/bin/pip install {package} 'transformers{version}'"
+
+
+def _exactly(version: str) -> str:
+    """A requirement that an index can meet: it holds no development versions."""
+    if re.fullmatch(r"[0-9.]+", version):
+        return f"=={version}"
+    return "~={}.{}.0".format(*version.split("."))
+
+
+def _running() -> tuple[int, int]:
+    line = _line(transformers.__version__)
+    assert line is not None
+    return line
+
+
+def _line(version: str | None) -> tuple[int, int] | None:
+    """Major and minor number; None where the version is unknown or has none."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def known_failure(error: BaseException, *, resumes: bool = False) -> NormprobeError | None:
+    """The two lines that explain an exception; None: it is not known, and a traceback is due."""
+    if isinstance(error, NormprobeError):
+        return error
+    text = str(error)
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
+        return NormprobeError(
+            f"out of memory: {first_line(error) if text else 'no room for the model'}",
+            "try --batch-size auto or a smaller one, --dtype bfloat16 or --device-map auto",
+        )
+    if "DataLoader worker" in text:
+        return NormprobeError(
+            f"a process that makes inputs was ended: {first_line(error)}",
+            "free some memory"
+            + "; --resume goes on from what is measured" * resumes
+            + ", unless the checkpoint's own files ask for more than there is",
+        )
+    return _of_foreign_code(error)
+
+
+def _of_foreign_code(error: BaseException) -> NormprobeError | None:
+    """An exception that a checkpoint's own code raised; None: it was another's."""
+    place = raised_in_own_code(error)
+    if place is None:
+        return None
+    return NormprobeError(
+        f"the model's own code fails in {place}: {type(error).__name__}: {first_line(error)}",
+        "it may need another version of transformers or a package; NORMPROBE_DEBUG=1 shows the "
+        "traceback",
+    )

@@ -1,0 +1,237 @@
+"""The paper's own tables with measured cells: its rows, columns, order and digits."""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import pandas as pd
+
+from normprobe.errors import visible
+from normprobe.paper import ALSO
+from normprobe.paper.numbers import NOT_A_TOKEN, printed_rows, published_numbers, ranked_tokens
+from normprobe.report.readable_table import ReadableTable
+from normprobe.report.readable_token import readable_token
+from normprobe.report.significant import MISSING, significant
+from normprobe.runs.run_folder import RunStore
+
+#: Row (from 0) and column of the file of a table.
+Place = tuple[int, str]
+
+#: What was measured there; of a token its text.
+Cells = dict[Place, float | str]
+
+#: Ends a column of ``measured_csv``: as the paper prints it; of a token also its rank here.
+PUBLISHED, RANK = "_published", "_published_rank"
+_PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
+_TOKEN = "_token"
+
+#: What stands below a table with published numbers.
+BELOW = "Below each number, in parentheses: as published (arXiv 2512.08374). -: not measured."
+
+
+class PaperTable(NamedTuple):
+    """One of the paper's tables with measured cells."""
+
+    numbers: pd.DataFrame  # of ``measured_csv``
+    readable: ReadableTable  # of ``measured_table``
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the paper prints a table; see ``tables.toml``."""
+
+    title: str
+    file: str
+    keys: Sequence[str]
+    headers: Sequence[Sequence[str]]
+    each: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def source(self) -> str:
+        """The table's name in the paper, such as ``Table 2``."""
+        return self.title.split(":")[0]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The cells of every row, each place with its row of the file."""
+        if not self.each:
+            return [list(row) for row in self.rows]
+        places = range(len(printed_rows(self.file)))
+        return [[_PLACE.sub(rf"{{\1 {row}}}", cell) for cell in self.each] for row in places]
+
+
+@cache
+def layouts() -> dict[str, Layout]:
+    """Every table that can be printed, by its name in ``commands.toml``."""
+    text = (files("normprobe.paper") / "tables.toml").read_text(encoding="utf-8")
+    return {name: Layout(**entry) for name, entry in tomllib.loads(text).items()}
+
+
+def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
+    """The file of a table with what was measured."""
+    rows = []
+    for place, printed in enumerate(printed_rows(layout.file)):
+        row: dict[str, float | str | None] = {}
+        for column, text in printed.items():
+            if column in layout.keys:
+                row[column] = text
+                continue
+            measured = cells.get((place, column))
+            row[column] = _as_printed(measured) if isinstance(measured, str) else measured
+            row[column + PUBLISHED] = None if text == "nan" else text
+            if column.endswith(_TOKEN):
+                row[column + RANK] = cells.get((place, column + RANK))
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    ranks = {column: "Int64" for column in table if str(column).endswith(RANK)}
+    return table.astype(ranks)
+
+
+def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> ReadableTable:
+    """A table as the paper prints it: each row measured, below it in parentheses as published."""
+    rows = []
+    for templates in layout.cells:
+        rows.append([_measured(layout, template, cells) for template in templates])
+        rows.append([_published(layout, template, cells) for template in templates])
+    numeric = [_is_numeric(layout, column) for column in zip(*layout.cells, strict=True)]
+    headers = [tuple(header) for header in layout.headers]
+    below = [BELOW, *([layout.note] if layout.note else []), *notes]
+    return ReadableTable(headers, rows, numeric, below, layout.title)
+
+
+def _measured(layout: Layout, template: str, cells: Cells) -> str:
+    """One cell as measured, with as many decimals as the paper prints."""
+
+    def text(row: int, column: str) -> str:
+        printed = printed_rows(layout.file)[row][column]
+        if column in layout.keys:
+            return layout.words.get(printed, printed)
+        value = cells.get((row, column))
+        if isinstance(value, str):
+            return readable_token(value)
+        return MISSING if value is None else f"{value:.{len(printed.partition('.')[2])}f}"
+
+    places = [(int(row), column) for column, row in _PLACE.findall(template)]
+    if _is_measured(layout, template) and not any(place in cells for place in places):
+        return MISSING
+    return _filled(layout, template, text)
+
+
+def _published(layout: Layout, template: str, cells: Cells) -> str:
+    """One cell as printed, in parentheses; nothing where it is not measured."""
+
+    def text(row: int, column: str) -> str:
+        printed = printed_rows(layout.file)[row][column]
+        if not column.endswith(_TOKEN) or printed == NOT_A_TOKEN:
+            return printed
+        rank = cells.get((row, column + RANK))
+        here = "" if rank is None else f", here {rank}"
+        return readable_token(printed.replace("\\n", "\n")) + here
+
+    return f"({_filled(layout, template, text)})" if _is_measured(layout, template) else ""
+
+
+def _filled(layout: Layout, template: str, text: Callable[[int, str], str]) -> str:
+    """A cell with its places filled, without the parts that the paper does not print."""
+    printed = [part for part in template.split(" \u00b1 ") if _is_printed(layout, part)]
+    return _PLACE.sub(lambda place: text(int(place[2]), place[1]), " \u00b1 ".join(printed))
+
+
+def _is_printed(layout: Layout, template: str) -> bool:
+    rows = printed_rows(layout.file)
+    return all(rows[int(row)][column] != "nan" for column, row in _PLACE.findall(template))
+
+
+def _is_measured(layout: Layout, template: str) -> bool:
+    return any(column not in layout.keys for column, _ in _PLACE.findall(template))
+
+
+def _is_numeric(layout: Layout, templates: Sequence[str]) -> bool:
+    columns = {column for template in templates for column, _ in _PLACE.findall(template)}
+    return any(column not in layout.keys and not column.endswith(_TOKEN) for column in columns)
+
+
+def _as_printed(token: str) -> str:
+    return token.replace("\n", "\\n")
+
+
+#: The columns of Table 5, by the name of the checkpoint in its commands.
+NORM_COLUMNS = {"DEFAULT": "default_init", "ALIGNED": "aligned_init"}
+
+#: What stands beside a quantity that the paper leaves open.
+_ALSO = {quantity for others in ALSO.values() for quantity in others}
+
+#: What Table 5 calls a column of ``norm_statistics`` otherwise.
+_COLUMNS_OF_METRICS = {"sem_abs": "mean_abs_std"}
+
+
+def cells_of_run(layout: Layout, run: RunStore, published: pd.DataFrame) -> Cells:
+    """What a run has measured of a table."""
+    cells: Cells = {}
+    known = published[published["source"] == layout.source]
+    rows = known.set_index(["model", "quantity", "statistic"])["measured"].dropna()
+    ranks = known.dropna(subset="measured_rank").set_index(["model", "statistic"])["measured_rank"]
+    for number in published_numbers():
+        if number.source != layout.source:
+            continue
+        of_token = number.statistic.startswith("rank")
+        if of_token and (number.name, number.statistic) in ranks.index:
+            token = number.column.replace("l2_norm", "token")
+            cells[number.row, token + RANK] = int(ranks[number.name, number.statistic])
+        elif not of_token and (number.name, number.quantity, number.statistic) in rows.index:
+            norm = rows[number.name, number.quantity, number.statistic]
+            cells[number.row, number.column] = float(norm)
+    for variant in ("base", "vl"):
+        if known["model"].str.endswith(f" {variant}").any():
+            cells |= _top_tokens(layout, run, variant)
+    return cells
+
+
+def _top_tokens(layout: Layout, run: RunStore, variant: str) -> Cells:
+    """The loudest tokens of one side of a run, where the table has such a side."""
+    printed = printed_rows(layout.file)
+    if f"{variant}_token" not in printed[0]:
+        return {}
+    of_base = variant == "base" and bool(run.record.get("base"))
+    ranked = ranked_tokens(run, of_base=of_base)
+    if ranked is None:
+        return {}
+    top = ranked.drop_duplicates("rank").sort_values("rank").head(len(printed))
+    cells: Cells = {}
+    for rank, token, norm in zip(top["rank"], top["token"], top["norm"], strict=True):
+        cells[int(rank) - 1, f"{variant}_token"] = str(token)
+        cells[int(rank) - 1, f"{variant}_l2_norm"] = float(norm)
+    return cells
+
+
+def cells_of_norm(layout: Layout, column: str, statistics: pd.DataFrame) -> Cells:
+    """What the gain and bias of a trained norm say of Table 5."""
+    sizes = statistics.set_index("parameter").rename(columns=_COLUMNS_OF_METRICS).to_dict("index")
+    return {
+        (place, column): float(sizes[row["parameter"]][row["metric"]])
+        for place, row in enumerate(printed_rows(layout.file))
+    }
+
+
+def notes_on(layout: Layout, run: RunStore, published: pd.DataFrame) -> list[str]:
+    """What a reader of a run's cells should know: of what it is, and what the paper leaves open."""
+    known = published[published["source"] == layout.source]
+    names = " and ".join(dict.fromkeys(known["model"]))
+    samples = len(run.record.get("sample_ids") or ())
+    of_samples = f", {samples} samples of {run.record.get('data')}" if samples else ""
+    models = " and ".join(str(run.record[key]) for key in ("model", "base") if run.record.get(key))
+    notes = [f"{names}: {models}{of_samples}."]
+    notes += [note for note in dict.fromkeys(known["note"].dropna()) if note]
+    for (model, quantity), rows in known[known["quantity"].isin(_ALSO)].groupby(
+        ["model", "quantity"], sort=False
+    ):
+        numbers = " \u00b1 ".join(significant(float(value)) for value in rows["measured"])
+        notes.append(f"{model}, {quantity}: {numbers}.")
+    return [visible(note) for note in notes]

@@ -1,1 +1,0 @@
-"""The paper's tables and figures made anew: what it takes, the commands, and one page of all."""

@@ -1,0 +1,177 @@
+"""Tokens and dimensions that stand out: massive activations, sinks, high norms, the loudest."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from normprobe.statistics.token_metrics import token_norms, widened
+
+#: A massive activation (Sun et al., 2024, arXiv 2402.17762, Section 2): its magnitude is above 100
+#: and at least about 1000 times the median magnitude of its hidden state.
+MASSIVE_MAGNITUDE = 100.0
+MASSIVE_RATIO = 1000.0
+
+#: tau of Kang et al. (2025, arXiv 2503.03321): from which |h_d| / rms(h) on a token is a sink.
+SINK_RATIO = 20.0
+
+#: A token is of high norm from so many times the median norm of its group and sample on. In Darcet
+#: et al. (2024, arXiv 2309.16588) such tokens have about ten times the norm of the others; their
+#: cut-off of 150 was read off one model's histogram. The factor is between the two.
+HIGH_NORM = 3.0
+
+#: A token is still as long as every layer leaves it at this cosine or above, the bound by which
+#: Fan et al. (2026, arXiv 2603.00510) call two tokens almost the same.
+STILL_COSINE = 0.99
+
+#: How many of the largest dimensions are counted together.
+FEW = 10
+
+#: What ``peaks`` says of a token.
+PEAK_METRICS = ("top1_share", "top10_share", "peak", "peak_to_median", "massive")
+
+
+def peaks(states: Tensor) -> Tensor:
+    """How far the largest dimensions of each token stand out.
+
+    - top1_share, top10_share: share of ||h||^2 in the largest dimension, and in the ten largest
+    - peak: the largest magnitude
+    - peak_to_median: the largest over the median magnitude
+    - massive: 1 where the token holds a massive activation, else 0. The median is that of the
+      token's own dimensions, not of its whole sequence as in the paper's code: a modality that is
+      louder as a whole makes no token massive.
+
+    Args:
+        states: ``[batch, seq, hidden]``.
+
+    Returns:
+        ``[5, batch, seq]`` in the order of ``PEAK_METRICS``. The shares of a zero state are NaN.
+    """
+    magnitudes = widened(states).abs()
+    largest = magnitudes.topk(min(FEW, states.shape[-1]), dim=-1).values
+    shares = (largest / token_norms(states).unsqueeze(-1)).square()
+    peak, width = largest[..., 0], states.shape[-1]
+    # The two in the middle, one of an odd number; `Tensor.median` is the lower of them.
+    lower, upper = (
+        magnitudes.kthvalue(place, dim=-1).values for place in ((width + 1) // 2, width // 2 + 1)
+    )
+    median = (lower + upper) / 2
+    massive = (peak > MASSIVE_MAGNITUDE) & (peak >= MASSIVE_RATIO * median)
+    return torch.stack([shares[..., 0], shares.sum(-1), peak, peak / median, massive.to(peak)])
+
+
+def sinks(states: Tensor, counted: Tensor) -> Tensor:
+    """Which tokens are attention sinks by their dimensions (Kang et al., 2025).
+
+    A token is a sink where |h_d| / rms(h) is at least ``SINK_RATIO`` in a sink dimension d. The
+    paper lists the sink dimensions of its models: those in which the first token of a sequence is
+    that large. Here they are looked up in the first token of each sequence, at the same layer.
+
+    |h_d| / rms(h) is at most sqrt(hidden): below a hidden size of 400 nothing is a sink.
+
+    Args:
+        states: ``[batch, seq, hidden]``.
+        counted: ``[batch, seq]`` bool, False for padding.
+
+    Returns:
+        ``[batch, seq]``, 1 for a sink, else 0.
+    """
+    width = states.shape[-1]
+    # So many dimensions can be that large at once, for the squares of |h_d| / rms(h) add up to it.
+    most = int(width / SINK_RATIO**2)
+    norms = token_norms(states)
+    if most == 0:
+        return torch.zeros_like(norms)
+    relative = width**0.5 / norms
+    first = counted.int().argmax(-1)
+    sample = torch.arange(len(states), device=states.device)
+    largest, dimensions = widened(states[sample, first]).abs().topk(most, dim=-1)
+    is_sink_dimension = largest * relative[sample, first].unsqueeze(-1) >= SINK_RATIO
+    places = dimensions.unsqueeze(1).expand(-1, states.shape[1], -1)
+    there = widened(states.gather(-1, places)).abs() * relative.unsqueeze(-1)
+    found: Tensor = (there >= SINK_RATIO) & is_sink_dimension.unsqueeze(1)
+    return found.any(-1).float()
+
+
+def dimension_shares(states: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """In which dimensions a group of tokens is large.
+
+    The share of a dimension is the sum of h_d^2 over the group's tokens, over their sum of ||h||^2:
+    loud tokens have the say that they have in the residual stream. Tokens that are not finite are
+    left out.
+
+    Args:
+        states: ``[batch, seq, hidden]``.
+        masks: ``[batch, groups, seq]`` bool.
+
+    Returns:
+        The ``FEW`` dimensions with the largest shares, and their shares, each
+        ``[batch, groups, FEW]`` in descending order; NaN shares where all tokens are zero, or
+        there are none.
+    """
+    norms = token_norms(states)
+    pointing = torch.isfinite(norms) & (norms > 0)
+    kept = torch.where(masks & pointing.unsqueeze(1), norms.unsqueeze(1), 0.0)
+    energies = (kept / kept.amax(-1, keepdim=True)).square()  # of the loudest token: no overflow
+    weights = energies / energies.sum(-1, keepdim=True)
+    units = torch.where(pointing.unsqueeze(-1), widened(states) / norms.unsqueeze(-1), 0.0)
+    shares, dimensions = (weights @ units.square()).topk(min(FEW, states.shape[-1]), dim=-1)
+    return dimensions, shares
+
+
+def loudest_token(
+    norms: NDArray[np.floating[Any]], positions: NDArray[Any], ids: NDArray[Any] | None
+) -> dict[str, list[float]]:
+    """Columns of sample rows about the loudest token of a group, one entry a layer.
+
+    Args:
+        norms: ``[layers, tokens]``; those that are not finite have no say.
+        positions: ``[tokens]`` in the prompt.
+        ids: ``[tokens]``; None: tokens have none.
+
+    Returns:
+        ``loudest_share`` of the sum of norms, ``loudest_position`` and ``loudest_id``.
+    """
+    held = np.where(np.isfinite(norms), norms, 0.0).astype(np.float64)
+    places = held.argmax(axis=1)
+    with np.errstate(invalid="ignore"):  # nothing but zeros
+        share = held.max(axis=1) / held.sum(axis=1)
+    named = np.full(held.shape[1], np.nan) if ids is None else ids
+    return {
+        "loudest_share": share.tolist(),
+        "loudest_position": positions[places].tolist(),
+        "loudest_id": named[places].tolist(),
+    }
+
+
+def loudest_columns(
+    rows: pd.DataFrame, by: list[str], token_text: Callable[[int], str] | None
+) -> pd.DataFrame:
+    """Columns of a table about the loudest tokens of its samples.
+
+    Args:
+        rows: sample rows with the columns of ``loudest_token``.
+        by: the columns that name a row of the table.
+        token_text: a token id as text; None: tokens have no text.
+
+    Returns:
+        ``by``, ``loudest_share`` (mean over samples); ``loudest_token`` and ``loudest_position`` as
+        they are in most samples, ``loudest_samples`` in how many.
+    """
+    which = ["loudest_id", "loudest_position"]
+    shares = rows.groupby(by, sort=False)["loudest_share"].mean().to_frame()
+    counts = rows[rows["loudest_position"].notna()].groupby([*by, *which], dropna=False).size()
+    most = counts.rename("loudest_samples").reset_index()
+    most = most.sort_values("loudest_samples", ascending=False, kind="stable")
+    table = shares.join(most.drop_duplicates(by).set_index(by)).reset_index()
+    ids = table.pop("loudest_id")
+    text = [
+        np.nan if pd.isna(token) or token_text is None else token_text(int(token)) for token in ids
+    ]
+    table.insert(len(by) + 1, "loudest_token", pd.Series(text))
+    whole = [name for name in ("loudest_position", "loudest_samples") if table[name].notna().all()]
+    return table.astype(dict.fromkeys(whole, int))
