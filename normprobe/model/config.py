@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError, first_line
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _LARGEST = 2**23  # bytes: a hundred times what a config has
 
