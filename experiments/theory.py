@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from experiments.tables import EXPLANATION, insert, markdown
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.theory.assumptions import (
+from normprobe.measurements.layers.assumptions import (
     ASSUMED,
     EXEMPT,
     FAILS,
@@ -29,7 +29,7 @@ from normprobe.measurements.layers.theory.assumptions import (
     assumptions_table,
     states_by_layer,
 )
-from normprobe.measurements.layers.theory.table import theory_table
+from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.find.parts import Part, Parts
 from normprobe.model.measured_model import MeasuredModel
 

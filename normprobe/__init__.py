@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from normprobe.callback import NormProbeCallback
     from normprobe.errors import NormprobeError
     from normprobe.measurements.interface.measure import probe_interface
-    from normprobe.measurements.layers.one_batch import probe_layers
+    from normprobe.measurements.layers.table import probe_layers
     from normprobe.model.align.files import save_alignment
     from normprobe.model.align.norm import GlobalWeightCompensatedLayerNorm, remove_norm
     from normprobe.model.align.target import align_norms
@@ -71,7 +71,7 @@ _HOME = {
     "load_aligned": "normprobe.model.load.loading",
     "load_run": "normprobe.run",
     "probe_interface": "normprobe.measurements.interface.measure",
-    "probe_layers": "normprobe.measurements.layers.one_batch",
+    "probe_layers": "normprobe.measurements.layers.table",
     "remove_norm": "normprobe.model.align.norm",
     "save_alignment": "normprobe.model.align.files",
 }

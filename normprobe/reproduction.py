@@ -20,9 +20,8 @@ from normprobe.measurements import measurement
 from normprobe.model.checkpoint import is_here
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
 from normprobe.paper.tables import PaperTable
-from normprobe.report.page.blocks import heading, note
+from normprobe.report.page.blocks import heading, note, printed
 from normprobe.report.page.document import Section, page
-from normprobe.report.page.printed import printed
 from normprobe.runs.begin import provenance
 from normprobe.runs.files import write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of

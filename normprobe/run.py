@@ -21,13 +21,12 @@ import pandas as pd
 from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.numbers import print_published, published_table
-from normprobe.report.broken_states import broken_states
 from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
-from normprobe.report.latex import latex
-from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import render
-from normprobe.report.readable_table import ReadableTable, readable_table
+from normprobe.report.readable import ReadableTable, readable_table
+from normprobe.report.sentences import broken_states
+from normprobe.report.table_text import latex, markdown
 from normprobe.runs.begin import AUTO, Output, default_compare_path, doubt, open_store, provenance
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from normprobe.report.figures.panels import Given
+    from normprobe.report.figures.lines import Given
 
 
 class Run:

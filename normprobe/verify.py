@@ -18,7 +18,7 @@ from normprobe.measurements import is_measurement, measurement
 from normprobe.model.checkpoint import is_here
 from normprobe.model.find.overrides import KEYS as KEYS_OF_PARTS
 from normprobe.probe import Probe
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.resuming import differing
 from normprobe.runs.run_folder import COMPLETE, KEYS

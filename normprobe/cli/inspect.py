@@ -30,8 +30,7 @@ def inspect(
     with console.reported(display):
         with lasting_imports():
             from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
-            from normprobe.measurements.inspect.measure import inspected
-            from normprobe.measurements.inspect.terminal import print_parts, print_weights
+            from normprobe.measurements.inspect.measure import inspected, print_parts, print_weights
             from normprobe.model.checkpoint import open_checkpoint
 
         inputs_file = NO_INPUTS_FILE if loading.inputs is None else read_inputs_file(loading.inputs)

@@ -14,7 +14,7 @@ def models(display: Annotated[Display, Without("quiet")]) -> None:
 
         import pandas as pd
 
-        from normprobe.measurements.inspect.terminal import print_models
+        from normprobe.measurements.inspect.measure import print_models
         from normprobe.model.find.overrides import FUSIONS
 
         table_file = files("normprobe.model.find") / "supported_models.csv"

@@ -13,9 +13,8 @@ from normprobe.measurements.compare.labels import step_of
 from normprobe.measurements.compare.measure import doubts_about_samples
 from normprobe.measurements.layers.figures import paper_panels
 from normprobe.paper.figures import FigureLayout, attention_pairs, curves_of_run, figure_layouts
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.style import look, save
-from normprobe.report.figures.title import title
+from normprobe.report.figures.draw import title
+from normprobe.report.figures.style import drawable, look, save
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.files import csv_bytes, write_by_rename
 from normprobe.runs.run_folder import COMPLETE

@@ -18,9 +18,8 @@ from normprobe.paper.tables import (
     measured_table,
     notes_on,
 )
-from normprobe.report.latex import latex
-from normprobe.report.markdown import markdown
-from normprobe.report.terminal_tables import print_readable
+from normprobe.report.table_text import latex, markdown
+from normprobe.report.terminal import print_readable
 from normprobe.run import load_run
 from normprobe.runs.files import csv_bytes, write_by_rename
 from normprobe.schema import PUBLISHED

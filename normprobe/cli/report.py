@@ -88,10 +88,8 @@ def _chosen(runs: "Sequence[Run]", names: Sequence[str]) -> "list[tuple[Run, str
 def _tables_as(form: "Format", runs: "Sequence[Run]", names: Sequence[str]) -> str:
     """The tables of some runs, those of ``names`` alone where there are any."""
     from normprobe.errors import NormprobeError, visible
-    from normprobe.report.latex import latex
-    from normprobe.report.markdown import markdown
-    from normprobe.report.page.titles import run_title
-    from normprobe.report.table_text import table_text
+    from normprobe.report.page.document import run_title
+    from normprobe.report.table_text import latex, markdown, table_text
 
     chosen = _chosen(runs, names)
     if form in ("csv", "json"):

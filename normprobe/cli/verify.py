@@ -58,7 +58,7 @@ def _print(found: "Verified") -> None:
     """A row a sample; then the quantities that differ, a row each; then what changed."""
     from rich.text import Text
 
-    from normprobe.report.significant import significant
+    from normprobe.report.readable import significant
     from normprobe.report.terminal import add_column, new_table, print_sentence, print_table
 
     columns = ("numbers", "different", "largest relative difference")

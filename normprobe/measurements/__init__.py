@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from normprobe.data.sample import Sample
     from normprobe.inputs.builder import InputBuilder
     from normprobe.model.load.required_tensors import Needs
-    from normprobe.report.readable_table import ReadableTable
+    from normprobe.report.readable import ReadableTable
     from normprobe.runs.run_folder import RunStore
 
 #: Every measurement, in the order of ``--help``. A new one is a folder and its name here.
@@ -147,7 +147,7 @@ class Measurement:
 
     def readable(self, name: str, table: "pd.DataFrame") -> "ReadableTable":
         """A table of a run as it is to be read: rounded, or in a form of its own."""
-        from normprobe.report.readable_table import readable_table
+        from normprobe.report.readable import readable_table
 
         own: ReadableTable | None = None
         if self.has("printed"):

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from normprobe.paper import AFTER, ALSO, BEFORE, ENCODER, TEXT_TABLE, VISUAL_TABLE
-from normprobe.report.readable_token import readable_token
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.readable import MISSING, readable_token, significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (

@@ -13,9 +13,7 @@ import pandas as pd
 from normprobe.errors import visible
 from normprobe.paper import ALSO
 from normprobe.paper.numbers import NOT_A_TOKEN, printed_rows, published_numbers, ranked_tokens
-from normprobe.report.readable_table import ReadableTable
-from normprobe.report.readable_token import readable_token
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.readable import MISSING, ReadableTable, readable_token, significant
 from normprobe.runs.run_folder import RunStore
 
 #: Row (from 0) and column of the file of a table.

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import pandas as pd
 
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
 
 #: Ratios between 1 / 1.25 and 1.25 are called equal: token spread is larger than that.
 ALIKE = 1.25

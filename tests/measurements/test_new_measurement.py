@@ -59,7 +59,7 @@ FOLDER = {
         """,
     "figures/__init__": "",
     "figures/lengths": """
-        from normprobe.report.figures.panels import panels
+        from normprobe.report.figures.lines import panels
 
         TABLES = ("lengths",)
 

@@ -11,8 +11,8 @@ from support.read_latex import read_latex
 from normprobe.paper.artefacts import artefacts
 from normprobe.paper.numbers import published_numbers
 from normprobe.paper.tables import layouts, measured_csv, measured_table
-from normprobe.report.latex import latex
-from normprobe.report.terminal_tables import print_readable
+from normprobe.report.table_text import latex
+from normprobe.report.terminal import print_readable
 
 TABLES = [f"table{n}" for n in (1, 2, 3, 5, 6, 7, 8)]
 

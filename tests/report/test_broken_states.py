@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from support import made_tables
 
-from normprobe.report.broken_states import broken_states, broken_states_sentence
+from normprobe.report.sentences import broken_states, broken_states_sentence
 
 
 def spoiled(

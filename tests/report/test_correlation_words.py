@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normprobe.report.correlation_words import correlation_sentence, correlation_table
+from normprobe.report.sentences import correlation_sentence, correlation_table
 
 
 def sentence(disparity: list[float], inertia: list[float]) -> str:

@@ -1,8 +1,8 @@
 import math
 import re
 
-from normprobe.report.layer_words import layer_ranges, layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, Ratio
+from normprobe.report.sentences import layer_ranges, layers_in_words
 
 
 def told(*values, words=FAST, where="in"):

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from support.made_tables import NASTY_TOKENS
 
-from normprobe.report.readable_token import readable_token
+from normprobe.report.readable import readable_token
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from support.made_runs import HOSTILE
 
 from normprobe.measurements.survey.printed import readable
 from normprobe.paper.tables import layouts, measured_table
-from normprobe.report.latex import latex
-from normprobe.report.markdown import markdown
-from normprobe.report.readable_table import ReadableTable, readable_table
+from normprobe.report.readable import ReadableTable, readable_table
+from normprobe.report.table_text import latex, markdown
 
 ENGINES = ("pdflatex", "tectonic", "xelatex", "lualatex")
 ENGINE = next((name for name in ENGINES if shutil.which(name)), None)

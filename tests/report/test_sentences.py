@@ -30,16 +30,14 @@ from normprobe.measurements.compare.words import ranking_verdict
 from normprobe.measurements.embeddings.words import embeddings_verdict
 from normprobe.measurements.grounding.words import grounding_verdict
 from normprobe.measurements.interface.words import interface_verdict
-from normprobe.measurements.layers.accounted.words import accounted_verdict
-from normprobe.measurements.layers.branches.words import branches_verdict
-from normprobe.measurements.layers.massive.words import massive_verdict
-from normprobe.measurements.layers.theory.assumptions import CRITERIA, assumptions_table
-from normprobe.measurements.layers.theory.words import theory_verdict
+from normprobe.measurements.layers.accounted import accounted_verdict
+from normprobe.measurements.layers.assumptions import CRITERIA, assumptions_table, theory_verdict
+from normprobe.measurements.layers.branches import branches_verdict
+from normprobe.measurements.layers.massive import massive_verdict
 from normprobe.measurements.layers.words import verdict
 from normprobe.measurements.survey.words import verdict as survey_verdict
-from normprobe.report.correlation_words import correlation_sentence, correlation_table
-from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, Ratio
+from normprobe.report.sentences import correlation_sentence, correlation_table, layers_in_words
 from normprobe.runs.run_folder import RunStore
 
 TEXT = "text"

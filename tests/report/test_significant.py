@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from normprobe.report.significant import count, of_one_size, significant
+from normprobe.report.readable import count, of_one_size, significant
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import pytest
 from rich.cells import cell_len
 from support.made_tables import NASTY_TOKENS
 
-from normprobe.report.terminal_tables import nonfinite_note, selected_layers, token_cell
+from normprobe.report.terminal import nonfinite_note, selected_layers, token_cell
 
 
 @pytest.mark.parametrize("special", [False, True])

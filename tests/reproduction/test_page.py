@@ -9,7 +9,7 @@ from support.read_page import Reader
 
 from normprobe import load_run
 from normprobe.paper.tables import PaperTable
-from normprobe.report.readable_table import ReadableTable
+from normprobe.report.readable import ReadableTable
 from normprobe.reproduction import write_page
 
 TABLE = PaperTable(

@@ -8,7 +8,7 @@ import pandas as pd
 from PIL import Image
 
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.theory.assumptions import assumptions_table
+from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import TOKEN_METRICS
 from support import made_massive, made_tables

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from normprobe.measurements.layers.massive.table import massive_tables
-from normprobe.measurements.layers.massive.watcher import MassiveActivations
+from normprobe.measurements.layers.massive import MassiveActivations, massive_tables
 from normprobe.schema import INJECTION, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.loud_tokens import PEAK_METRICS, peaks
 from normprobe.statistics.sample_statistics import statistics_by_layer

@@ -3,7 +3,7 @@
 import pandas as pd
 from rich.console import Console
 
-from normprobe.report.significant import count, significant
+from normprobe.report.readable import count, significant
 from normprobe.report.terminal import add_column, new_table, print_facts, print_table
 from normprobe.runs.run_folder import RunStore
 

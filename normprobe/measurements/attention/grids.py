@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from normprobe.measurements.attention.figures.heatmaps import attention_map
-from normprobe.report.figures.over_picture import canvas_shape, on_canvas
-from normprobe.report.page.files import photograph_url
-from normprobe.report.page.grids import Grid, grid_of, named, over_picture
+from normprobe.report.figures.norm_map import canvas_shape, on_canvas
+from normprobe.report.page.blocks import Grid, grid_of, named, over_picture
+from normprobe.report.page.markup import photograph_url
 from normprobe.runs.run_folder import RunStore, image_name
 from normprobe.schema import IMAGE
 

@@ -6,9 +6,8 @@ from normprobe.measurements.attention.charts import attention_charts
 from normprobe.measurements.attention.grids import head_grids, picture_grids
 from normprobe.measurements.attention.words import attention_verdict
 from normprobe.report.page.blocks import asked, curves, grid, heading, note, sentence
-from normprobe.report.page.files import photograph_url
-from normprobe.report.page.markup import Markup
-from normprobe.report.page.tables import table as shown
+from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.markup import Markup, photograph_url
 from normprobe.runs.run_folder import RunStore
 
 _MAPS = (

@@ -5,15 +5,15 @@ from rich.console import Console
 from rich.text import Text
 
 from normprobe.measurements.attention.words import attention_verdict
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
 from normprobe.report.terminal import (
     add_column,
     new_table,
     print_notes,
     print_sentence,
     print_table,
+    selected_layers,
 )
-from normprobe.report.terminal_tables import selected_layers
 from normprobe.runs.run_folder import RunStore
 
 

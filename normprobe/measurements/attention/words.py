@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from normprobe.report.layer_words import layer_names, layers_in_words
 from normprobe.report.ratio_words import Ratio, Words
+from normprobe.report.sentences import layer_names, layers_in_words
 from normprobe.runs.run_folder import RunStore
 
 _SPREAD = Words("more", "less", "about as much")

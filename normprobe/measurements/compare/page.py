@@ -3,8 +3,8 @@
 from normprobe.measurements import measurement
 from normprobe.measurements.compare.words import alike_sentence, verdict
 from normprobe.report.page.blocks import heading, sentence
+from normprobe.report.page.blocks import table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_folder import RunStore
 
 

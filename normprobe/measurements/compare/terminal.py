@@ -8,7 +8,7 @@ from rich.text import Text
 
 from normprobe.measurements import measurement
 from normprobe.measurements.compare.words import alike_sentence, verdict
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.readable import MISSING, significant
 from normprobe.report.terminal import (
     add_column,
     new_table,

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from normprobe.measurements.compare.table import numbers_of, told_apart, told_from_zero
-from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
-from normprobe.report.significant import of_one_size
+from normprobe.report.readable import of_one_size
+from normprobe.report.sentences import CORRELATION, correlation_sentence
 from normprobe.runs.run_folder import RunStore
 
 _NAMED = 4  # runs in a list

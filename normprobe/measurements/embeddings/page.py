@@ -3,8 +3,8 @@
 from normprobe.measurements.embeddings.shift_words import shift_verdict
 from normprobe.measurements.embeddings.words import embeddings_verdict
 from normprobe.report.page.blocks import heading, sentence
+from normprobe.report.page.blocks import table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_folder import RunStore
 
 _COLUMNS = ["table", "rows", "hidden_size", "count", "norm_mean", "norm_std", "norm_min"]

@@ -4,9 +4,8 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.report.significant import MISSING, significant
-from normprobe.report.terminal import add_column, new_table, print_notes, print_table
-from normprobe.report.terminal_tables import token_cell
+from normprobe.report.readable import MISSING, significant
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table, token_cell
 
 _MOST = 10  # rows, as in the paper's Tables 7 and 8
 

@@ -5,8 +5,7 @@ import math
 import pandas as pd
 
 from normprobe.report.ratio_words import usable
-from normprobe.report.readable_token import readable_token
-from normprobe.report.significant import significant
+from normprobe.report.readable import readable_token, significant
 from normprobe.schema import BASE, NONZERO_ROWS, TEXT
 
 _NAMED = 3  # tokens in a sentence

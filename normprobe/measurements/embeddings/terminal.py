@@ -7,17 +7,17 @@ from rich.text import Text
 from normprobe.measurements.embeddings.shift_terminal import print_shift
 from normprobe.measurements.embeddings.shift_words import shift_verdict
 from normprobe.measurements.embeddings.words import embeddings_verdict
-from normprobe.report.readable_token import SPACE
-from normprobe.report.significant import MISSING, count, significant
+from normprobe.report.readable import MISSING, SPACE, count, significant
 from normprobe.report.terminal import (
+    GROUP_STYLES,
     add_column,
     new_table,
     print_notes,
     print_sentence,
     print_table,
+    token_cell,
     words,
 )
-from normprobe.report.terminal_tables import GROUP_STYLES, token_cell
 from normprobe.runs.run_folder import RunStore
 
 _MOST_RANKS = 10

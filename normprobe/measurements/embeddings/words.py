@@ -6,7 +6,7 @@ import pandas as pd
 
 from normprobe.measurements.embeddings.shift_words import shift_verdict
 from normprobe.report.ratio_words import LOUD, Ratio, ratio_in_words, times, usable
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     NONZERO_ROWS,

@@ -3,8 +3,8 @@
 from normprobe.measurements.grounding.charts import grounding_charts
 from normprobe.measurements.grounding.words import verdict
 from normprobe.report.page.blocks import curves, heading, note, sentence
+from normprobe.report.page.blocks import table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_folder import RunStore
 
 

@@ -8,15 +8,16 @@ from normprobe.measurements.grounding.gaps import gaps_of
 from normprobe.measurements.grounding.measure import QUANTITIES
 from normprobe.measurements.grounding.words import verdict
 from normprobe.report.ratio_words import Estimate
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.readable import MISSING, significant
 from normprobe.report.terminal import (
+    ALIGNED,
     add_column,
     new_table,
     print_notes,
     print_sentence,
     print_table,
+    selected_layers,
 )
-from normprobe.report.terminal_tables import ALIGNED, selected_layers
 from normprobe.runs.run_folder import RunStore
 
 _SHOWN = ("inside", "gap")  # outside is inside - gap

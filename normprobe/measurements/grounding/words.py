@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from normprobe.measurements.grounding.gaps import by_direction, gaps_of
-from normprobe.report.layer_words import layer_names
 from normprobe.report.ratio_words import OPEN, Estimate, Words, brackets
-from normprobe.report.significant import of_one_size
+from normprobe.report.readable import of_one_size
+from normprobe.report.sentences import layer_names
 from normprobe.runs.run_folder import RunStore
 
 _CLOSER = Words("closer to the word", "farther from it", OPEN)

@@ -1,23 +1,35 @@
-"""Look at a checkpoint without loading its weights."""
+"""What normprobe sees of a model, from its config and the headers of its weight files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
+from rich.filesize import decimal
+from rich.text import Text
 from torch import nn
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.families import family_file
-from normprobe.measurements.inspect.table import parts_table
-from normprobe.measurements.inspect.weights import weights_table
+from normprobe.measurements import measurements
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.norms import norm_placement_note
-from normprobe.model.find.parts import family_of
+from normprobe.model.find.parts import Parts, family_of
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.partial_load import build_on_meta
-from normprobe.model.load.plan import plan_loading
+from normprobe.model.load.plan import LoadPlan, plan_loading
+from normprobe.model.load.required_tensors import outside, unneeded
 from normprobe.model.load.weight_files import WeightFiles, weight_files_of
+from normprobe.report.terminal import (
+    add_column,
+    new_table,
+    print_facts,
+    print_notes,
+    print_table,
+    words,
+)
 
 
 @dataclass(frozen=True)
@@ -77,3 +89,125 @@ def _compared(checkpoint: Checkpoint, model: nn.Module, files: WeightFiles, *, a
     if plan.keys is None:
         return f"not compared, {plan.because}"
     return "; ".join(["names and shapes as the model expects", *plan.notes])
+
+
+def parts_table(model: nn.Module, parts: Parts) -> pd.DataFrame:
+    """The parts of a model."""
+    rows = [
+        {
+            "part": role,
+            "name": part.name or "(the model itself)",
+            "class": _class_of(part.module),
+            "size": _size_of(part.module),
+            "parameters": sum(p.numel() for p in part.module.parameters()),
+        }
+        for role, part in parts
+    ]
+    whole = sum(p.numel() for p in model.parameters())
+    rows.append(
+        {
+            "part": "model",
+            "name": "",
+            "class": type(model).__name__,
+            "size": "",
+            "parameters": whole,
+        }
+    )
+    return pd.DataFrame(rows)
+
+
+def _class_of(module: nn.Module) -> str:
+    """The class; of a list of layers, the class of its first."""
+    layers = list(module.children()) if isinstance(module, nn.ModuleList) else []
+    return type(layers[0] if layers else module).__name__
+
+
+def _size_of(module: nn.Module) -> str:
+    if isinstance(module, nn.ModuleList):
+        return f"{len(module)} layers"
+    weight = getattr(module, "weight", None)
+    if isinstance(module, nn.Embedding) and weight is not None:
+        return f"{weight.shape[0]} x {weight.shape[1]}"
+    return ""
+
+
+def weights_table(
+    checkpoint: Checkpoint, model: nn.Module, parts: Parts, weights: WeightFiles
+) -> pd.DataFrame:
+    """Parts and commands by the tensors they need, from the headers of the weight files alone."""
+
+    def plan(without: frozenset[str]) -> LoadPlan:
+        return plan_loading(checkpoint, model, without, weights=weights)
+
+    rows = [_row(role, "part", plan(outside(part.name, model))) for role, part in parts]
+    rows += [
+        _row(offered.name, "command", plan(unneeded(offered.needs, model, parts)))
+        for offered in measurements()
+        if offered.needs is not None
+        and all(getattr(parts, role) is not None for role in offered.measures)
+    ]
+    whole = LoadPlan(checkpoint, type(model), weights, frozenset(weights.file_of))
+    return pd.DataFrame([*rows, _row("checkpoint", "checkpoint", whole)])
+
+
+def _row(what: str, kind: str, plan: LoadPlan) -> dict[str, Any]:
+    row: dict[str, Any] = {"what": what, "kind": kind, "files": " ".join(plan.files)}
+    if plan.keys is None:
+        return row
+    headers = [plan.weights.header(key) for key in plan.keys]
+    return row | {
+        "parameters": sum(prod(header.shape) for header in headers),
+        "bytes": sum(header.nbytes for header in headers),
+        "dtype": " ".join(sorted({header.dtype for header in headers})),
+    }
+
+
+def print_parts(parts: pd.DataFrame, facts: Mapping[str, object], console: Console) -> None:
+    """Print what ``inspect`` sees in a model."""
+    print_facts(facts, console)
+    table = new_table("Parts")
+    for header in ("part", "name in the model", "size", "parameters"):
+        add_column(table, header, left=header in ("part", "name in the model"))
+    for _, row in parts.iterrows():
+        table.add_row(
+            Text(words(str(row["part"]))),
+            Text(str(row["name"])),
+            Text(str(row["size"])),
+            Text(f"{row['parameters']:,}"),
+        )
+    print_table(table, console)
+
+
+def print_weights(weights: pd.DataFrame, console: Console) -> None:
+    """Print what the weight files hold of each part, and what each command reads."""
+    whole = len(str(weights["files"].iloc[-1]).split())
+    table = new_table("Weights")
+    for header in ("", "tensors of", "parameters", "bytes", "stored as", "files"):
+        add_column(table, header, left=header in ("", "tensors of", "stored as"))
+    previous = None
+    for _, row in weights.iterrows():
+        kind = "needed by" if row["kind"] == "command" else row["kind"]
+        known = pd.notna(row.get("bytes"))
+        table.add_row(
+            Text(kind if kind != previous and row["what"] != kind else ""),
+            Text(words(str(row["what"]))),
+            Text(f"{row['parameters']:,.0f}" if known else "all"),
+            Text(decimal(int(row["bytes"])) if known else "all"),
+            Text(str(row["dtype"]) if known else ""),
+            Text(f"{len(str(row['files']).split())} of {whole}"),
+        )
+        previous = kind
+    print_table(table, console, keys=2)
+
+
+def print_models(models: pd.DataFrame, families: Mapping[str, str], console: Console) -> None:
+    """Print ``supported_models.csv``."""
+    table = new_table(f"{len(models)} model types")
+    for header in ("type", "family", "norms", "found by"):
+        add_column(table, header, left=True)
+    table.add_column("notes", overflow="fold")
+    for _, row in models.iterrows():
+        columns = ("model_type", "family", "norm_placement", "found_by", "notes")
+        table.add_row(*(Text(str(row[column])) for column in columns))
+    print_table(table, console)
+    print_notes(console, *(f"{name}: {meaning}." for name, meaning in families.items()))

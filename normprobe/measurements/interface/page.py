@@ -3,8 +3,8 @@
 from normprobe.measurements.interface.dots import interface_dots
 from normprobe.measurements.interface.words import verdict
 from normprobe.report.page.blocks import dots, heading, note, sentence
+from normprobe.report.page.blocks import table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.page.tables import table as shown
 from normprobe.runs.run_folder import RunStore
 
 _COLUMNS = ["stage", "group", "hidden_size", "tokens", "norm_mean", "norm_std", "norm_q50"]

@@ -14,7 +14,7 @@ from normprobe.measurements.interface.references import (
 from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredModel, weight_of
-from normprobe.report.carried import quoted
+from normprobe.report.sentences import quoted
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,

@@ -5,16 +5,18 @@ from rich.console import Console
 from rich.text import Text
 
 from normprobe.measurements.interface.words import verdict
-from normprobe.report.significant import count, significant
+from normprobe.report.readable import count, significant
 from normprobe.report.terminal import (
+    ALIGNED,
+    GROUP_STYLES,
     add_column,
     new_table,
+    nonfinite_note,
     print_notes,
     print_sentence,
     print_table,
     words,
 )
-from normprobe.report.terminal_tables import ALIGNED, GROUP_STYLES, nonfinite_note
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ROW_SCOPES, STAGES, TOKEN_GROUPS
 

@@ -4,10 +4,9 @@ import math
 
 import pandas as pd
 
-from normprobe.report.broken_states import broken_states_sentence
-from normprobe.report.carried import carried_sentences
 from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
+from normprobe.report.sentences import broken_states_sentence, carried_sentences
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from normprobe.measurements.layers.accounted.table import ONE_LAYER
-from normprobe.measurements.layers.branches.words import BRANCH_WORDS
+from normprobe.measurements.layers.accounted import ONE_LAYER
+from normprobe.measurements.layers.branches import BRANCH_WORDS
 from normprobe.measurements.layers.figures.accounted import ANGLES, PART_LOOKS
 from normprobe.measurements.layers.figures.branches import (
     BRANCH_LINES,
@@ -17,8 +17,8 @@ from normprobe.measurements.layers.figures.branches import (
     branch_lines,
 )
 from normprobe.measurements.layers.figures.by_layer import GROUPS, SPREAD
-from normprobe.measurements.layers.massive.panels import PANELS as MASSIVE_PANELS
-from normprobe.measurements.layers.theory.panels import CROSSED, PANELS, Panel
+from normprobe.measurements.layers.massive import PANELS as MASSIVE_PANELS
+from normprobe.measurements.layers.theory_panels import CROSSED, PANELS, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
 from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL

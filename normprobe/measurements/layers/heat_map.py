@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from normprobe.measurements.layers.figures.by_layer import GROUPS
 from normprobe.report.figures.style import asks_for_log
 from normprobe.report.page.markup import Markup, block
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.readable import MISSING, significant
 
 #: Metric of ``layers.csv`` and the word above its columns.
 _HEAT = (("norm", "norm"), ("cosine", "cosine"), ("angle", "angle"), ("relative_update", "update"))

@@ -1,7 +1,8 @@
 """The section of the page that shows a run of ``layers``."""
 
-from normprobe.measurements.layers.accounted.words import accounted_verdict
-from normprobe.measurements.layers.branches.words import branches_verdict
+from normprobe.measurements.layers.accounted import accounted_verdict
+from normprobe.measurements.layers.assumptions import LEGEND, theory_verdict
+from normprobe.measurements.layers.branches import branches_verdict
 from normprobe.measurements.layers.charts import (
     accounted_charts,
     branch_charts,
@@ -11,18 +12,17 @@ from normprobe.measurements.layers.charts import (
     theory_charts,
 )
 from normprobe.measurements.layers.heat_map import heat_map
-from normprobe.measurements.layers.massive.words import KINDS, MASSIVE
-from normprobe.measurements.layers.theory.words import LEGEND, theory_verdict
+from normprobe.measurements.layers.massive import KINDS, MASSIVE
 from normprobe.measurements.layers.words import (
     attention_input_verdict,
     layers_verdict,
     massive_words,
     placement_sentence,
 )
-from normprobe.report.broken_states import broken_states_sentence
 from normprobe.report.page.blocks import curves, heading, note, panels, sentence
+from normprobe.report.page.blocks import table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.page.tables import table as shown
+from normprobe.report.sentences import broken_states_sentence
 from normprobe.runs.run_folder import RunStore
 
 #: Columns of ``assumptions.csv`` in an order that a narrow screen can cut off.

@@ -1,18 +1,21 @@
 """Sample rows of decoder layers to the tables of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
-from normprobe.measurements.layers.accounted.table import accounted_table
-from normprobe.measurements.layers.branches.table import branches_table
-from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.massive.table import massive_tables
-from normprobe.measurements.layers.theory.assumptions import assumptions_table
-from normprobe.measurements.layers.theory.table import theory_table
+from normprobe.measurements.layers.accounted import accounted_table
+from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.measurements.layers.branches import branches_table
+from normprobe.measurements.layers.massive import massive_tables
+from normprobe.measurements.layers.measure import observe, rows
+from normprobe.measurements.layers.theory import theory_table
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.report.carried import quoted
+from normprobe.model.tracing.trace import find_or_trace
+from normprobe.report.sentences import quoted
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
     IMAGE,
@@ -24,9 +27,44 @@ from normprobe.schema import (
     TEXT,
     TOKEN_GROUPS,
     TOKEN_METRICS,
+    VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_columns
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
 from normprobe.statistics.sample_statistics import merge
+
+_BY_LAYER = ["layer", "group", "hidden_size"]
+
+
+def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv."""
+    resampled = Resampled(table, rows, _BY_LAYER)
+    drawn = {}
+    for metric in (*TOKEN_METRICS, *OTHER_TOKEN_METRICS):
+        drawn[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
+        drawn[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
+        if f"{metric}_geometric_mean" in table:
+            drawn[f"{metric}_geometric_mean"] = resampled.geometric_means(metric)
+    for metric in SAMPLE_METRICS:
+        drawn[f"{metric}_mean"] = resampled.means(metric, by_tokens=False)
+    drawn["rms_mean"] = drawn["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
+    text = table[table["group"] == TEXT].drop_duplicates("layer")
+    place_of_text = dict(zip(text["layer"], text.index, strict=True))
+    beside = np.array([place_of_text.get(layer, -1) for layer in table["layer"]])
+    for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
+        for metric, column in ratios.items():
+            means = drawn[f"{metric}_{kind}"]
+            with np.errstate(divide="ignore", invalid="ignore"):  # layer 0 turns nothing
+                drawn[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
+    behind = table["layer"] > 0  # what enters the decoder is told by itself
+    together = [
+        Together([column], (table["group"] == VISUAL) & behind)
+        for column in GEOMETRIC_RATIOS.values()
+    ]
+    modalities = table["group"].isin([VISUAL, TEXT])
+    together += [Together([f"{metric}_mean"], modalities) for metric in TOKEN_METRICS]
+    return with_intervals(table, drawn, resampled.units, resampled.held, together)
+
 
 #: Below this angle the rounding of the stored states, not the layer, sets the value (radians).
 ANGLE_RESOLUTION = {"bfloat16": 3e-3, "float16": 4e-4, "float32": 0.0}
@@ -80,3 +118,34 @@ def layers_table(
         ["layer", "group"], key=lambda c: c.map(order) if c.name == "group" else c
     )
     return table.drop(columns="dtype").reset_index(drop=True)
+
+
+def probe_layers(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    named: Mapping[str, Any] | None = None,
+    special_token_ids: Iterable[int] | None = None,
+) -> pd.DataFrame:
+    """Measure every decoder layer on one batch of a model in memory.
+
+    ``Probe`` does the same repeatedly, and finds the parts once. Where the structure of the model
+    does not tell its parts, a trace of three more forwards finds them.
+
+    Args:
+        model: a transformers vision-language or language model.
+        inputs: what its processor returned, on the model's device.
+        named: parts named by hand, as ``find_parts`` takes them.
+        special_token_ids: ids to report as ``special`` rather than ``text``,
+            usually ``tokenizer.all_special_ids``.
+
+    Returns:
+        The rows of layers.csv without intervals: one row a layer (0 is the decoder input) and
+        token group.
+
+    Raises:
+        NormprobeError: when the parts are not found, or the batch does not fit the model.
+    """
+    parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
+    measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
+    return layers_table(rows(observe(measured, inputs), None))

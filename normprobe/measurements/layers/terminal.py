@@ -4,20 +4,22 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.layers.branches.terminal import print_branches
-from normprobe.measurements.layers.massive.terminal import print_massive
-from normprobe.measurements.layers.theory.terminal import print_assumptions
-from normprobe.measurements.layers.theory.words import theory_verdict
+from normprobe.measurements.layers.assumptions import print_assumptions, theory_verdict
+from normprobe.measurements.layers.branches import print_branches
+from normprobe.measurements.layers.massive import print_massive
 from normprobe.measurements.layers.words import massive_words, run_verdict
-from normprobe.report.significant import MISSING, significant
+from normprobe.report.readable import MISSING, significant
 from normprobe.report.terminal import (
+    ALIGNED,
+    GROUP_STYLES,
     add_column,
     new_table,
+    nonfinite_note,
     print_notes,
     print_sentence,
     print_table,
+    selected_layers,
 )
-from normprobe.report.terminal_tables import ALIGNED, GROUP_STYLES, nonfinite_note, selected_layers
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 

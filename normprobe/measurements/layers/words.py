@@ -2,19 +2,17 @@
 
 import pandas as pd
 
-from normprobe.measurements.layers.accounted.words import accounted_verdict
-from normprobe.measurements.layers.branches.words import branches_verdict
-from normprobe.measurements.layers.massive.words import massive_verdict
+from normprobe.measurements.layers.accounted import accounted_verdict
+from normprobe.measurements.layers.assumptions import theory_verdict
+from normprobe.measurements.layers.branches import branches_verdict
+from normprobe.measurements.layers.massive import massive_verdict
 from normprobe.measurements.layers.ratios import (
     ratio_after,
     ratios_to_text,
     visual_states_are_attended,
 )
-from normprobe.measurements.layers.theory.words import theory_verdict
-from normprobe.report.broken_states import broken_states_sentence
-from normprobe.report.carried import carried_sentences
-from normprobe.report.layer_words import layers_in_words
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
+from normprobe.report.sentences import broken_states_sentence, carried_sentences, layers_in_words
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT
 

@@ -9,8 +9,8 @@ import pandas as pd
 from normprobe.measurements import measurement
 from normprobe.measurements.survey.printed import MeasuredModel, printed_tables
 from normprobe.paper.numbers import row_of
-from normprobe.report.correlation_words import CORRELATION, correlation_table
 from normprobe.report.ratio_words import Estimate, with_ends
+from normprobe.report.sentences import CORRELATION, correlation_table
 from normprobe.runs.run_folder import COMPLETE, RunFolder, read_record
 
 #: Whether all measurements of a model were made, some, or none.

@@ -6,10 +6,8 @@ import pandas as pd
 
 from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.words import verdict
-from normprobe.report.page.blocks import heading, note, sentence
+from normprobe.report.page.blocks import heading, note, printed, sentence, table
 from normprobe.report.page.markup import Markup
-from normprobe.report.page.printed import printed
-from normprobe.report.page.tables import table
 from normprobe.runs.run_folder import RunStore
 
 _ENDS = ("_ci_low", "_ci_high")

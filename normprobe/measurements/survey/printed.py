@@ -14,8 +14,7 @@ import pandas as pd
 from normprobe.errors import visible
 from normprobe.paper.numbers import COLUMNS, names_of, printed_rows, published_numbers
 from normprobe.paper.tables import BELOW, PUBLISHED, Layout, layouts
-from normprobe.report.readable_table import ReadableTable
-from normprobe.report.significant import MISSING
+from normprobe.report.readable import MISSING, ReadableTable
 from normprobe.runs.run_folder import RunStore
 
 _PLACE = re.compile(r"\{(\w+)\}")

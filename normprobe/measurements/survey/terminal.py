@@ -5,7 +5,7 @@ from rich.text import Text
 
 from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.words import verdict
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
 from normprobe.report.terminal import (
     add_column,
     new_table,

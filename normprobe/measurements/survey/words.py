@@ -3,8 +3,8 @@
 import pandas as pd
 
 from normprobe.measurements.survey.measure import WHOLE
-from normprobe.report.correlation_words import CORRELATION, correlation_sentence
 from normprobe.report.ratio_words import LOUD, Ratio
+from normprobe.report.sentences import CORRELATION, correlation_sentence
 from normprobe.runs.run_folder import RunStore
 
 

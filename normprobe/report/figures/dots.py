@@ -6,14 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.panels import Given, legend_below, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    GroupLook,
-    asks_for_log,
-    use_log,
-)
+from normprobe.report.figures.lines import Given, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GroupLook, asks_for_log, drawable, use_log
 
 _LINE = 0.3  # inches a run
 _FRAME = 1.1  # inches for title, axis and legend

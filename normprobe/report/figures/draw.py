@@ -1,18 +1,15 @@
-"""Draw the figures of a run from its tables alone.
-
-A figure is a module. It names the ``TABLES`` that it reads, and has a function
-``figure(title, *tables, ax=None)`` that returns a ``Figure``. With ``IMAGES = True`` it gets the
-images of the run behind the tables, with ``OPTIONS = True`` then the options. ``ax`` is where it is
-drawn: one axes or as many as it has panels; without it, in a figure of its own.
-Matplotlib is imported when something is drawn.
-"""
+"""Draw the figures of a run from its tables alone, each below a line of what was measured."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from normprobe.errors import NormprobeError
+from normprobe.report.figures.style import drawable, shortened
 from normprobe.runs.run_folder import RunFolder, RunStore, image_name
 from normprobe.schema import IMAGE
 
@@ -22,7 +19,63 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from normprobe.report.figures.panels import Given
+    from normprobe.report.figures.lines import Given
+
+_LONGEST = 60  # characters of a prompt
+
+#: Bundled data: what they are and what a sample of them is. Their ids are those of benchmarks.
+_BUNDLED = {
+    "sample": ("the bundled sample", "question"),
+    "boxes": ("the bundled sample", "question"),
+    "pairs": ("the bundled pairs of photographs", "question"),
+    "text": ("the bundled text", "prompt"),
+}
+
+_BATCH = "fixed inputs"  # that a processor made: nobody knows of what
+
+
+def title(run: RunStore, table: pd.DataFrame) -> str:
+    """E.g. ``llava-hf/llava-1.5-7b-hf, 1000 samples of mmbench``."""
+    record = run.record
+    parts = [_short(str(record["model"]))] if record.get("model") else []
+    if record.get("base") and "base_norm" in table:
+        parts = [f"{parts[0] if parts else run.name} against {_short(str(record['base']))}"]
+    if record.get("alignment"):
+        parts.append("aligned")
+    if prompt := (record.get("options") or {}).get("prompt"):
+        parts.append(f'"{shortened(" ".join(str(prompt).split()), _LONGEST)}"')
+        return drawable(", ".join(parts))
+    data = str(record.get("data") or "")
+    if record.get("compared") == "attention":
+        return drawable(", ".join([*parts, "one prompt"]))
+    if data == _BATCH:
+        data = ""
+    whole, sample = _BUNDLED.get(data, (_short(data), "sample"))
+    told = [_counted(table, sample, "photograph" if data in _BUNDLED else "picture"), whole]
+    if any(told):
+        parts.append(" of ".join(part for part in told if part))
+    return drawable(", ".join(parts if record.get("model") or data else [run.name, *parts]))
+
+
+def _counted(table: pd.DataFrame, sample: str, picture: str) -> str:
+    """How many samples or pictures a table holds; empty where it does not say."""
+    if IMAGE in table:
+        return _number(table[IMAGE].nunique(), picture)
+    if "samples" not in table or table["samples"].isna().all():
+        return ""
+    runs = table.groupby("run")["samples"] if "run" in table else table["samples"]
+    least, most = (int(number) for number in (np.min(runs.max()), np.max(runs.max())))
+    return _number(most, sample, "" if least == most else f"{least} to ")
+
+
+def _number(count: int, what: str, before: str = "") -> str:
+    return f"{before}{count} {what}{'' if count == 1 else 's'}"
+
+
+def _short(name: str) -> str:
+    """A hub id as it is; of a longer path the last name."""
+    name = name.rstrip("/")
+    return name if name.count("/") == 1 and name[0] not in "./~" else name.split("/")[-1]
 
 
 def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
@@ -39,7 +92,6 @@ def name_of(module: ModuleType) -> str:
 def figure_of(module: ModuleType, run: RunStore, ax: "Given" = None) -> "Figure":
     """One figure of a run."""
     from normprobe.report.figures.style import look
-    from normprobe.report.figures.title import title
 
     tables = [run.table(name) for name in module.TABLES]
     if tables[0].empty:

@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from normprobe.report.figures.norm_map import column_of_places, name_of_place
-from normprobe.report.figures.over_picture import BARE, on_canvas
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.lines import Given, legend_below, panels
+from normprobe.report.figures.norm_map import BARE, column_of_places, name_of_place, on_canvas
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
-from normprobe.report.significant import significant
+from normprobe.report.readable import significant
 from normprobe.schema import IMAGE, VISUAL
 
 TABLES = ("map",)

@@ -1,8 +1,4 @@
-"""The norm of each visual token laid over its picture, and how far a decoder layer turns it.
-
-A line of panels a picture, a panel a decoder layer or stage; all panels of a quantity share one
-scale, so that a token that is loud everywhere and one that becomes so are told apart.
-"""
+"""Numbers laid over a picture: the colour tells the number, its shade the picture."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,20 +8,62 @@ import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
+from PIL import Image
 
-from normprobe.report.figures.over_picture import canvas_shape, grey_patch, on_canvas, over_picture
-from normprobe.report.figures.panels import Given, legend_below, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    asks_for_log,
-    name_log_ticks,
-)
+from normprobe.report.figures.lines import Given, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, asks_for_log, name_log_ticks
 from normprobe.schema import IMAGE
+
+_CANVAS = 448  # pixels of the longer side
+_SHADE = 0.5  # how much of a colour's brightness the picture takes
+
+#: Where nothing is laid over the picture: no token looks there.
+BARE = 0.8
+
+
+def grey_patch() -> Patch:
+    """What a legend says of it."""
+    return Patch(color=str(BARE), label="no visual token looks there")
+
+
+def canvas_shape(width: int, height: int) -> tuple[int, int]:
+    """Height and width of a canvas with the proportions of a picture."""
+    scale = _CANVAS / max(width, height)
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def on_canvas(places: pd.DataFrame, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Where places lie, in pixels: ``[places, 4]``: left, top, right, bottom."""
+    edges = places[["left", "top", "right", "bottom"]].to_numpy(float)
+    inside = np.nan_to_num(edges, nan=0.0).clip(0.0, 1.0)
+    pixels: NDArray[np.int64] = (inside * (*shape[::-1], *shape[::-1])).round().astype(int)
+    return pixels
+
+
+def over_picture(
+    scale: ScalarMappable, drawn: NDArray[np.float64], picture: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The picture in the colours of the numbers; in grey where there is none.
+
+    Args:
+        scale: from numbers to colours.
+        drawn: ``[height, width]`` of the canvas, NaN where no token looks.
+        picture: ``[height, width, 3]``, of any size.
+
+    Returns:
+        RGB ``[height, width, 3]`` of the canvas, 0 to 1.
+    """
+    size = drawn.shape[1], drawn.shape[0]
+    grey = np.asarray(Image.fromarray(picture).convert("L").resize(size)) / 255
+    colour = np.where(np.isfinite(drawn)[..., None], scale.to_rgba(drawn)[..., :3], BARE)
+    shaded: NDArray[np.float64] = colour * (1 - _SHADE + _SHADE * grey[..., None])
+    return shaded
+
 
 TABLES = ("map",)
 IMAGES = True
-
 _LABELS = {"norm": "L2 norm", "angle": "angle (rad)"}
 _MOST = 8  # pictures
 _NAME = 0.2  # inches for the name of a picture

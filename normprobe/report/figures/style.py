@@ -1,12 +1,10 @@
-"""The shared look of the figures: sizes, colours, markers, axes and files.
-
-Nothing here touches ``pyplot`` or settings outside ``look``: a caller's own figures stay as they
-are, and the caller's matplotlibrc does not change these.
-"""
+"""The shared look of the figures: fonts, sizes, colours, markers, axes and files."""
 
 import io
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,13 +13,44 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.ft2font import FT2Font
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
-from normprobe.report.figures.glyphs import FONT
-from normprobe.report.significant import significant
+from normprobe.errors import escape
+from normprobe.report.readable import significant
 from normprobe.runs.files import write_by_rename
 from normprobe.schema import AUDIO, NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
+
+FONT = "DejaVu Sans"
+
+
+def drawable(text: str) -> str:
+    """``text`` with every character that the figure font lacks as its escape."""
+    return "".join(c if ord(c) in _characters() else escape(c) for c in text)
+
+
+def shortened(text: str, longest: int) -> str:
+    """``text`` as it can be drawn, cut to so many characters."""
+    return drawable(
+        text if len(text) <= longest else f"{text[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+@cache
+def _characters() -> frozenset[int]:
+    return frozenset(FT2Font(findfont(FontProperties(family=FONT))).get_charmap())
+
+
+_PER_INCH = 14  # characters
+
+
+def wrapped(text: str, width: float) -> str:
+    """A title that fits."""
+    characters = int(width * _PER_INCH)
+    return "\n".join(textwrap.fill(line, characters) for line in text.splitlines())
+
 
 DOUBLE_WIDTH = 7.0  # inches: both columns
 

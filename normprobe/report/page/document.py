@@ -1,25 +1,241 @@
-"""One self-contained page of any runs: words, tables, curves to play with, provenance.
-
-Everything comes from the runs, nothing from a network. Style, script and images are in the page;
-its policy lets no other script run. What a measurement shows of a run is in its own folder.
-"""
+"""What a run is called on the page."""
 
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from normprobe.report.page.blocks import heading, note, picture
-from normprobe.report.page.files import compressed_tables, figure_url
-from normprobe.report.page.markup import Markup, block, render, source
-from normprobe.report.page.measured import measured, models
-from normprobe.report.page.provenance import own_facts, shared_facts
-from normprobe.report.page.tables import table
-from normprobe.report.page.titles import run_title, short_titles, subject
-from normprobe.runs.files import json_text, own_files
+import pandas as pd
+from xxhash import xxh3_64_hexdigest
+
+from normprobe.report.page.blocks import heading, note, picture, table
+from normprobe.report.page.markup import (
+    Markup,
+    block,
+    compressed_tables,
+    figure_url,
+    render,
+    source,
+)
+from normprobe.report.readable import significant
+from normprobe.runs.files import json_bytes, json_text, own_files
 from normprobe.runs.run_folder import COMPLETE, RunStore
 from normprobe.schema import PUBLISHED
+
+
+def run_title(run: RunStore) -> str:
+    """E.g. ``layers: llava-hf/llava-1.5-7b-hf, mmbench, aligned, step 100``."""
+    told = _listed(model_name(run), _data(run), *_variant(run))
+    return f"{_command(run)}: {told or run.name}"
+
+
+def short_titles(runs: Sequence[RunStore]) -> list[str]:
+    """As few words as tell some runs apart: ``layers``, ``layers, aligned``."""
+    for titles in (
+        [_listed(_command(run), *_variant(run)) for run in runs],
+        [_listed(_command(run), model_name(run), *_variant(run)) for run in runs],
+        [run_title(run) for run in runs],
+    ):
+        if len(set(titles)) == len(runs):
+            return titles
+    return [f"{title} ({place})" for place, title in enumerate(titles, start=1)]
+
+
+def subject(run: RunStore) -> str:
+    """What a run is of, and where it lies: ``org/model, mmbench, 100 samples, run folder one``."""
+    samples = len(run.record.get("sample_ids") or [])
+    return _listed(
+        model_name(run),
+        _data(run),
+        f"{samples} samples" if samples else "",
+        "" if run.path is None else f"run folder {run.name}",
+    )
+
+
+def model_name(run: RunStore) -> str:
+    """A hub id, or the name of a local folder; empty where the run is of no model."""
+    model = str(run.record.get("model") or "")
+    return Path(model).name if model.startswith(("/", ".")) else model
+
+
+def _data(run: RunStore) -> str:
+    return str(run.record.get("data") or "")
+
+
+def _listed(*facts: str) -> str:
+    return ", ".join(filter(None, facts))
+
+
+def _command(run: RunStore) -> str:
+    return str(run.record.get("command", "run"))
+
+
+def _variant(run: RunStore) -> list[str]:
+    step = run.record.get("step")
+    aligned = ["aligned"] if run.record.get("alignment") else []
+    return [*aligned, *([] if step is None else [f"step {step}"])]
+
+
+_MOST = 4  # names in a line
+
+
+def models(runs: Sequence[RunStore]) -> list[str]:
+    """The models of some runs, each once; of a comparison only where there is nothing else."""
+    return _once(model_name(run) for run in _measuring(runs))
+
+
+def measured(runs: Sequence[RunStore]) -> list[tuple[str, str]]:
+    """Words and values of what is known of model, data and samples."""
+    runs = _measuring(runs)
+    names, sizes = models(runs), _once(_size(run.record) for run in runs)
+    facts = {
+        "Model": _first_few(names if len(names) > 1 else sizes),  # of one, the heading has the name
+        "Data": _first_few(_once(_data_and_sources(run.record) for run in runs)),
+        "Samples": _first_few(_once(_samples(run.record) for run in runs)),
+    }
+    return [(words, value) for words, value in facts.items() if value]
+
+
+def _measuring(runs: Sequence[RunStore]) -> list[RunStore]:
+    """Those that ran a model."""
+    return [run for run in runs if "model_type" in run.record] or list(runs)
+
+
+def _size(record: Mapping[str, Any]) -> str:
+    sizes = record.get("sizes")
+    if not isinstance(sizes, dict):
+        return ""
+    layers, width = sizes.get("decoder_layers"), sizes.get("hidden_size")
+    told = [
+        str(record.get("model_type") or ""),
+        f"{layers} decoder layers" if layers else "",
+        f"hidden size {width}" if width else "",
+    ]
+    return ", ".join(filter(None, told))
+
+
+def _data_and_sources(record: Mapping[str, Any]) -> str:
+    """E.g. ``sample (10 mmbench, 16 mmstar, 30 pope)``."""
+    name = str(record.get("data") or "")
+    provenance = record.get("data_provenance")
+    sources = provenance.get("sources") if isinstance(provenance, dict) else None
+    parts = [
+        f"{source.get('questions')} {source.get('benchmark')}"
+        for source in (sources if isinstance(sources, list) else [])
+        if isinstance(source, dict)
+    ]
+    return f"{name} ({', '.join(parts)})" if len(parts) > 1 else name
+
+
+def _samples(record: Mapping[str, Any]) -> str:
+    """E.g. ``56 with 10 images``."""
+    samples, hashes = record.get("sample_ids"), record.get("image_hashes")
+    if not samples:
+        return ""
+    images = len(set(map(str, hashes.values()))) if isinstance(hashes, dict) else 0
+    return f"{len(samples)}{f' with {images} images' if images else ''}"
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(text for text in texts if text))
+
+
+def _first_few(texts: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = len(texts) - _MOST
+    return "; ".join(texts[:_MOST]) + (f"; {more} more" if more > 0 else "")
+
+
+#: Facts of run.json and their words, in the order in which a reader asks.
+_FACTS = {
+    "model": "model",
+    "model_revision": "revision",
+    "model_type": "type",
+    "family": "family",
+    "norm_placement": "norm placement",
+    "weight_digests": "weights",
+    "alignment": "alignment norm",
+    "data": "data",
+    "sample_ids": "samples",
+    "prompt_hashes": "prompts",
+    "image_hashes": "pictures",
+    "step": "training step",
+    "argv": "command line",
+    "created": "started",
+    "seconds": "seconds",
+    "device": "device",
+    "dtype": "dtype",
+    "attn_implementation": "attention",
+    "parts": "parts",
+    "parts_found_by": "parts found by",
+    "recomputed": "largest difference when recomputed",
+    "versions": "versions",
+}
+
+#: Where one run has none of these, the others do not share it: they are what was varied.
+_VARIED = ("alignment", "step")
+
+#: Facts that are a digest of each tensor or sample.
+_DIGESTS = ("weight_digests", "prompt_hashes", "image_hashes")
+
+
+def shared_facts(runs: Sequence[RunStore]) -> list[tuple[str, str]]:
+    """Words and values on which all runs agree that have them."""
+    told = [_facts(run) for run in runs]
+    return [
+        (words, found.pop())
+        for name, words in _FACTS.items()
+        if len(found := {facts[name] for facts in told if name in facts}) == 1
+        and (name not in _VARIED or all(name in facts for facts in told))
+    ]
+
+
+def own_facts(runs: Sequence[RunStore], titles: Sequence[str]) -> pd.DataFrame:
+    """The facts on which runs differ: a row a run, empty where it has none."""
+    shared = {words for words, _ in shared_facts(runs)}
+    told = [_facts(run) for run in runs]
+    differing = {
+        words: [facts.get(name, "") for facts in told]
+        for name, words in _FACTS.items()
+        if words not in shared and any(name in facts for facts in told)
+    }
+    return pd.DataFrame({"run": list(titles), **differing} if differing else {})
+
+
+def _facts(run: RunStore) -> dict[str, str]:
+    """Of a comparison, the model is the number of its runs: not told."""
+    names = [name for name in _FACTS if name != "model" or "compared" not in run.record]
+    return {name: fact for name in names if (fact := _fact(name, run.record.get(name)))}
+
+
+def _fact(name: str, value: object) -> str:
+    if name in _DIGESTS:  # one of them all: equal where they all are
+        held = isinstance(value, dict) and any(value.values())
+        return xxh3_64_hexdigest(json_bytes(value)) if held else ""
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{str(key).replace('_', ' ')}: {_fact('', item)}"
+            for key, item in value.items()
+            if item is not None
+        )
+    if isinstance(value, list):
+        # Of samples the number is enough.
+        return _command_line(value) if name == "argv" else str(len(value) or "")
+    if isinstance(value, float):
+        return significant(value)
+    return "" if value is None else str(value)
+
+
+def _command_line(argv: list[Any]) -> str:
+    """Without the program's path; a run of the training callback was started by another one."""
+    words = [str(word) for word in argv]
+    program = Path(words[0]).name if words else ""
+    return shlex.join(["normprobe" if program == "__main__.py" else program, *words[1:]])
+
 
 #: What draws and listens, in the order in which the pieces build on each other.
 _SCRIPTS = ("draw.js", "figure.js", "curves.js", "dots.js", "grid.js", "tables.js", "contents.js")

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from support.cases import model_of
 
 from normprobe import find_parts
-from normprobe.measurements.inspect.weights import weights_table
+from normprobe.measurements.inspect.measure import weights_table
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.weight_files import weight_files_of

@@ -8,8 +8,7 @@ from support.slow_bootstrap import SAMPLES, ends_of, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.table import joined, ranking
 from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, figures, measures
-from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.table import layers_table
+from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
 

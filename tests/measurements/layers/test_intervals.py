@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 
-from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.table import layers_table
+from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
     OTHER_TOKEN_METRICS,

@@ -10,9 +10,8 @@ from support.made_bands import with_bands
 from support.made_runs import run_folder
 from support.read_page import Reader, charts, drawn, page_of_folders
 
-from normprobe.measurements.layers.massive.words import massive_verdict
-from normprobe.measurements.layers.theory.assumptions import assumptions_table
-from normprobe.measurements.layers.theory.words import LEGEND, theory_verdict
+from normprobe.measurements.layers.assumptions import LEGEND, assumptions_table, theory_verdict
+from normprobe.measurements.layers.massive import massive_verdict
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
 
 

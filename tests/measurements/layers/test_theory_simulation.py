@@ -11,7 +11,7 @@ import pytest
 
 from experiments.theory import FAITHFUL, INITIAL, LAYERS, SAMPLES, TOKENS, WIDTH, simulated
 from normprobe.measurements.layers.table import layers_table
-from normprobe.measurements.layers.theory.table import theory_table
+from normprobe.measurements.layers.theory import theory_table
 from normprobe.schema import TEXT, VISUAL
 
 EXACT = replace(FAITHFUL, norm_spread=0.0, size_spread=0.0, angle_spread=0.0)

@@ -15,7 +15,7 @@ from support.read_page import Reader, page_of_folders
 import normprobe.paper
 from normprobe.measurements.survey.measure import survey_tables
 from normprobe.measurements.survey.printed import readable
-from normprobe.report.latex import latex
+from normprobe.report.table_text import latex
 from normprobe.run import Run, load_run
 
 LLAVA, QWEN, OVIS = "llava-hf/llava-1.5-7b-hf", "Qwen/Qwen2.5-7B-Instruct", "AIDC-AI/Ovis2.5-9B"

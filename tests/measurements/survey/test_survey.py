@@ -10,7 +10,7 @@ from support.made_runs import run_folder
 from support.read_page import Reader, page_of_folders
 
 from normprobe import load_run
-from normprobe.report.correlation_words import correlation_table
+from normprobe.report.sentences import correlation_table
 from normprobe.report.terminal import terminal_console
 
 NUMBERS = ("disparity_input", "ratio_to_table", "table_norm", "disparity_last", "inertia_gap")

@@ -2,8 +2,7 @@
 
 import pytest
 
-from normprobe.report.figures.heading import wrapped
-from normprobe.report.figures.style import look, new_figure
+from normprobe.report.figures.style import look, new_figure, wrapped
 
 
 @pytest.mark.parametrize("width", [3.5, 7.0])

@@ -21,8 +21,8 @@ from normprobe.report.figures.lines import (
     draw_column,
     ends_drawn,
     in_sight,
+    panels,
 )
-from normprobe.report.figures.panels import panels
 from normprobe.report.figures.style import image_bytes, series_look
 
 LAYERS = 8

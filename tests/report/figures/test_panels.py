@@ -6,8 +6,7 @@ from matplotlib.patches import Patch
 from support import made_tables
 
 from normprobe.measurements.layers.figures import overlay, small_multiples, training
-from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import legend_below, panels
+from normprobe.report.figures.lines import draw_line, legend_below, panels
 from normprobe.report.figures.style import look, series_look
 
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from support.figure_cases import TABLES, modules, write
 
-from normprobe.report.figures.draw import build
-from normprobe.report.figures.title import title
+from normprobe.report.figures.draw import build, title
 from normprobe.runs.run_folder import RunFolder, RunStore
 
 

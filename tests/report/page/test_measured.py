@@ -1,6 +1,6 @@
 """What was measured, as the first screen says it."""
 
-from normprobe.report.page.measured import measured, models
+from normprobe.report.page.document import measured, models
 from normprobe.runs.run_folder import RunStore
 
 ONE = {

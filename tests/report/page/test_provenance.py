@@ -1,6 +1,6 @@
 """What runs share is told once, the rest run by run."""
 
-from normprobe.report.page.provenance import own_facts, shared_facts
+from normprobe.report.page.document import own_facts, shared_facts
 from normprobe.runs.run_folder import RunStore
 
 LAYERS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from normprobe.report.page.titles import run_title, short_titles
+from normprobe.report.page.document import run_title, short_titles
 from normprobe.runs.run_folder import RunStore
 
 

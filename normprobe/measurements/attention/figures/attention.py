@@ -5,12 +5,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, entries, legend_below, panels
+from normprobe.report.figures.lines import Given, draw_line, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     asks_for_log,
+    drawable,
     mark_layers,
     series_look,
     use_log,

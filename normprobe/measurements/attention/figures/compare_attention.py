@@ -3,10 +3,8 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, entries, legend_below, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH, mark_layers, series_look
+from normprobe.report.figures.lines import Given, draw_line, entries, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, drawable, mark_layers, series_look
 
 TABLES = ("compare",)
 

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH
+from normprobe.report.figures.lines import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, drawable
 
 TABLES = ("heads",)
 

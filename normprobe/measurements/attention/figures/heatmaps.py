@@ -11,11 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.heading import wrapped
-from normprobe.report.figures.over_picture import canvas_shape, grey_patch, on_canvas, over_picture
-from normprobe.report.figures.panels import Given, legend_below, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH
+from normprobe.report.figures.lines import Given, legend_below, panels
+from normprobe.report.figures.norm_map import canvas_shape, grey_patch, on_canvas, over_picture
+from normprobe.report.figures.style import DOUBLE_WIDTH, shortened, wrapped
 from normprobe.schema import IMAGE
 
 TABLES = ("heatmaps",)

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.report.figures.dots import dot_panels
-from normprobe.report.figures.panels import Given
+from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import BASE, NONZERO_ROWS, SPECIAL, TEXT, VISUAL
 

@@ -8,17 +8,16 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from rich.cells import cell_len, set_cell_size
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.panels import Given, entries, legend_below, panels
+from normprobe.report.figures.lines import Given, entries, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
+    drawable,
     name_log_ticks,
     use_log,
 )
-from normprobe.report.readable_token import readable_token
-from normprobe.report.significant import count, significant
+from normprobe.report.readable import count, readable_token, significant
 from normprobe.schema import TEXT, VISUAL
 
 TABLES = ("shift",)

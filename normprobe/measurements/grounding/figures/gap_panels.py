@@ -3,14 +3,15 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.lines import draw_column, ends_drawn
-from normprobe.report.figures.panels import Given, entries, legend_below, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    mark_layers,
-    series_look,
+from normprobe.report.figures.lines import (
+    Given,
+    draw_column,
+    ends_drawn,
+    entries,
+    legend_below,
+    panels,
 )
+from normprobe.report.figures.style import DOUBLE_WIDTH, drawable, mark_layers, series_look
 
 _HEIGHT = 2.7  # inches
 

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.grounding.figures.gap_panels import gap_panels
-from normprobe.report.figures.panels import Given
+from normprobe.report.figures.lines import Given
 
 TABLES = ("grounding",)
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.lines import Given, panels
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, use_log
-from normprobe.report.significant import count, significant
+from normprobe.report.readable import count, significant
 from normprobe.schema import (
     DECODER_INPUT,
     NONZERO_ROWS,

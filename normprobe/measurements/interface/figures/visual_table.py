@@ -5,13 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    GROUP_LOOKS,
-    asks_for_log,
-    use_log,
-)
+from normprobe.report.figures.lines import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, asks_for_log, use_log
 from normprobe.schema import TEXT, VISUAL
 
 TABLES = ("histogram",)

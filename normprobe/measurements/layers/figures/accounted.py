@@ -9,15 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.accounted.table import ONE_LAYER, PARTS
-from normprobe.report.figures.lines import INTERVAL_WORDS, draw_column, ends_drawn
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    GROUP_LOOKS,
-    log_or_from_zero,
-    mark_layers,
-)
+from normprobe.measurements.layers.accounted import ONE_LAYER, PARTS
+from normprobe.report.figures.lines import INTERVAL_WORDS, Given, draw_column, ends_drawn, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, log_or_from_zero, mark_layers
 from normprobe.schema import TEXT, VISUAL
 
 TABLES = ("accounted",)

@@ -6,15 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from normprobe.measurements.layers.branches.words import BRANCH_WORDS
-from normprobe.report.figures.lines import draw_column, ends_drawn
-from normprobe.report.figures.panels import Given, legend_below, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    GROUP_LOOKS,
-    log_or_from_zero,
-    mark_layers,
-)
+from normprobe.measurements.layers.branches import BRANCH_WORDS
+from normprobe.report.figures.lines import Given, draw_column, ends_drawn, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, log_or_from_zero, mark_layers
 from normprobe.schema import BRANCHES, TEXT, VISUAL
 
 TABLES = ("branches",)

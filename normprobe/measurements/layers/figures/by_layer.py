@@ -11,14 +11,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from normprobe.report.figures.lines import draw_column, ends_drawn, in_sight
-from normprobe.report.figures.panels import Given, entries, legend_below, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    GROUP_LOOKS,
-    log_or_from_zero,
-    mark_layers,
+from normprobe.report.figures.lines import (
+    Given,
+    draw_column,
+    ends_drawn,
+    entries,
+    in_sight,
+    legend_below,
+    panels,
 )
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, log_or_from_zero, mark_layers
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
 
 #: Back to front. ``non_visual`` is the sum of two of these and stays in the CSV.

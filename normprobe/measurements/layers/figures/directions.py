@@ -3,15 +3,9 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.measurements.layers.theory.panels import CROSSED
-from normprobe.report.figures.lines import draw_column, ends_drawn
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import (
-    DOUBLE_WIDTH,
-    GROUP_LOOKS,
-    log_or_from_zero,
-    mark_layers,
-)
+from normprobe.measurements.layers.theory_panels import CROSSED
+from normprobe.report.figures.lines import Given, draw_column, ends_drawn, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, log_or_from_zero, mark_layers
 from normprobe.schema import ATTENTION_INPUT, TEXT, VISUAL
 
 TABLES = ("theory", "layers")

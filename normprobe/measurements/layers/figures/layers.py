@@ -9,7 +9,7 @@ from normprobe.measurements.layers.figures.by_layer import (
     two_panels,
     use_log_if_wide,
 )
-from normprobe.report.figures.panels import Given
+from normprobe.report.figures.lines import Given
 
 TABLES = ("layers",)
 

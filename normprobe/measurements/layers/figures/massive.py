@@ -9,9 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from normprobe.measurements.layers.massive.panels import PANELS, Panel
-from normprobe.report.figures.lines import draw_column, ends_drawn, in_sight
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.measurements.layers.massive import PANELS, Panel
+from normprobe.report.figures.lines import (
+    Given,
+    draw_column,
+    ends_drawn,
+    in_sight,
+    legend_below,
+    panels,
+)
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

@@ -5,13 +5,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from normprobe.report.figures.glyphs import drawable
-from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.report.figures.lines import Given, draw_line, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
     asks_for_log,
+    drawable,
     mark_layers,
     series_look,
     use_log,

@@ -16,16 +16,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from normprobe.measurements.layers.figures.steps import add_step_bar, step_color, step_scale
-from normprobe.report.figures.glyphs import drawable, shortened
-from normprobe.report.figures.heading import wrapped
-from normprobe.report.figures.lines import draw_column, ends_drawn
-from normprobe.report.figures.panels import legend_below
+from normprobe.report.figures.lines import draw_column, ends_drawn, legend_below
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
+    drawable,
     log_or_from_zero,
     mark_layers,
     new_figure,
+    shortened,
+    wrapped,
 )
 from normprobe.schema import TEXT, VISUAL
 

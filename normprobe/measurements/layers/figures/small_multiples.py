@@ -4,9 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.layers.figures.by_layer import add_legend, draw_metric, drawn_values
-from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH, mark_layers
+from normprobe.report.figures.lines import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, mark_layers, shortened
 
 TABLES = ("compare",)
 

@@ -12,10 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.theory.assumptions import CRITERIA
-from normprobe.measurements.layers.theory.panels import PANELS
-from normprobe.report.figures.lines import draw_column, ends_drawn
-from normprobe.report.figures.panels import Given, legend_below, panels
+from normprobe.measurements.layers.assumptions import CRITERIA
+from normprobe.measurements.layers.theory_panels import PANELS
+from normprobe.report.figures.lines import Given, draw_column, ends_drawn, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,

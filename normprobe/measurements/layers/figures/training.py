@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.layers.figures.steps import add_step_bar, step_color, step_scale
-from normprobe.report.figures.lines import draw_line
-from normprobe.report.figures.panels import Given, panels
+from normprobe.report.figures.lines import Given, draw_line, panels
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, mark_layers
 from normprobe.schema import TEXT, VISUAL
 

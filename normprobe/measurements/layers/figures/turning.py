@@ -10,7 +10,7 @@ from normprobe.measurements.layers.figures.by_layer import (
     two_panels,
     use_log_if_wide,
 )
-from normprobe.report.figures.panels import Given
+from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 
 TABLES = ("layers",)

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.report.correlation_words import correlation_sentence
-from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH, SERIES_COLORS, use_log
+from normprobe.report.figures.lines import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, SERIES_COLORS, shortened, use_log
+from normprobe.report.sentences import correlation_sentence
 
 TABLES = ("survey", "correlation")
 

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from normprobe.report.figures.glyphs import shortened
-from normprobe.report.figures.panels import Given, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, use_log
+from normprobe.report.figures.lines import Given, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, shortened, use_log
 from normprobe.schema import VISUAL
 
 TABLES = ("survey",)

@@ -15,7 +15,7 @@ from support.token_rows import rows_of_tokens, tokens_of
 from experiments.theory import FAITHFUL, LAYERS, World, simulated
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.accounted.table import (
+from normprobe.measurements.layers.accounted import (
     CAUSES,
     FASTER,
     ONE_LAYER,
@@ -24,8 +24,7 @@ from normprobe.measurements.layers.accounted.table import (
     accounted_table,
     norms_share,
 )
-from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.table import layers_table
+from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.ratio_words import Estimate
 from normprobe.schema import TEXT, TOKEN_METRICS, VISUAL

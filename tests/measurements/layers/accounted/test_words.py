@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.measurements.layers.accounted.table import PARTS
-from normprobe.measurements.layers.accounted.words import accounted_verdict
+from normprobe.measurements.layers.accounted import PARTS, accounted_verdict
 
 SHARES = (0.81, 0.12, 0.03, 0.04)
 ENDS = ("", "_ci_low", "_ci_high")

@@ -7,7 +7,7 @@ from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import tokens_of
 
-from normprobe.measurements.layers.branches.table import RATIO_METRICS, branches_table
+from normprobe.measurements.layers.branches import RATIO_METRICS, branches_table
 from normprobe.schema import BRANCH_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_by_layer
 

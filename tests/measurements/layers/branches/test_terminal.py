@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from normprobe.measurements.layers.branches.terminal import print_branches
+from normprobe.measurements.layers.branches import print_branches
 
 VALUES = {"angle": 0.1, "relative_update": 0.2, "update_norm": 3.0}
 

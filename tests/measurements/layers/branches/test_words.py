@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from normprobe.measurements.layers.branches.words import branches_verdict
+from normprobe.measurements.layers.branches import branches_verdict
 
 
 def rows(branch: str, group: str, *layers: tuple[float, float], spread: float = 0.1) -> list[dict]:

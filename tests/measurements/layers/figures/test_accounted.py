@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 
 from experiments.theory import WORLDS, simulated
-from normprobe.measurements.layers.accounted.table import PARTS, accounted_table
+from normprobe.measurements.layers.accounted import PARTS, accounted_table
 from normprobe.measurements.layers.figures.accounted import figure
-from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.table import layers_table
+from normprobe.measurements.layers.table import layer_intervals, layers_table
 
 
 @pytest.fixture(scope="module", params=["nothing", "larger visual updates"])

@@ -5,9 +5,8 @@ import pandas as pd
 
 from experiments.theory import FAITHFUL, simulated
 from normprobe.measurements.layers.figures.directions import figure
-from normprobe.measurements.layers.intervals import layer_intervals
-from normprobe.measurements.layers.table import layers_table
-from normprobe.measurements.layers.theory.table import theory_table
+from normprobe.measurements.layers.table import layer_intervals, layers_table
+from normprobe.measurements.layers.theory import theory_table
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
 
 LABELS = ["within text", "within visual", "visual, text", "visual, text, common mean taken out"]

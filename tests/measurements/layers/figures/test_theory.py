@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import same_color
 from support import made_tables
 
+from normprobe.measurements.layers.assumptions import CRITERIA, assumptions_table
 from normprobe.measurements.layers.figures.theory import figure
-from normprobe.measurements.layers.theory.assumptions import CRITERIA, assumptions_table
-from normprobe.measurements.layers.theory.panels import PANELS
+from normprobe.measurements.layers.theory_panels import PANELS
 from normprobe.report.figures.lines import BAND_WORDS
 
 RANGES = {criterion.column: (criterion.low, criterion.high) for criterion in CRITERIA}

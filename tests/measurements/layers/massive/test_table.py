@@ -7,7 +7,7 @@ from support.made_massive import DIMENSION, sample_rows, tables
 from support.slow_bands import assert_bands
 from support.slow_bootstrap import assert_intervals, slow_draws, use_few_draws
 
-from normprobe.measurements.layers.massive.table import dimensions_table, massive_table
+from normprobe.measurements.layers.massive import dimensions_table, massive_table
 from normprobe.schema import TEXT, VISUAL
 
 KEYS = ["layer", "group"]

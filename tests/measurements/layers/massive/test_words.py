@@ -5,8 +5,7 @@ import pytest
 from support import made_massive
 from support.printed import assert_fits, extreme, printed
 
-from normprobe.measurements.layers.massive.terminal import print_massive
-from normprobe.measurements.layers.massive.words import massive_verdict
+from normprobe.measurements.layers.massive import massive_verdict, print_massive
 
 PLANTED = made_massive.tables(massive=True)
 ORDINARY = made_massive.tables()

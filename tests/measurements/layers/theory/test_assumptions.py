@@ -13,14 +13,14 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from experiments.theory import FAITHFUL, simulated
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.table import tables
-from normprobe.measurements.layers.theory.assumptions import (
+from normprobe.measurements.layers.assumptions import (
     CRITERIA,
     assumptions_table,
     layer_ranges,
     states_by_layer,
+    theory_verdict,
 )
-from normprobe.measurements.layers.theory.words import theory_verdict
+from normprobe.measurements.layers.table import tables
 from normprobe.model.measured_model import MeasuredModel
 
 

@@ -7,8 +7,8 @@ from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import rows_of_tokens, tokens_of
 
-from normprobe.measurements.layers.theory.assumptions import CRITERIA
-from normprobe.measurements.layers.theory.table import theory_table
+from normprobe.measurements.layers.assumptions import CRITERIA
+from normprobe.measurements.layers.theory import theory_table
 from normprobe.schema import PAIR_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import CO_MOMENTS
 

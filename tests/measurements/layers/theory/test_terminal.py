@@ -3,8 +3,7 @@ import pytest
 from support import made_tables
 from support.printed import assert_fits, printed
 
-from normprobe.measurements.layers.theory.assumptions import assumptions_table
-from normprobe.measurements.layers.theory.terminal import print_assumptions
+from normprobe.measurements.layers.assumptions import assumptions_table, print_assumptions
 
 ASSUMPTIONS = assumptions_table(made_tables.theory())
 

@@ -5,8 +5,12 @@ import pandas as pd
 import pytest
 from support import made_tables
 
-from normprobe.measurements.layers.theory.assumptions import assumptions_table
-from normprobe.measurements.layers.theory.words import between, theory_verdict, with_interval
+from normprobe.measurements.layers.assumptions import (
+    assumptions_table,
+    between,
+    theory_verdict,
+    with_interval,
+)
 
 FAITHFUL = {
     "norm_ratio": 4.0,

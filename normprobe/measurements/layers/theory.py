@@ -1,25 +1,70 @@
-"""The paper's theory beside the measurement, layer by layer (Section 3, Appendix B).
-
-What concerns pairs of tokens is computed per sample, then averaged over samples. What concerns
-single tokens is computed over all tokens of a modality. Every number has a 95 % interval by a
-bootstrap over images; those that an assumption is judged by have one band over all of them and all
-layers: a sentence could name any.
-"""
+"""The paper's theory beside the measurement, layer by layer (Section 3, Appendix B)."""
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.modality_draws import MODALITIES, Drawn, ModalityDraws, eq_13
-from normprobe.measurements.layers.theory.assumptions import CRITERIA
+from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
-from normprobe.statistics.sample_statistics import LOGARITHMS
+from normprobe.statistics.sample_statistics import LOG_TOKENS, LOGARITHMS, product_of
+
+MODALITIES = (VISUAL, TEXT)
+Drawn = NDArray[np.float64]  # [draws, layers, modalities]; the first draw is the estimate
+
+
+class ModalityDraws:
+    """The sample rows of both modalities, drawn again by image; every result is a ``Drawn``."""
+
+    def __init__(self, rows: pd.DataFrame, layers: list[int]) -> None:
+        by = ["layer", "group"]
+        cells = pd.MultiIndex.from_product([layers, MODALITIES], names=by).to_frame(index=False)
+        self._resampled = Resampled(cells, rows, by)
+        self._layers = len(layers)
+
+    @property
+    def units(self) -> int:
+        """How many images are drawn from."""
+        return self._resampled.units
+
+    def mean(self, metric: str) -> Drawn:
+        """Over tokens."""
+        return self._shaped(self._resampled.means(f"{metric}_mean", by_tokens=True))
+
+    def geometric_mean(self, metric: str) -> Drawn:
+        """Over tokens."""
+        return self._shaped(self._resampled.geometric_means(metric))
+
+    def variance(self, metric: str) -> Drawn:
+        """Over tokens."""
+        names = f"{metric}_mean", f"{metric}_mean", f"{metric}_m2"
+        return self._shaped(self._resampled.covariance(*names)).clip(min=0.0)
+
+    def log_mean(self, logarithm: str) -> Drawn:
+        """Of one of ``co_moments.LOGARITHMS``, over tokens."""
+        means = self._resampled.means(f"{logarithm}_mean", by_tokens=True, tokens=LOG_TOKENS)
+        return self._shaped(means)
+
+    def log_covariance(self, first: str, second: str) -> Drawn:
+        """Of two of ``co_moments.LOGARITHMS``, over tokens."""
+        names = f"{first}_mean", f"{second}_mean", product_of(first, second)
+        covariance = self._shaped(self._resampled.covariance(*names, tokens=LOG_TOKENS))
+        return covariance.clip(min=0.0) if first == second else covariance
+
+    def _shaped(self, drawn: NDArray[np.float64]) -> Drawn:
+        return drawn.reshape(len(drawn), self._layers, len(MODALITIES))
+
+
+def eq_13(norm: Drawn, update: Drawn, update_angle: Drawn) -> Drawn:
+    """The angle by which Eq. 13 turns a token, radians."""
+    along = norm + update * np.cos(update_angle)
+    angle: Drawn = np.arctan2(update * np.sin(update_angle), along)
+    return angle
+
 
 #: From which deviation of log ||x|| on tokens differ in norm. Equal norms, as an alignment makes
 #: them, differ by 3e-4 once the states are rounded to bfloat16 (64 dimensions; less in more).
 SAME_NORM = 1e-3
-
 Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first is the estimate
 
 

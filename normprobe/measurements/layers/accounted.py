@@ -10,15 +10,16 @@ what Eq. 13, at geometric means, misses.
 
 from itertools import combinations
 from math import factorial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.modality_draws import Drawn, ModalityDraws, eq_13
 from normprobe.measurements.layers.ratios import ratios_to_text
-from normprobe.report.layer_words import layer_ranges
-from normprobe.report.ratio_words import Estimate
+from normprobe.measurements.layers.theory import Drawn, ModalityDraws, eq_13
+from normprobe.report.ratio_words import Estimate, Ratio, digits, factor
+from normprobe.report.sentences import layer_ranges
 from normprobe.schema import PAIR
 from normprobe.statistics.resampling import with_intervals
 
@@ -29,7 +30,6 @@ PARTS = (*CAUSES, "rest")
 #: Which layers a row is about: one, or all those in which visual tokens clearly turn more slowly,
 #: or more quickly, than text tokens.
 ONE_LAYER, SLOWER, FASTER = "layer", "slower", "faster"
-
 _Columns = dict[str, NDArray[np.float64]]  # [draws, layers]; the first draw is the estimate
 
 
@@ -134,3 +134,57 @@ def _table(
     named = {"scope": scope, "layers": [layer_ranges(of_row) for of_row in layers]}
     table = pd.DataFrame({**named, **{name: values[0] for name, values in drawn.items()}})
     return with_intervals(table, drawn, units)
+
+
+_WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
+
+_NAMES = dict(
+    zip(PARTS, ("norms", "sizes of updates", "their directions", "the rest"), strict=True)
+)
+
+
+def accounted_verdict(accounted: pd.DataFrame) -> str:
+    """How much of the difference in angular velocity norms account for by Eq. 13."""
+    if accounted.empty:
+        return ""
+    rows = accounted[accounted["scope"].isin(_WAYS)]
+    return " ".join(_sentence(row) for _, row in rows.iterrows())
+
+
+def _sentence(row: "pd.Series[Any]") -> str:
+    ratio = Ratio(*_with_ends(row, "angle_ratio"))
+    ratio = ratio if row["scope"] == SLOWER else ratio.inverse
+    way = f"{_WAYS[str(row['scope'])]} in {_layers(str(row['layers']))}"
+    if float(digits(ratio.low if ratio.has_interval else ratio.value)) <= 1:
+        # Samples without an image have a say in the layers, and none in Eq. 13's arithmetic.
+        return f"In the samples with an image alone, it is not shown that they turn {way}."
+    numbers = {name: _percents(row, f"{part}_share") for part, name in _NAMES.items()}
+    shares = [f"{name} for {_told(*percents)}" for name, percents in numbers.items()]
+    shares[0] = shares[0].replace("norms", "norms account", 1)
+    if "-" in str(row["layers"]) or "," in str(row["layers"]):
+        each = _told(*_percents(row, "norm_share_absolute"))
+        shares[0] += f" ({each} where over- and undershoot do not cancel)"
+    # An interval that holds 0 works neither way.
+    against = any((value if pd.isna(high) else high) < 0 for value, _, high in numbers.values())
+    return (
+        f"In Eq. 13's arithmetic of turning {factor([ratio])} {way}, {', '.join(shares)}"
+        f"{'; below 0: against it' * against}."
+    )
+
+
+def _layers(ranges: str) -> str:
+    return f"layer{'' if ranges.isdecimal() else 's'} {ranges}"
+
+
+def _with_ends(row: "pd.Series[Any]", column: str) -> list[float]:
+    return [float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")]
+
+
+def _percents(row: "pd.Series[Any]", column: str) -> list[float]:
+    """Whole percents of a share and its ends, none of them -0."""
+    return [round(100 * share, 0) + 0.0 for share in _with_ends(row, column)]
+
+
+def _told(value: float, low: float, high: float) -> str:
+    interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
+    return f"{value:.0f} %{interval}"

@@ -8,13 +8,18 @@ layers: what holds or fails does so in all of them together. It is open, too, wh
 tokens are not finite: nothing is judged on what is left of them. One image judges nothing.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
+from rich.console import Console
+from rich.text import Text
 
-from normprobe.report.layer_words import layer_ranges
 from normprobe.report.ratio_words import ALIKE
+from normprobe.report.readable import MISSING, of_one_size, significant
+from normprobe.report.sentences import layer_ranges
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.schema import TEXT, VISUAL
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
@@ -24,14 +29,17 @@ DIRECTION = COSINE / 2  # two turns that lean this much change a cosine by less 
 SPREAD = 0.25  # of the mean, as ALIKE
 RELATED = 0.5  # a correlation
 TOO_ALIKE = 0.05  # numbers that spread by less of their size have no relation worth a verdict
-
 HOLDS, FAILS, OPEN, EXEMPT = "holds", "fails", "open", "does not apply"
 STATES = (HOLDS, FAILS, OPEN, EXEMPT)
 _RANGES_OF = {HOLDS: "holds_in", FAILS: "fails_in", OPEN: "open_in", EXEMPT: "exempt_in"}
-
 _COLUMNS = ["assumption", "source", "number", "low", "high", "median"]
+
+
 _COLUMNS += ["worst", "worst_band_low", "worst_band_high", "worst_layer"]
+
+
 _COLUMNS += [*_RANGES_OF.values(), "verdict"]
+
 
 Applies = Callable[[pd.DataFrame], "pd.Series[bool]"]
 
@@ -89,7 +97,6 @@ def _norms_ask_for_angles(modality: str) -> Applies:
 
 
 ASSUMED = "Section 3.1"  # what the theory assumes; the equations follow from it
-
 _IMBALANCE = "Modality Norm Imbalance", ASSUMED
 _MAGNITUDE = "Uniform Update Magnitude", ASSUMED
 _GEOMETRY = "Consistent Update Geometry", ASSUMED
@@ -223,3 +230,162 @@ def _layers_in(ranges: str) -> list[int]:
     """The layers of ``layer_ranges``."""
     ends = [part.split("-") for part in ranges.split(", ") if part]
     return [layer for end in ends for layer in range(int(end[0]), int(end[-1]) + 1)]
+
+
+#: What the words of assumptions.csv mean; shown below it.
+LEGEND = (
+    "x enters a layer, D is its update, phi the angle between them (radians). spread: deviation "
+    "over tokens, of |D| as a share of its mean. with: correlation of the logarithms over tokens. "
+    "turn: the part of D orthogonal to x, by mean cosine over pairs. angle ratio, miss: text / "
+    "visual angle, measured over predicted by Eq. 13 from the norms alone. measured - predicted: "
+    "cosine; Eq. 15 goes one layer on from the measured one. worst: farthest out, and in which "
+    "layer. A number holds where its whole 95 % band (over images, for all numbers and layers "
+    "together) is in the range, and is open where that holds an end, or a token is not finite. no "
+    "say: norms are balanced, or tokens too alike. The paper's assumptions are exact; the "
+    "ranges are this tool's."
+)
+
+_PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does not apply"}
+_BALANCED = " (balanced norms, the paper's second case)"
+
+
+def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
+    """Where each assumption holds, Eq. 15 and the lag angle."""
+    if assumptions.empty:
+        return ""
+    one_image = bool(assumptions["worst_band_low"].isna().all())
+    judged = "One image judges no assumption." if one_image else _judgement(assumptions)
+    sentences = [judged, _decay(assumptions), _lag(theory)]
+    return " ".join(filter(None, sentences))
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """``1.6 [1.4, 1.7]``; the value alone where there is no interval."""
+    if math.isnan(low) or math.isnan(high):
+        return significant(value, 2)
+    told, *ends = of_one_size([value, low, high])
+    return f"{told} [{', '.join(ends)}]"
+
+
+def between(low: float, high: float) -> str:
+    """``[1.4, 1.7]``; empty where there is no interval."""
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    return f"[{', '.join(of_one_size([low, high]))}]"
+
+
+def _judgement(assumptions: pd.DataFrame) -> str:
+    """What holds everywhere, and where everything else does what."""
+    by_name = assumptions.groupby(["assumption", "source"], sort=False)
+    states = {
+        str(name if source == ASSUMED else source): states_by_layer(judged)
+        for (name, source), judged in by_name
+    }
+    assumed = list(assumptions.loc[assumptions["source"] == ASSUMED, "assumption"].unique())
+    applying = [name for name in assumed if set(states[name].values()) - {EXEMPT}]
+    holding = [name for name in states if set(states[name].values()) == {HOLDS}]
+    held = [name for name in holding if name in assumed]
+    sentence = f"{len(held)} of {len(applying)} assumptions hold{'s' * (len(held) == 1)}"
+    sentence += f" in every layer{': ' * bool(held)}{', '.join(held)}"
+    if equations := [name for name in holding if name not in assumed]:
+        sentence += f", and so do{'es' * (len(equations) == 1)} {' and '.join(equations)}"
+    rest = [
+        f"{name} {_where(of_layers)}"
+        + _BALANCED * (name == assumed[0] and EXEMPT in of_layers.values())
+        for name, of_layers in states.items()
+        if name not in holding
+    ]
+    return " ".join(f"{part}." for part in (sentence, "; ".join(rest)) if part)
+
+
+def _where(states: dict[int, str]) -> str:
+    """``holds in layers 1-2 and fails in layer 3``."""
+    if not states:
+        return _PREDICATES[EXEMPT]
+    clauses = []
+    for state in STATES:
+        layers = [layer for layer, of_layer in states.items() if of_layer == state]
+        if len(layers) == len(states):
+            every = "" if state == EXEMPT else " in every layer"
+            return _PREDICATES[state] + every
+        if layers:
+            noun = "layer" if len(layers) == 1 else "layers"
+            clauses.append(f"{_PREDICATES[state]} in {noun} {layer_ranges(layers)}")
+    return ", ".join(clauses[:-1]) + f" and {clauses[-1]}"
+
+
+def _decay(assumptions: pd.DataFrame) -> str:
+    """The largest miss of Eq. 15."""
+    row = assumptions[assumptions["source"] == "Eq. 15"].iloc[0]
+    if pd.isna(row["worst"]):
+        return ""
+    miss = with_interval(row["worst"], row["worst_band_low"], row["worst_band_high"])
+    return (
+        "One layer on from the measured cross-modal cosine, the largest miss of Eq. 15 is "
+        f"{miss}, in layer {int(row['worst_layer'])}."
+    )
+
+
+def _lag(theory: pd.DataFrame) -> str:
+    lags = theory[theory["lag_angle_mean"].notna() & (theory["layer"] > 0)]
+    if lags.empty:
+        return ""
+    last = lags.iloc[-1]
+    having, samples = int(last["lag_angle_samples"]), int(last["samples"])
+    few = f", in the {having} of {samples} samples that begin with a cosine above 0"
+    return (
+        f"The lag angle (Eq. 17) is {_number(last, 'lag_angle_mean')} rad after layer "
+        f"{int(last['layer'])}{few * (having < samples)}; by algebra it is never negative, so "
+        "it is no evidence."
+    )
+
+
+def _number(row: "pd.Series[float]", column: str) -> str:
+    return with_interval(*(float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")))
+
+
+_LAYERS = ("holds_in", "exempt_in")
+_MOST_WIDE = 10  # characters for layers such as "1-3, 6, 9-31"
+
+
+def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
+    """Print ``assumptions.csv``; nothing where it is empty."""
+    if assumptions.empty:
+        return
+    table = new_table("Does the paper's theory hold here? (Section 3)")
+    for header in ("assumption", "holds if", "worst", "95 % band", "layer", "holds in"):
+        add_column(table, header, left=header in ("assumption", "holds in"))
+    for (name, source), judged in assumptions.groupby(["assumption", "source"], sort=False):
+        table.add_row(Text(f"{name}" if source == ASSUMED else f"{name} ({source})"))
+        for _, row in judged.iterrows():
+            layer = row["worst_layer"]
+            table.add_row(
+                Text(f"  {row['number']}"),
+                Text(_range(float(row["low"]), float(row["high"]))),
+                Text(significant(float(row["worst"]), 2)),
+                Text(between(*row[["worst_band_low", "worst_band_high"]].astype(float)) or MISSING),
+                Text(MISSING if pd.isna(layer) else str(int(layer))),
+                Text(_layers_where_it_holds(row)),
+            )
+    print_table(table, console)
+    print_notes(console, LEGEND)
+
+
+def _range(low: float, high: float) -> str:
+    if math.isinf(high):
+        return f">= {low:g}"
+    if math.isinf(low):
+        return f"<= {high:g}"
+    return f"±{high:g}" if math.isclose(low, -high) else f"{low:g}-{high:g}"
+
+
+def _layers_where_it_holds(row: "pd.Series[str]") -> str:
+    """The layers where it holds, in words where that is all or none."""
+    layers, exempt = ("" if pd.isna(row[name]) else str(row[name]) for name in _LAYERS)
+    if row["verdict"] == EXEMPT:
+        return "no say"
+    if row["verdict"] == HOLDS and not exempt:
+        return "all layers"
+    if len(layers) <= _MOST_WIDE:
+        return layers or "none"
+    return layers[: _MOST_WIDE - 4].rpartition(",")[0] + ", ..."

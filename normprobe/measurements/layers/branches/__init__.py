@@ -1,1 +1,0 @@
-"""``--branches``: what attention and the MLP of each layer write, each by itself."""

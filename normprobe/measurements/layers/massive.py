@@ -1,0 +1,506 @@
+"""What is told without massive tokens, beside what is told with them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor, nn
+
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
+from normprobe.report.ratio_words import LOUD, ratios_by_layer
+from normprobe.report.readable import MISSING, count, significant
+from normprobe.report.sentences import layer_names, layers_in_words
+from normprobe.report.terminal import (
+    GROUP_STYLES,
+    add_column,
+    new_table,
+    print_notes,
+    print_table,
+    selected_layers,
+)
+from normprobe.schema import (
+    AUDIO,
+    GEOMETRIC_RATIOS,
+    IMAGE,
+    NON_VISUAL,
+    PAIR,
+    RATIOS_TO_TEXT,
+    SPECIAL,
+    TEXT,
+    TOKEN_GROUPS,
+    TOKEN_METRICS,
+    VIDEO,
+    VISUAL,
+)
+from normprobe.statistics.loud_tokens import (
+    HIGH_NORM,
+    MASSIVE_MAGNITUDE,
+    MASSIVE_RATIO,
+    PEAK_METRICS,
+    SINK_RATIO,
+    STILL_COSINE,
+    dimension_shares,
+    peaks,
+    sinks,
+)
+from normprobe.statistics.resampling import Resampled, Together, with_intervals
+from normprobe.statistics.sample_statistics import finite_tokens, statistics_by_layer
+
+#: Metrics of ``layers.csv``.
+WITHOUT = ("norm", "cosine", "angle")
+
+#: Behind their names.
+SUFFIX = "_without_massive"
+
+
+class MassiveActivations:
+    """Which tokens and dimensions of each layer are massive, and what is left without them."""
+
+    metrics = PEAK_METRICS
+
+    def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
+        """It needs no hooks of its own."""
+        return nullcontext()
+
+    def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
+        """``peaks`` of what left the layer."""
+        return peaks(h)
+
+    def see_groups(self, number: int, h: Tensor, masks: Tensor) -> Tensor:
+        """How many sinks a group has, its largest dimensions, and their shares."""
+        dimensions, shares = dimension_shares(h, masks)
+        count = (masks * sinks(h, masks.any(1)).unsqueeze(1)).sum(-1, keepdim=True)
+        return torch.cat([count, dimensions.float(), shares], dim=-1)
+
+    def columns(
+        self, tokens: Mapping[str, NDArray[np.float32]], group: NDArray[np.float32]
+    ) -> Mapping[str, Sequence[Any]]:
+        """Shares of the kinds of tokens, the largest dimensions, and ``WITHOUT``.
+
+        A token that is massive after any layer is left out of ``WITHOUT`` in all of them: the
+        layers are told of the same tokens.
+        """
+        counted = _counted(tokens)
+        of_sinks, dimensions, shares = np.split(group, [1, 1 + (group.shape[1] - 1) // 2], axis=1)
+        norms = np.where(counted, tokens["norm"], np.nan)
+        still = tokens["cosine"] >= STILL_COSINE
+        still[0] = True  # no layer has been there yet
+        still = np.logical_and.accumulate(still, axis=0) & counted
+        with np.errstate(divide="ignore", invalid="ignore"):  # no token, no share
+            number = counted.sum(axis=1)
+            high = (norms >= HIGH_NORM * _median(norms)).sum(axis=1) / number
+            columns: dict[str, Any] = {
+                "sink_mean": (of_sinks[:, 0] / number).tolist(),
+                "high_norm_mean": high.tolist(),
+                "still_mean": (still.sum(axis=1) / number).tolist(),
+            }
+        for name in ("peak", "peak_to_median"):
+            values = np.where(counted, tokens[name], np.nan)
+            columns[f"{name}_max"] = np.fmax.reduce(values, axis=1).tolist()
+        columns["dimensions"] = list(dimensions.astype(np.int32))
+        columns["dimension_shares"] = list(shares)
+        kept = counted & ~(counted & (tokens["massive"] > 0)).any(axis=0)
+        number_kept = kept.sum(axis=1).tolist()
+        for name in WITHOUT:
+            values = np.where(kept, tokens[name], np.nan)[:, None]
+            found = statistics_by_layer(values, (name + SUFFIX,))
+            columns |= {part: found[part] for part in found if part.startswith(name)}
+            if columns.get(f"{name}{SUFFIX}_tokens") == number_kept:
+                del columns[f"{name}{SUFFIX}_tokens"]
+        columns["tokens" + SUFFIX] = number_kept
+        return columns
+
+
+def watcher(model: MeasuredModel) -> MassiveActivations:
+    """What looks at one forward; every model has such states."""
+    del model
+    return MassiveActivations()
+
+
+def _counted(tokens: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
+    """``[layers, tokens]``: which tokens the means of layers.csv are over."""
+    measured = np.stack([tokens[name] for name in TOKEN_METRICS], axis=1)
+    measured[0, 1:] = 0.0  # layer 0 has norms alone
+    return finite_tokens(measured, TOKEN_METRICS)
+
+
+def _median(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """``[layers, 1]``; NaN, without a warning, where a layer has no number."""
+    ordered = np.sort(values, axis=1)  # NaN last
+    count = np.isfinite(values).sum(axis=1, keepdims=True)
+    middle = np.hstack([np.maximum(count - 1, 0) // 2, count // 2])  # the same of an odd number
+    middle = np.minimum(middle, values.shape[1] - 1)
+    median: NDArray[np.float32] = np.take_along_axis(ordered, middle, axis=1).mean(1, keepdims=True)
+    return median
+
+
+#: How many dimensions of a layer and group are told.
+DIMENSIONS = 5
+_BY = ["layer", "group"]
+_COUNTED = ("massive", "sink", "high_norm", "still")
+_SHARES = (*_COUNTED, "top1_share", "top10_share")
+_LARGEST = ("peak_max", "peak_to_median_max")
+_ORDER = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL))}
+
+
+def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What ``layers --massive`` adds to a run; nothing where the rows are of one without it."""
+    if "massive_mean" not in rows:
+        return {}
+    others = [PAIR, IMAGE, VIDEO, AUDIO]  # a watcher sees the pooled groups
+    rows = rows[~rows["group"].isin(others) & rows["massive_mean"].notna()]
+    return {"massive": massive_table(rows), "dimensions": dimensions_table(rows)}
+
+
+def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the token groups to massive.csv."""
+    groups = rows.groupby(_BY, sort=False)
+    table = groups.agg(
+        samples=("sample_id", "size"),
+        hidden_size=("hidden_size", "first"),
+        tokens=("tokens", "sum"),
+        **{column: (column, "max") for column in _LARGEST},
+    ).reset_index()
+    resampled = Resampled(table, rows, _BY)
+    draws = {f"{name}_mean": resampled.means(f"{name}_mean", by_tokens=True) for name in _SHARES}
+    table["tokens" + SUFFIX] = groups["tokens" + SUFFIX].sum().to_numpy()
+    for suffix in ("", SUFFIX):
+        tokens = f"tokens{suffix}"
+        for name in (f"{name}{suffix}" for name in WITHOUT):
+            mean = f"{name}_mean"
+            draws[mean] = resampled.means(mean, by_tokens=True, tokens=tokens)
+            variance = resampled.covariance(mean, mean, f"{name}_m2", tokens=tokens)
+            table[f"{name}_std"] = np.sqrt(variance[0].clip(min=0.0))
+        for name, ratio in RATIOS_TO_TEXT.items():
+            if name in WITHOUT:
+                draws[f"{ratio}{suffix}"] = _to_text(table, draws[f"{name}{suffix}_mean"])
+                means = resampled.geometric_means(f"{name}{suffix}")
+                draws[f"{GEOMETRIC_RATIOS[name]}{suffix}"] = _to_text(table, means)
+    for name, drawn in draws.items():
+        table[name] = np.where(np.isfinite(drawn[0]), drawn[0], np.nan)
+    for name in _COUNTED:
+        table[f"{name}_tokens"] = (table[f"{name}_mean"] * table["tokens"]).round().astype(int)
+    visual = table["group"] == VISUAL
+    together = [
+        Together([f"{GEOMETRIC_RATIOS['norm']}{suffix}" for suffix in ("", SUFFIX)], visual),
+        *(Together([f"{name}_mean"], visual | (table["group"] == TEXT)) for name in _SHARES),
+    ]
+    return _in_order(with_intervals(table, draws, resampled.units, resampled.held, together))
+
+
+def _to_text(table: pd.DataFrame, means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``[draws, rows of the table]``: each mean over that of the layer's text tokens."""
+    text = table[table["group"] == TEXT]
+    place_of_text = dict(zip(text["layer"], text.index, strict=True))
+    beside = np.array([place_of_text.get(layer, -1) for layer in table["layer"]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios: NDArray[np.float64] = np.where(beside >= 0, means / means[:, beside], np.nan)
+    return ratios
+
+
+def dimensions_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the token groups to dimensions.csv: where the states are large.
+
+    The share of a dimension is the sum of h_d^2 over the group's tokens, over their sum of ||h||^2.
+    A row of a sample holds its ten largest. Samples are merged by their sums of ||h||^2. Where a
+    dimension is not among the ten of a sample, its share there lies between 0 and the smallest of
+    the ten.
+    """
+    found = []
+    for _, members in rows.groupby(_BY, sort=False):
+        merged = _merged(members).head(DIMENSIONS)
+        place = members[_BY].iloc[:1].merge(merged, how="cross")
+        found.append(place.assign(rank=range(1, len(place) + 1)))
+    columns = [*_BY, "rank", "dimension", "share", "share_at_most"]
+    return _in_order(pd.concat(found)[columns])
+
+
+def _merged(rows: pd.DataFrame) -> pd.DataFrame:
+    """The dimensions that some sample holds, the largest share first."""
+    shares = np.stack(rows["dimension_shares"].tolist()).astype(np.float64)
+    pointing = np.isfinite(shares).all(axis=1)  # in a sample of zeros no dimension has a share
+    squares = rows["norm_mean"] ** 2 + rows["norm_m2"] / rows["tokens"]
+    energies = (squares * rows["tokens"]).to_numpy()[pointing, None]
+    held_shares = shares[pointing] * (energies / energies.sum())
+    smallest = held_shares[:, -1:]
+    held = pd.DataFrame(
+        {
+            "dimension": np.stack(rows["dimensions"].tolist())[pointing].ravel(),
+            "share": held_shares.ravel(),
+            "known": np.broadcast_to(smallest, held_shares.shape).ravel(),
+        }
+    )
+    merged = held.groupby("dimension").sum().reset_index()
+    unknown = (smallest.sum() - merged.pop("known")).clip(lower=0.0)
+    return merged.assign(share_at_most=merged["share"] + unknown).sort_values(
+        "share", ascending=False, kind="stable"
+    )
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    keys = ["layer", "group", *[name for name in ("rank",) if name in table]]
+    return table.sort_values(
+        keys, key=lambda column: column.map(_ORDER) if column.name == "group" else column
+    ).reset_index(drop=True)
+
+
+#: What a massive token is, and what is told without such tokens; shown below the numbers.
+MASSIVE = (
+    f"massive token: its largest magnitude is above {MASSIVE_MAGNITUDE:g} and at least "
+    f"{MASSIVE_RATIO:g} times its median magnitude (Sun et al., 2024). without: means over the "
+    "tokens that are massive in no layer."
+)
+
+#: The other kinds of tokens.
+KINDS = (
+    f"sink: at least {SINK_RATIO:g} times its root mean square in a dimension in which the first "
+    "token of the sequence is, too (after Kang et al., 2025). high norm: at least "
+    f"{HIGH_NORM:g} times the median norm of its group and sample (after Darcet et al., 2024). "
+    f"still: every layer so far has left it at a cosine of at least {STILL_COSINE:g}."
+)
+
+_KINDS = {"massive": "Massive tokens", "sink": "Attention sinks"}
+
+#: A dimension with less of the squared norm of its group is not named.
+_NAMED = 0.1
+
+
+def massive_verdict(massive: pd.DataFrame, dimensions: pd.DataFrame) -> str:
+    """How many tokens are massive, what is left without them, and which dimensions are large."""
+    sentences = [
+        _how_many(massive, "massive", (VISUAL, TEXT, SPECIAL)) or _none_is_massive(massive),
+        _without(massive),
+        _few_dimensions(massive),
+        _named_dimensions(dimensions),
+        _how_many(massive, "sink", (VISUAL,)),
+        _still(massive),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _rows(massive: pd.DataFrame, group: str) -> pd.DataFrame:
+    return massive[massive["group"] == group].sort_values("layer")
+
+
+def _how_many(massive: pd.DataFrame, kind: str, groups: Sequence[str]) -> str:
+    """E.g. "Massive tokens: up to 2.5 of 64 visual tokens a sample after layers 2-30."."""
+    clauses = []
+    for group in groups:
+        rows = _rows(massive, group)
+        rows = rows[rows[f"{kind}_tokens"] > 0]
+        if rows.empty:
+            continue
+        counts = (rows[f"{kind}_tokens"] / rows["samples"]).tolist()
+        tokens = (rows["tokens"] / rows["samples"]).tolist()
+        most = counts.index(max(counts))
+        up_to = "up to " * (len(set(counts)) > 1)
+        clauses.append(
+            f"{up_to}{_number(counts[most])} of {_number(tokens[most])} {group} tokens a sample "
+            f"after {layer_names(rows['layer'].tolist())}"
+        )
+    return f"{_KINDS[kind]}: {', '.join(clauses)}." if clauses else ""
+
+
+def _none_is_massive(massive: pd.DataFrame) -> str:
+    peak, ratio = (
+        significant(float(massive[name].max()), 3) for name in ("peak_max", "peak_to_median_max")
+    )
+    return (
+        f"No token is massive: no magnitude is above {peak}, or above {ratio} times the median of "
+        "its token."
+    )
+
+
+def _without(massive: pd.DataFrame) -> str:
+    """Visual against text tokens, where some of either are massive: with them, and without."""
+    compared = massive[massive["group"].isin([VISUAL, TEXT]) & (massive["massive_tokens"] > 0)]
+    visual = _rows(massive, VISUAL)
+    visual = visual[visual["layer"].isin(compared["layer"])]
+    told = [
+        layers_in_words(
+            ratios_by_layer(visual, f"{GEOMETRIC_RATIOS['norm']}{suffix}"), LOUD, "after"
+        )
+        for suffix in ("", SUFFIX)
+    ]
+    if not all(told):
+        return ""
+    return (
+        f"Against {TEXT} tokens, visual tokens are {told[0]} with massive tokens, and {told[1]} "
+        "without them."
+    )
+
+
+def _few_dimensions(massive: pd.DataFrame) -> str:
+    """What the ten largest dimensions of a token hold, over all layers."""
+    parts = [
+        f"{_percent(rows, 'top10_share_mean')} of |h|^2 of a {group} token"
+        for group in (VISUAL, TEXT)
+        if len(rows := _rows(massive, group))
+    ]
+    if not parts:
+        return ""
+    width = int(massive["hidden_size"].iloc[0])
+    return f"The ten largest of {width} dimensions hold {' and '.join(parts)} (means over tokens)."
+
+
+def _named_dimensions(dimensions: pd.DataFrame) -> str:
+    """The dimensions that hold much of all visual tokens together, where they hold most."""
+    rows = dimensions[(dimensions["group"] == VISUAL) & (dimensions["share"] >= _NAMED)]
+    if rows.empty:
+        return ""
+    layer = int(rows.sort_values("share")["layer"].iloc[-1])
+    told = rows[rows["layer"] == layer].sort_values("rank")
+    held = []
+    for dimension, *shares in told[["dimension", "share", "share_at_most"]].itertuples(index=False):
+        least, most = (significant(100 * share, 3) for share in shares)
+        held.append(f"dimension {dimension} holds {'at least ' * (least != most)}{least} %")
+    where = f"after layer {layer}" if layer else "at the decoder input"
+    return f"Of the squared norm of all visual tokens {where}, {', '.join(held)}."
+
+
+def _still(massive: pd.DataFrame) -> str:
+    """How many visual tokens no layer has turned."""
+    rows = _rows(massive, VISUAL)
+    if rows.empty or rows["still_tokens"].iloc[-1] == 0:
+        return ""
+    held = _percent(rows.tail(1), "still_mean")
+    return f"Every layer leaves {held} of visual tokens at a cosine of at least {STILL_COSINE:g}."
+
+
+def _percent(rows: pd.DataFrame, column: str) -> str:
+    """``42 to 44 % [40, 47]``: the smallest and the largest share, and their intervals."""
+    ends = rows[[column, f"{column}_band_low", f"{column}_band_high"]].astype(float) * 100
+    shares, low, high = ends[column], ends.iloc[:, 1].min(), ends.iloc[:, 2].max()
+    interval = "" if pd.isna(low) or pd.isna(high) else f" [{low:.0f}, {high:.0f}]"
+    values = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
+    return f"{' to '.join(values)} %{interval}"
+
+
+def _number(value: float) -> str:
+    """``576``, ``2.5``: whole numbers as such."""
+    return f"{value:.0f}" if value == round(value) else significant(value, 2 if value < 10 else 3)
+
+
+_WITHOUT = GroupLook("#262626", "s", "--")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column of massive.csv, of one token group.
+
+    Attributes:
+        name: in the legend.
+        group: whose rows.
+        column: what is drawn, with its interval.
+        look: how.
+    """
+
+    name: str
+    group: str
+    column: str
+    look: GroupLook
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some curves on the same axes.
+
+    Attributes:
+        title: what they are.
+        curves: front to back.
+        ratio: shown by its logarithm where it spans much.
+    """
+
+    title: str
+    curves: tuple[Curve, ...]
+    ratio: bool = False
+
+
+def _groups(title: str, column: str) -> Panel:
+    curves = (Curve(name, name, column, GROUP_LOOKS[name]) for name in (VISUAL, TEXT, SPECIAL))
+    return Panel(title, tuple(curves))
+
+
+def _with_and_without(title: str, column: str) -> Panel:
+    return Panel(
+        title,
+        (
+            Curve("all tokens", VISUAL, column, GROUP_LOOKS[VISUAL]),
+            Curve("without massive", VISUAL, column + SUFFIX, _WITHOUT),
+        ),
+        ratio=True,
+    )
+
+
+PANELS = (
+    _groups("share of |h|² in largest dim.", "top1_share_mean"),
+    _groups("share of |h|² in 10 largest dim.", "top10_share_mean"),
+    _groups("share of massive tokens", "massive_mean"),
+    _with_and_without("visual / text norm", "norm_ratio_to_text"),
+    _with_and_without("visual / text angle", "angle_ratio_to_text"),
+    Panel(
+        "share of visual tokens",
+        (
+            Curve("sinks", VISUAL, "sink_mean", GroupLook("#882255", "o", "-")),
+            Curve("of high norm", VISUAL, "high_norm_mean", GroupLook("#999933", "s", "--")),
+            Curve("still so far", VISUAL, "still_mean", GroupLook("#44AA99", "^", ":")),
+        ),
+    ),
+)
+
+_GROUPS = (VISUAL, TEXT)
+_RATIOS = ("norm_ratio_to_text", "angle_ratio_to_text")
+
+_LEGEND = (
+    "massive: how many tokens of all samples. % in 10 dim.: share of |h|^2 in the ten largest "
+    "dimensions of a token. ratio: visual / text mean."
+)
+
+
+def print_massive(massive: pd.DataFrame, console: Console) -> None:
+    """Print ``massive.csv``: visual beside text tokens, with massive tokens beside without."""
+    rows = {group: massive[massive["group"] == group].set_index("layer") for group in _GROUPS}
+    numbers = sorted(int(layer) for layer in massive["layer"].unique())
+    shown = selected_layers(numbers)
+    table = new_table("Massive activations")
+    add_column(table, "\nlayer")
+    for header in ("massive", "% in 10 dim."):
+        for place, group in enumerate(_GROUPS):
+            title = Text(f"{header if place == 0 else ''}\n")
+            title.append(group, style=GROUP_STYLES[group])
+            add_column(table, title)
+    for header in ("norm ratio", "angle ratio"):
+        add_column(table, f"{header}\nall")
+        add_column(table, "\nwithout")
+    for layer in shown:
+        cells = [str(layer)]
+        cells += [_cell(rows[group], layer, "massive_tokens", count) for group in _GROUPS]
+        cells += [_cell(rows[group], layer, "top10_share_mean", _percent_cell) for group in _GROUPS]
+        for ratio in _RATIOS:
+            for suffix in ("", SUFFIX):
+                cells.append(_cell(rows[VISUAL], layer, ratio + suffix, significant))
+        table.add_row(*cells)
+    print_table(table, console)
+    print_notes(
+        console,
+        f"{_LEGEND} {MASSIVE}",
+        ""
+        if len(shown) == len(numbers)
+        else f"{len(shown)} of {len(numbers)} layers shown; massive.csv has all.",
+    )
+
+
+def _cell(rows: pd.DataFrame, layer: int, column: str, shown: Callable[[float], str]) -> str:
+    return shown(float(rows[column].loc[layer])) if layer in rows.index else MISSING
+
+
+def _percent_cell(share: float) -> str:
+    return MISSING if pd.isna(share) else f"{100 * share:.1f}"

@@ -1,1 +1,0 @@
-"""``--massive``: the few dimensions and the few tokens that hold most of what is large."""

@@ -1,1 +1,0 @@
-"""The paper's theory beside the measurement: what it predicts, and whether its assumptions hold."""
