@@ -21,7 +21,7 @@ import pandas as pd
 from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.paper.numbers import print_published, published_table
-from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
+from normprobe.report.figures.draw import build, draw, figure_of, png
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import render
 from normprobe.report.readable import ReadableTable, readable_table
@@ -174,7 +174,7 @@ class Run:
             NormprobeError: a table is missing or empty.
         """
         with explained(self.store):
-            return build(_offered(self.store).figure_modules(self.store), self.store)
+            return build(_offered(self.store).drawings(self.store), self.store)
 
     def figure(self, name: str, ax: "Given" = None) -> "Figure":
         """One of the figures, in a figure of your own where you give its axes.
@@ -192,14 +192,14 @@ class Run:
             NormprobeError: there is no such figure, one of its tables is missing or empty, or
                 ``ax`` are not as many as its panels.
         """
-        modules = {name_of(m): m for m in _offered(self.store).figure_modules(self.store)}
-        if name not in modules:
+        drawings = {drawing.name: drawing for drawing in _offered(self.store).drawings(self.store)}
+        if name not in drawings:
             raise NormprobeError(
                 f"a run of {self.command} has no figure {name}",
-                f"it has {', '.join(modules) or 'none'}",
+                f"it has {', '.join(drawings) or 'none'}",
             )
         with explained(self.store):
-            return figure_of(modules[name], self.store, ax)
+            return figure_of(drawings[name], self.store, ax)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, figures: bool = True) -> "Run":
         """Write a run folder: the files that the command line writes.
@@ -227,7 +227,7 @@ class Run:
             for name, image in self.store.images():
                 saved.write_image(name, image)
             if figures:
-                draw(_offered(saved).figure_modules(saved), saved)
+                draw(_offered(saved).drawings(saved), saved)
             saved.append(self.samples)  # last: a folder with samples is kept when something fails
             if facts["status"] == COMPLETE:
                 saved.finish()
@@ -240,8 +240,8 @@ class Run:
     def _repr_html_(self) -> str:
         """In a notebook: what it says, the main figure, the main table."""
         figures = []
-        for module in _offered(self.store).figure_modules(self.store)[:1]:
-            drawn = self.figure(name_of(module))
+        for drawing in _offered(self.store).drawings(self.store)[:1]:
+            drawn = self.figure(drawing.name)
             data = base64.b64encode(png(drawn, dpi=_NOTEBOOK_DPI)).decode()
             figures.append((data, drawn.get_suptitle(), drawn.get_figwidth()))
         table = io.StringIO()
@@ -336,7 +336,7 @@ def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) 
     if _offered(run).over_samples:
         _doubt_broken_states(run, tables[_offered(run).main_table])
     if isinstance(run, RunFolder):
-        draw(_offered(run).figure_modules(run), run)
+        draw(_offered(run).drawings(run), run)
     run.finish(seconds=round(time.perf_counter() - started, 3))
     return Run(run)
 

@@ -22,7 +22,8 @@ watchers       folders that look further, each where an option of its name asks 
                module ``watcher``, ``watcher(model)`` goes to ``observe`` as one of its third
                argument, and ``remark(model, inputs)``, if it has one, says before a run what will
                be missing
-``figures/``   a module a figure
+``figures``    ``drawings(run)``: its figures, the main one first; the others are drawn where their
+               tables hold rows
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
 module and the ``__init__`` of each folder load no torch and no pandas.
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from normprobe.data.sample import Sample
     from normprobe.inputs.builder import InputBuilder
     from normprobe.model.load.required_tensors import Needs
+    from normprobe.report.figures.draw import Drawing
     from normprobe.report.readable import ReadableTable
     from normprobe.runs.run_folder import RunStore
 
@@ -58,9 +60,6 @@ NAMES = (
     "survey",
     "align",
 )
-
-#: What draws the maps of any measurement.
-_FIGURES_OF_MAPS = ("normprobe.report.figures.norm_map", "normprobe.report.figures.loudest")
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,6 @@ class Measurement:
             batch in memory are made when somebody asks for them.
         text_of_language_models: of a bare language model it measures samples without images alone.
         maps: of a measurement over samples, it lays norms over pictures, where that is asked for.
-        figures: the modules in ``figures/``; the first is always drawn, the others where their
-            tables hold rows. A module's name is also the file name.
         shown: tables that its section of the page shows; others are added as they are.
         repeated: figures of which its section of the page shows everything.
         published: quantity of the paper -> the row of the main table that measures it.
@@ -111,7 +108,6 @@ class Measurement:
     tables_from_rows: bool = False
     text_of_language_models: bool = False
     maps: bool = False
-    figures: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -166,13 +162,11 @@ class Measurement:
         page = self.module("page") if self.has("page") else None
         return getattr(page, name)(run) if hasattr(page, name) else None
 
-    def figure_modules(self, run: "RunStore") -> list[ModuleType]:
-        """The modules that draw a run."""
-        if self.has("figures_of"):  # figures that depend on the run
-            modules: list[ModuleType] = self.module("figures_of").modules(run)
-            return modules
-        of_maps = [import_module(name) for name in _FIGURES_OF_MAPS if self.maps]
-        return [self.module(f"figures.{name}") for name in self.figures] + of_maps
+    def drawings(self, run: "RunStore") -> "list[Drawing]":
+        """The figures that a run may have, the main one first."""
+        found: list[Drawing] = self.module("figures").drawings(run)
+        of_maps = import_module("normprobe.report.figures.norm_map").DRAWINGS if self.maps else []
+        return [*found, *of_maps]
 
     def looking_at(self, names: Iterable[str]) -> "Measurement":
         """The same measurement, with some of its ``watchers``."""

@@ -9,7 +9,6 @@ MEASUREMENT = Measurement(
     needs=forward_to_last_layer,
     measures=("decoder_layers", "vision_encoder"),
     kinds=(VISION_LANGUAGE,),
-    figures=("attention", "heads", "heatmaps"),
     repeated=("attention", "heads", "heatmaps"),
     shown=("attention", "heads", "heatmaps"),
 )

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from normprobe.report.charts import Chart, chart, series_of
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
-from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import VISUAL
 
 #: What can be drawn of ``attention.csv``: column and words.

@@ -11,7 +11,6 @@ MEASUREMENT = Measurement(
     runs_model=False,
     range_reads=True,
     measures=("text_embedding",),
-    figures=("embeddings", "shift"),
     shown=("embeddings", "tokens", "histogram"),  # the histogram is a figure
     repeated=("embeddings", "shift"),
     published={

@@ -18,6 +18,5 @@ MEASUREMENT = Measurement(
     over_samples=True,
     reads_samples=True,
     data="boxes",
-    figures=("grounding",),
     shown=("grounding",),
 )

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from normprobe.measurements.grounding.figures.gap_panels import PANELS
+from normprobe.report.charts import Chart, chart, series_of
 from normprobe.report.figures.style import GROUP_LOOKS
-from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import STRUCTURAL, TEXT, VISUAL
 
 _LOOKS = {

@@ -25,7 +25,6 @@ MEASUREMENT = Measurement(
     range_reads=True,
     over_samples=True,
     maps=True,
-    figures=("interface", "visual_table"),
     shown=("interface", "map"),
     repeated=("interface", "visual_table"),
     published={

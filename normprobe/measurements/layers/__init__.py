@@ -24,7 +24,6 @@ MEASUREMENT = Measurement(
     tables_from_rows=True,
     text_of_language_models=True,
     maps=True,
-    figures=_FIGURES,
     shown=("layers", "theory", "assumptions", "accounted", "branches", "massive", "map"),
     repeated=_FIGURES,
     watchers=("branches", "massive"),

@@ -19,8 +19,8 @@ from normprobe.measurements.layers.figures.branches import (
 from normprobe.measurements.layers.figures.by_layer import GROUPS, SPREAD
 from normprobe.measurements.layers.massive import PANELS as MASSIVE_PANELS
 from normprobe.measurements.layers.theory_panels import CROSSED, PANELS, Panel
+from normprobe.report.charts import Chart, chart, series_of
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, GroupLook
-from normprobe.report.page.charts import Chart, chart, series_of
 from normprobe.schema import TEXT, VISUAL
 
 #: What can be drawn of ``layers.csv``: metric, its words, whether zero belongs on the axis.

@@ -1,8 +1,12 @@
-"""Draw the figures of a run from its tables alone, each below a line of what was measured."""
+"""Draw the figures of a run from its tables alone, each below a line of what was measured.
 
-from collections.abc import Sequence
+A ``Drawing`` says which tables a figure shows and what draws it. Matplotlib is imported when
+something is drawn.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,41 +82,58 @@ def _short(name: str) -> str:
     return name if name.count("/") == 1 and name[0] not in "./~" else name.split("/")[-1]
 
 
-def build(modules: Sequence[ModuleType], run: RunStore) -> dict[str, "Figure"]:
-    """The figures of a run by name, not saved."""
-    chosen = [module for place, module in enumerate(modules) if place == 0 or _holds(run, module)]
-    return {name_of(module): figure_of(module, run) for module in chosen}
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that runs of a measurement may have.
+
+    Attributes:
+        name: its own and that of its files.
+        tables: what it shows; without rows in the first there is no figure.
+        draw: ``draw(title, *tables, ax=None)``; ``ax`` is where: one axes or as many as it has
+            panels; without it, in a figure of its own.
+        images: the images of the run come behind the tables.
+        options: the options of the run come behind these.
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    draw: "Callable[..., Figure]"
+    images: bool = False
+    options: bool = False
 
 
-def name_of(module: ModuleType) -> str:
-    """What a figure is called, its file too."""
-    return module.__name__.rpartition(".")[2]
+def build(drawings: Sequence[Drawing], run: RunStore) -> dict[str, "Figure"]:
+    """The figures of a run by name, not saved; the first, and the others where there are rows."""
+    chosen = [
+        drawing for place, drawing in enumerate(drawings) if place == 0 or _holds(run, drawing)
+    ]
+    return {drawing.name: figure_of(drawing, run) for drawing in chosen}
 
 
-def figure_of(module: ModuleType, run: RunStore, ax: "Given" = None) -> "Figure":
+def figure_of(drawing: Drawing, run: RunStore, ax: "Given" = None) -> "Figure":
     """One figure of a run."""
     from normprobe.report.figures.style import look
 
-    tables = [run.table(name) for name in module.TABLES]
+    tables = [run.table(name) for name in drawing.tables]
     if tables[0].empty:
         where = run.path or f"the run of {run.command}"
         raise NormprobeError(
-            f"{module.TABLES[0]}.csv in {where} holds no rows", "run the command again"
+            f"{drawing.tables[0]}.csv in {where} holds no rows", "run the command again"
         )
     more: list[Any] = []
-    if getattr(module, "IMAGES", False):
+    if drawing.images:
         more.append(_images(run, tables[0]))
-    if getattr(module, "OPTIONS", False):
+    if drawing.options:
         more.append(run.record.get("options") or {})
     with look():
-        drawn: Figure = module.figure(title(run, tables[0]), *tables, *more, ax=ax)
+        drawn = drawing.draw(title(run, tables[0]), *tables, *more, ax=ax)
     return drawn
 
 
-def _holds(run: RunStore, module: ModuleType) -> bool:
+def _holds(run: RunStore, drawing: Drawing) -> bool:
     """Whether a run holds what a figure shows."""
-    tables = all(run.has_table(name) for name in module.TABLES)
-    return tables and not run.table(module.TABLES[0]).empty
+    tables = all(run.has_table(name) for name in drawing.tables)
+    return tables and not run.table(drawing.tables[0]).empty
 
 
 def _images(run: RunStore, table: "pd.DataFrame") -> "list[NDArray[np.uint8]]":
@@ -129,13 +150,13 @@ def png(figure: "Figure", *, dpi: int) -> bytes:
         return image_bytes(figure, "png", dpi=dpi)
 
 
-def draw(modules: Sequence[ModuleType], run: RunFolder) -> list[Path]:
+def draw(drawings: Sequence[Drawing], run: RunFolder) -> list[Path]:
     """Save the figures of a run into ``plots/`` of its folder."""
     from normprobe.report.figures.style import look, save
 
     with look():
         return [
             file
-            for name, figure in build(modules, run).items()
+            for name, figure in build(drawings, run).items()
             for file in save(figure, run.path / "plots" / name)
         ]

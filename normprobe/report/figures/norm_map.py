@@ -5,19 +5,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
+from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given, legend_below, panels
-from normprobe.report.figures.style import DOUBLE_WIDTH, asks_for_log, name_log_ticks
-from normprobe.schema import IMAGE
+from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, asks_for_log, name_log_ticks
+from normprobe.report.readable import significant
+from normprobe.schema import IMAGE, VISUAL
 
 _CANVAS = 448  # pixels of the longer side
+
+
 _SHADE = 0.5  # how much of a colour's brightness the picture takes
+
 
 #: Where nothing is laid over the picture: no token looks there.
 BARE = 0.8
@@ -62,15 +68,19 @@ def over_picture(
     return shaded
 
 
-TABLES = ("map",)
-IMAGES = True
 _LABELS = {"norm": "L2 norm", "angle": "angle (rad)"}
+
+
 _MOST = 8  # pictures
+
+
 _NAME = 0.2  # inches for the name of a picture
+
+
 _TALLEST = 1.5  # height of a line of panels over their width
 
 
-def figure(
+def draw_maps(
     title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]], ax: Given = None
 ) -> Figure:
     """Maps of the norm, and below them of the angle, where there are any.
@@ -98,7 +108,9 @@ def figure(
     drawn_of = map[map[IMAGE].isin(pictures)]
     for block, name in enumerate(quantities):
         rows = grid[block * len(pictures) :][: len(pictures)]
-        scale = _draw(rows, drawn_of, name, {number: images[number - 1] for number in pictures})
+        scale = _draw_pictures(
+            rows, drawn_of, name, {number: images[number - 1] for number in pictures}
+        )
         bar = drawing.colorbar(scale, ax=rows, shrink=0.9, aspect=30)
         bar.set_label(_LABELS[name])
         if isinstance(scale.norm, LogNorm):
@@ -107,7 +119,7 @@ def figure(
     return drawing
 
 
-def _draw(
+def _draw_pictures(
     grid: NDArray[Any], table: pd.DataFrame, name: str, images: Mapping[int, NDArray[Any]]
 ) -> ScalarMappable:
     """A line a picture: the picture itself, then a panel a layer or stage.
@@ -168,3 +180,68 @@ def _scale(values: NDArray[np.float64]) -> ScalarMappable:
         return ScalarMappable(LogNorm(positive.min(), positive.max(), clip=True), "viridis")
     low, high = (values.min(), values.max()) if values.size else (0.0, 1.0)
     return ScalarMappable(Normalize(low, high), "viridis")
+
+
+_SHOWN, _COLUMNS = 12, 6
+
+
+_AROUND = 2  # a crop shows the place and twice its size to each side
+
+
+def draw_loudest(
+    title: str, map: pd.DataFrame, images: Sequence[NDArray[Any]], ax: Given = None
+) -> Figure:
+    """Crops around the places of the loudest tokens, in the first layer or stage of the maps.
+
+    Args:
+        title: the figure's title.
+        map: ``map.csv``.
+        images: ``[height, width, 3]`` each, in the order of the column ``image``.
+        ax: axes to draw in, a multiple of six where there are more than six tokens; None: a figure
+            of its own.
+    """
+    where = column_of_places(map)
+    rows = map[map[where] == map[where].iloc[0]]
+    rows = rows[np.isfinite(rows["norm"])]
+    median = float(rows["norm"].median())
+    loudest = rows.sort_values("norm", ascending=False, kind="stable").head(_SHOWN)
+    lines = -(-max(len(loudest), 1) // _COLUMNS)
+    place = name_of_place(where, map[where].iloc[0])
+    heading = f"{title}\nloudest visual tokens, {place}: L2 norm, and how many times the median"
+    columns = min(_COLUMNS, max(len(loudest), 1))
+    drawing, grid = panels(heading, DOUBLE_WIDTH, 0.75 + 1.45 * lines, (lines, columns), ax)
+    for axes in grid.flat[len(loudest) :]:
+        axes.set_axis_off()
+    for axes, (_, row) in zip(grid.flat, loudest.iterrows(), strict=False):
+        _crop(axes, row, images[int(row[IMAGE]) - 1])
+        norm = float(row["norm"])
+        times = f", {significant(norm / median, 2)} x" if median > 0 else ""
+        axes.set_title(f"{significant(norm)}{times}\npicture {int(row[IMAGE])}")
+    frame = Patch(fill=False, edgecolor=GROUP_LOOKS[VISUAL].color, label="place of the token")
+    legend_below(drawing, grid, [frame, Patch(color=str(BARE), label="outside the picture")])
+    return drawing
+
+
+def _crop(axes: Axes, row: pd.Series, picture: NDArray[Any]) -> None:
+    """The place of a token in a frame, with what lies around it; grey beyond the picture."""
+    axes.set(xticks=[], yticks=[], facecolor=str(BARE))
+    axes.spines[:].set_visible(False)
+    ((left, top, right, bottom),) = on_canvas(row.to_frame().T, picture.shape[:2])
+    across, down = right - left, bottom - top
+    if across < 1 or down < 1:
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect=1)
+        axes.text(0.5, 0.5, "padding", ha="center", va="center")
+        return
+    axes.imshow(picture, extent=(0, picture.shape[1], picture.shape[0], 0))
+    axes.set_xlim(left - _AROUND * across, right + _AROUND * across)
+    axes.set_ylim(bottom + _AROUND * down, top - _AROUND * down)
+    axes.set_aspect(across / down)
+    color = GROUP_LOOKS[VISUAL].color
+    frame = Rectangle((left, top), across, down, fill=False, edgecolor=color, linewidth=1.4)
+    axes.add_patch(frame)
+
+
+DRAWINGS = [
+    Drawing("norm_map", ("map",), draw_maps, images=True),
+    Drawing("loudest", ("map",), draw_loudest, images=True),
+]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.report.page.charts import Chart
+from normprobe.report.charts import Chart
 from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, ReadableTable, count, readable_token, significant
 

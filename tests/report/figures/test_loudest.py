@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import made_tables
 
-from normprobe.report.figures.loudest import figure
+from normprobe.report.figures.norm_map import draw_loudest
 
 PICTURES = [np.zeros((40, 60, 3), dtype=np.uint8)] * 2
 
@@ -12,7 +12,7 @@ PICTURES = [np.zeros((40, 60, 3), dtype=np.uint8)] * 2
 def test_the_loudest_tokens_of_the_first_stage_come_first():
     table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
     table["norm"] = np.arange(len(table)) + 1.0
-    drawing = figure("model", table, PICTURES)
+    drawing = draw_loudest("model", table, PICTURES)
     norms = [float(axes.get_title().split(",")[0]) for axes in drawing.axes]
     first = table[table["stage"] == "vision_encoder"]["norm"]
     assert norms == sorted(first, reverse=True)[:12]
@@ -26,7 +26,7 @@ def test_a_frame_stands_around_the_place_in_its_own_picture():
     table["norm"] = 1.0
     table.loc[(table["image"] == 2) & (table["visual_token"] == 8), "norm"] = 5.0
     black, white = PICTURES[0], PICTURES[0] + np.uint8(255)
-    axes = figure("model", table, [black, white]).axes[0]
+    axes = draw_loudest("model", table, [black, white]).axes[0]
     assert axes.images[0].get_array().min() == 255
     (frame,) = axes.patches
     place = table.loc[table["visual_token"] == 8].iloc[0]
@@ -37,7 +37,7 @@ def test_a_frame_stands_around_the_place_in_its_own_picture():
 
 
 def test_a_token_of_padding_has_no_crop():
-    axes = figure("model", made_tables.norm_map(), PICTURES).axes[0]
+    axes = draw_loudest("model", made_tables.norm_map(), PICTURES).axes[0]
     assert axes.get_title().startswith("90.00")
     assert not axes.images
     assert [text.get_text() for text in axes.texts] == ["padding"]
@@ -45,5 +45,5 @@ def test_a_token_of_padding_has_no_crop():
 
 def test_fewer_tokens_than_places():
     table = made_tables.norm_map(pictures=1, rows=1, columns=5)
-    drawing = figure("model", table, PICTURES)
+    drawing = draw_loudest("model", table, PICTURES)
     assert [bool(axes.get_title()) for axes in drawing.axes] == [True] * 5

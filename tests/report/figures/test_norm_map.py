@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import LogNorm
 from support import made_tables
 
-from normprobe.report.figures.norm_map import figure, token_map
+from normprobe.report.figures.norm_map import draw_maps, token_map
 
 PICTURES = [np.zeros((40, 60, 3), dtype=np.uint8)] * 2
 
@@ -38,7 +38,7 @@ def panels_of(drawing):
 
 
 def test_a_panel_a_layer_and_a_line_a_picture():
-    drawing = figure("model", made_tables.norm_map(), PICTURES)
+    drawing = draw_maps("model", made_tables.norm_map(), PICTURES)
     # The angle of layer 0 is that of no layer.
     assert panels_of(drawing) == ["layer 0", "layer 4", "layer 8", "layer 4", "layer 8"]
     drawn = [axes for axes in drawing.axes if axes.images]
@@ -49,7 +49,7 @@ def test_a_panel_a_layer_and_a_line_a_picture():
 
 def test_stages_have_norms_alone():
     stages = ("vision_encoder", "decoder_input")
-    drawing = figure("model", made_tables.norm_map("stage", stages), PICTURES)
+    drawing = draw_maps("model", made_tables.norm_map("stage", stages), PICTURES)
     assert panels_of(drawing) == ["vision encoder", "decoder input"]
 
 
@@ -57,7 +57,7 @@ def test_stages_have_norms_alone():
 def test_all_panels_share_a_scale_from_the_quietest_to_the_loudest(loudest, is_log):
     table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
     table["norm"] = np.linspace(5.0, loudest, len(table))
-    drawing = figure("model", table, PICTURES)
+    drawing = draw_maps("model", table, PICTURES)
     (bar,) = [axes for axes in drawing.axes if axes.get_ylabel() == "L2 norm"]
     assert bar.get_ylim() == pytest.approx((5.0, loudest))
     assert (bar.get_yscale() == "log") == is_log
@@ -69,7 +69,7 @@ def test_the_same_number_has_the_same_colour_in_every_panel():
     tables[1].loc[0, "norm"] = 7.0
     table = pd.concat([*tables, tables[0].assign(stage="projector_output")])
     table = table.assign(sample_id="a", image=1, visual_token=1)
-    panels = [axes.images[0].get_array() for axes in figure("m", table, PICTURES).axes[1:4]]
+    panels = [axes.images[0].get_array() for axes in draw_maps("m", table, PICTURES).axes[1:4]]
     assert (panels[0] == panels[2]).all()
     assert (panels[0] != panels[1]).any()
 
@@ -77,7 +77,7 @@ def test_the_same_number_has_the_same_colour_in_every_panel():
 def test_numbers_that_are_none_are_grey():
     table = made_tables.norm_map()
     table.loc[table["layer"] == 4, "norm"] = np.inf
-    drawing = figure("model", table, PICTURES)
+    drawing = draw_maps("model", table, PICTURES)
     panel = drawing.axes[2].images[0].get_array()
     assert np.ptp(panel[20, 20:25]) == 0
     assert not isinstance(drawing.axes[2].images[0].norm, LogNorm)
@@ -86,11 +86,11 @@ def test_numbers_that_are_none_are_grey():
 def test_a_stage_that_the_first_picture_lacks_has_its_title():
     table = made_tables.norm_map("stage", ("vision_encoder", "decoder_input"))
     lacks = (table["image"] == 1) & (table["stage"] == "decoder_input")
-    drawing = figure("model", table[~lacks], PICTURES)
+    drawing = draw_maps("model", table[~lacks], PICTURES)
     assert panels_of(drawing) == ["vision encoder", "decoder input"]
 
 
 def test_of_many_pictures_the_first_are_drawn():
     table = made_tables.norm_map("stage", ("vision_encoder",), pictures=40, rows=1)
-    drawing = figure("model", table, PICTURES * 20)
+    drawing = draw_maps("model", table, PICTURES * 20)
     assert sum(bool(axes.images) for axes in drawing.axes) == 8 * 2

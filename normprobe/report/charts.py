@@ -1,0 +1,330 @@
+"""What is drawn of tables over decoder layers, said once: on paper by matplotlib, on a page as data.
+
+    Panel("angular velocity (radians per layer)", by_group("angle_mean", spread="angle"))
+
+``figure`` draws panels on paper, ``charts`` gives what the page's script draws of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from string import ascii_lowercase
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+
+from normprobe.report.figures.lines import (
+    BAND,
+    INTERVAL,
+    Given,
+    draw_column,
+    ends_drawn,
+    in_sight,
+    legend_below,
+    panels,
+)
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    GroupLook,
+    asks_for_log,
+    mark_layers,
+    use_log,
+)
+from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
+
+#: The token groups that are drawn, back to front. ``non_visual`` is the sum of two of these.
+GROUPS = (STRUCTURAL, SPECIAL, TEXT, VISUAL)
+#: Quantiles of tokens between which a pale band lies.
+SPREAD = ("_q05", "_q95")
+#: How the only curve of a panel is drawn, or curves that are of no token group, front to back.
+PLAIN = (GroupLook("#262626", "o", "-"), GroupLook("#8c8c8c", "s", "--"))
+PLAIN += (GroupLook("#8c8c8c", "^", ":"),)
+
+_DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
+_HOLDS = "#F7EFC6"  # behind everything
+_LEGEND_SIZE = 6.5  # points
+
+#: Of an axis: ``zero``: from zero, or logarithmic where the numbers span a factor of 10; ``ratio``:
+#: likewise, about what is drawn; ``share``: per cent; ``cosine``: up to 1; ``signed``: any number.
+Scale = Literal["zero", "ratio", "share", "cosine", "signed"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column over the layers.
+
+    Attributes:
+        name: in the legend; that of a token group needs none of its panel's own.
+        column: what is drawn, with its interval and its band where the table has them.
+        look: colour, marker and line.
+        where: the rows: those that hold these values.
+        spread: a metric whose 5 and 95 % quantiles of tokens are a pale band behind; empty: none.
+        doubted: a column that says where a point is drawn hollow; empty: none.
+    """
+
+    name: str
+    column: str
+    look: GroupLook
+    where: Mapping[str, object] = field(default_factory=dict)
+    spread: str = ""
+    doubted: str = ""
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Its rows in order, those with a number; none where the table has no such column."""
+        if self.column not in table:
+            return table.iloc[:0].assign(**{self.column: np.nan})
+        chosen = table[self.column].notna()
+        for name, value in self.where.items():
+            chosen &= table[name] == value
+        return table[chosen].sort_values("layer")
+
+    def around(self, table: pd.DataFrame) -> list[str]:
+        """The columns of the ends of its pale band, where the table has them."""
+        ends = [self.spread + end for end in SPREAD if self.spread]
+        return ends if set(ends) <= set(table.columns) else []
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves on the same axes.
+
+    Attributes:
+        title: what they are.
+        curves: back to front.
+        scale: of the axis.
+        judged: what calls the range in which each curve holds, of those that ``figure`` is given.
+    """
+
+    title: str
+    curves: Sequence[Curve]
+    scale: Scale = "zero"
+    judged: str = ""
+
+    @property
+    def has_legend(self) -> bool:
+        """Whether it names curves that are no token groups."""
+        return any(curve.name not in GROUP_LOOKS for curve in self.curves) and len(self.curves) > 1
+
+
+def by_group(column: str, groups: Iterable[str] = GROUPS, **more: Any) -> tuple[Curve, ...]:
+    """A curve a token group, back to front; ``more`` of each ``Curve``."""
+    return tuple(
+        Curve(group, column, GROUP_LOOKS[group], {"group": group}, **more) for group in groups
+    )
+
+
+def metric_panel(metric: str, title: str, scale: Scale = "zero", **more: Any) -> Panel:
+    """Means over tokens of a metric, with the spread of the tokens, by token group."""
+    return Panel(title, by_group(f"{metric}_mean", spread=metric, **more), scale)
+
+
+# --- on the page ---------------------------------------------------------------------------------
+
+Chart = dict[str, Any]
+
+
+def charts(declared: Iterable[Panel], table: pd.DataFrame) -> list[Chart]:
+    """A chart a panel, as the page's script draws it; panels without a number are left out."""
+    made = []
+    for panel in declared:
+        series = [
+            series_of(curve.name, curve.look, rows, curve.column, curve.around(table))
+            for curve in reversed(panel.curves)
+            if len(rows := curve.rows(table))
+        ]
+        made.append(chart(panel.title, series, zero=panel.scale != "cosine"))
+    return [drawn for drawn in made if drawn["series"]]
+
+
+def chart(label: str, series: Sequence[Mapping[str, Any]], zero: bool) -> Chart:
+    """One chart: label, ``log`` (how it is first shown), ``zero`` (is on the axis), ``series``."""
+    drawn = [line for line in series if any(value is not None for value in line["y"])]
+    values = [value for line in drawn for value in line["y"] if value is not None]
+    log = zero and min(values, default=0) > 0 and asks_for_log(values)
+    return {"label": label, "log": log, "zero": zero, "series": drawn}
+
+
+def series_of(
+    name: str,
+    look: GroupLook,
+    rows: pd.DataFrame,
+    column: str,
+    spread: Sequence[str] = (),
+) -> dict[str, Any]:
+    """One line of a chart.
+
+    Its name, color and dash; x (layers) and y; low and high of its interval, band_low and
+    band_high, least and most of the spread, where the table has them.
+    """
+    rows = rows.sort_values("layer")
+    series = {
+        "name": name,
+        "color": look.color,
+        "dash": _DASHES[look.linestyle],
+        "x": [int(layer) for layer in rows["layer"]],
+        "y": _numbers(rows[column]),
+    }
+    around = {
+        "low": column + INTERVAL[0],
+        "high": column + INTERVAL[1],
+        "band_low": column + BAND[0],
+        "band_high": column + BAND[1],
+        **dict(zip(("least", "most"), spread, strict=False)),
+    }
+    series |= {name: _numbers(rows[end]) for name, end in around.items() if end in rows}
+    return series
+
+
+def _numbers(column: "pd.Series[Any]") -> list[float | None]:
+    """Finite numbers with six digits, None for the rest: what a screen can show."""
+    values = pd.to_numeric(column, errors="coerce")
+    return [float(f"{v:.6g}") if abs(v) < float("inf") else None for v in values]
+
+
+# --- on paper ------------------------------------------------------------------------------------
+
+
+def figure(
+    title: str,
+    declared: Sequence[Panel],
+    table: pd.DataFrame,
+    ax: Given = None,
+    *,
+    columns: int,
+    height: float,
+    legend: Sequence[Curve] = (),
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+) -> Figure:
+    """Panels with one legend below, and with their own where they name other things.
+
+    Args:
+        title: the figure's title.
+        declared: the panels, row by row.
+        table: what they draw.
+        ax: an axes a panel; None: a figure of its own.
+        columns: panels side by side.
+        height: of a row of panels, in inches.
+        legend: what the legend below names, where a curve alone would not tell it.
+        ranges: by ``Panel.judged``, in which range its curves hold.
+    """
+    rows = -(-len(declared) // columns)
+    drawing, grid = panels(title, DOUBLE_WIDTH, height * rows + 0.6, (rows, columns), ax)
+    last = int(table["layer"].max())
+    for letter, panel, axes in zip(ascii_lowercase, declared, grid.flat, strict=False):
+        axes.set_title(f"({letter}) {panel.title}", loc="left")
+        draw_panel(axes, panel, table, last, (ranges or {}).get(panel.judged))
+        if panel.has_legend and not legend and axes.get_lines():
+            bottom, top = axes.get_ylim()
+            if axes.get_yscale() == "linear":
+                axes.set_ylim(bottom, top + 0.35 * (top - bottom))  # room for it
+            axes.legend(loc="best", fontsize=_LEGEND_SIZE)
+    for axes in grid.flat[len(declared) :]:
+        axes.set_axis_off()
+    for place, axes in enumerate(grid.flat[: len(declared)]):
+        if place + columns < len(declared):
+            axes.set_xlabel("")  # that of the panel below is its own
+    handles = _legend(legend or [c for p in declared for c in p.curves], table)
+    if any(curve.around(table) for panel in declared for curve in panel.curves):
+        handles.append(Patch(color="0.87", label="5-95 % of tokens"))
+    handles += ends_drawn(grid.flat)
+    if any(panel.judged in (ranges or {}) for panel in declared):
+        handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
+    if any(_hollow(curve, table).any(axis=None) for p in declared for curve in p.curves):
+        look = {"linestyle": "none", "marker": "o", "color": "0.4", "markerfacecolor": "white"}
+        handles.append(Line2D([], [], **look, label="below resolution"))
+    legend_below(drawing, grid, handles)
+    return drawing
+
+
+def draw_panel(
+    axes: Axes,
+    panel: Panel,
+    table: pd.DataFrame,
+    last: int,
+    holds: tuple[float, float] | None = None,
+    **more: Any,
+) -> None:
+    """Draw the curves of a panel and set its axes; ``more`` is for the lines."""
+    seen = [np.empty(0)]
+    for curve in panel.curves:
+        rows = curve.rows(table)
+        if rows.empty:
+            continue
+        if ends := curve.around(table):
+            low, high = (rows[end] for end in ends)
+            pale = {"color": curve.look.color, "alpha": 0.13, "linewidth": 0}
+            axes.fill_between(rows["layer"], low, high, **pale)
+            seen.append(rows[ends].to_numpy(float).ravel())
+        size = 4 if ends else 3
+        draw_column(axes, rows, curve.column, curve.look, curve.name, markersize=size, **more)
+        doubted = rows[_hollow(curve, rows)]
+        hollow = {"linestyle": "none", "markerfacecolor": "white", "zorder": 4}
+        colour = {"marker": curve.look.marker, "color": curve.look.color}
+        axes.plot(doubted["layer"], doubted[curve.column], **hollow, **colour)
+        seen.append(in_sight(rows, curve.column))
+    mark_layers(axes, last)
+    values = np.concatenate(seen)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center")
+        return
+    _set_scale(axes, panel.scale, values)
+    if holds is not None:
+        _add_range(axes, *holds)
+
+
+def _set_scale(axes: Axes, scale: Scale, values: NDArray[np.float64]) -> None:
+    if scale == "cosine":
+        # The top is exactly 1, the largest cosine; lines that run along it are not cut in half.
+        axes.set_ylim(values.min() - 0.05 * max(1 - values.min(), 1e-3), 1.0)
+        for line in axes.get_lines():
+            line.set_clip_on(False)
+    elif scale in ("zero", "ratio") and values.min() > 0 and asks_for_log(values):
+        use_log(axes, "y", values)
+    elif scale == "zero":
+        axes.set_ylim(bottom=0)
+    elif scale == "share":
+        top = values.max() * 1.08 or 1.0  # room above a line at zero, and no line on the axis
+        axes.set_ylim(-0.04 * top, top)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if not values.any():
+            axes.set_yticks([0.0])  # no other number was seen
+
+
+def _add_range(axes: Axes, low: float, high: float) -> None:
+    """The range in which the number holds; its ends are always in sight."""
+    ends = [end for end in (low, high) if np.isfinite(end)]
+    axes.update_datalim([(0, end) for end in ends], updatex=False)
+    axes.autoscale_view(scalex=False)
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top)
+    axes.axhspan(max(low, bottom), min(high, top), color=_HOLDS, zorder=0, linewidth=0)
+
+
+def _hollow(curve: Curve, rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Where a number is below what the stored states resolve."""
+    if curve.doubted not in rows:
+        return pd.Series(False, rows.index)
+    return rows[curve.doubted].eq(True) & rows[curve.column].notna()
+
+
+def _legend(curves: Sequence[Curve], table: pd.DataFrame) -> list[Artist]:
+    """What tells the curves of all panels apart, front first; only what is drawn."""
+    named = {curve.name: curve for curve in curves if curve.name in GROUP_LOOKS or not curve.column}
+    held = {
+        name: curve
+        for name, curve in named.items()
+        if all((table[column] == value).any() for column, value in curve.where.items())
+    }
+    order = [name for name in reversed(GROUPS) if name in held]
+    order += [name for name in held if name not in order]
+    return [Line2D([], [], **held[name].look._asdict(), label=name) for name in order]
