@@ -1,28 +1,15 @@
 """Write every column of every CSV file into the reference: docs/reference/columns.md.
 
-Its source is docs/reference/columns.toml. Run by `make columns`; tests/docs/test_columns.py holds
-both to the files that the commands write.
+Run by `make columns`; tests/docs/test_columns.py holds it to the files that the commands write.
 """
 
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from normprobe.schema import QUANTILES
+from normprobe.measurements import NAMES
+from normprobe.quantities import Table, declared
 
-REFERENCE = Path(__file__).resolve().parents[1] / "docs/reference"
-ENDS = {"interval": ("_ci_low", "_ci_high"), "band": ("_band_low", "_band_high")}
-#: The columns that a form of a quantity stands for; those of them with an interval; with a band.
-SUFFIXES = {
-    "value": ([""], [""], [""]),
-    "mean": (["_mean"], ["_mean"], ["_mean"]),
-    "std": (["_std"], [], []),
-    "samples": (["_sample_mean", "_sample_std"], ["_sample_mean"], []),
-    "geometric": (["_geometric_mean"], ["_geometric_mean"], []),
-    "quantiles": ([f"_{name}" for name in QUANTILES], [], []),
-    "modalities": (["_visual", "_text"], ["_visual", "_text"], ["_visual", "_text"]),
-}
+PAGE = Path(__file__).resolve().parents[1] / "docs/reference/columns.md"
+ROOMS = (*(f"measurements.{name}" for name in NAMES), "paper", "data")
 INTRODUCTION = """\
 # Columns
 
@@ -45,44 +32,28 @@ What follows a name:
 """
 
 
-def tables() -> list[dict[str, Any]]:
-    """The tables of columns.toml, in order."""
-    text = (REFERENCE / "columns.toml").read_text(encoding="utf-8")
-    return list(tomllib.loads(text)["table"])
+def tables() -> list[Table]:
+    """All tables, measurement by measurement."""
+    return [table for room in ROOMS for table in declared(room).values()]
 
 
-def columns_of(name: str, forms: str) -> Iterator[str]:
-    """The columns of a quantity, those with an interval or a band before their ends."""
-    given = forms.split()
-    for form in given:
-        if form in ENDS:
-            continue
-        suffixes, *with_ends = SUFFIXES[form]
-        for suffix in suffixes:
-            yield name + suffix
-            for (kind, ends), those in zip(ENDS.items(), with_ends, strict=True):
-                if kind in given and suffix in those:
-                    yield from (name + suffix + end for end in ends)
-
-
-def title(table: dict[str, Any]) -> str:
+def title(table: Table) -> str:
     """The file, and of which command where several write one of its name."""
-    command = f" of {', '.join(table['of'])}" if "of" in table else ""
-    return f"{table['name']}.csv{command}"
+    return f"{table.name}.csv{' of ' * bool(table.commands)}{', '.join(table.commands)}"
 
 
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
     for table in tables():
-        parts.append(f"## {title(table)}\n\n{table['rows'][:1].upper()}{table['rows'][1:]}\n")
+        parts.append(f"## {title(table)}\n\n{table.rows[:1].upper()}{table.rows[1:]}\n")
         rows = ["| column | meaning | equation | unit |", "|---|---|---|---|"]
-        for name, forms, meaning, equation, unit in table["columns"]:
-            names = ", ".join(f"`{column}`" for column in columns_of(name, forms))
-            rows.append(f"| {names} | {meaning} | {equation} | {unit} |")
+        for number in table.quantities:
+            names = ", ".join(f"`{column}`" for column in number.columns)
+            rows.append(f"| {names} | {number.words} | {number.equation} | {number.unit} |")
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    (REFERENCE / "columns.md").write_text(page(), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is drawn of tables over decoder layers, said once: on paper by matplotlib, on a page as data.
+"""What is drawn over decoder layers, said once: on paper by matplotlib, on a page as data.
 
     Panel("angular velocity (radians per layer)", by_group("angle_mean", spread="angle"))
 

@@ -1,7 +1,8 @@
 """What every table on a terminal shares: its frame, its columns, its notes, its width."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TextIO
 
 import pandas as pd
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from normprobe.console_state import has_colour
 from normprobe.errors import visible
-from normprobe.report.readable import MISSING, ReadableTable, count, readable_token
+from normprobe.report.readable import MISSING, ReadableTable, count, readable_token, significant
 from normprobe.schema import TEXT, VISUAL
 
 #: Columns of a file, and of prose on wider terminals.
@@ -206,6 +207,67 @@ def print_readable(table: ReadableTable, console: Console) -> None:
         shown.add_row(*map(Text, row))
     print_table(shown, console)
     print_notes(console, *table.notes)
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of a table over layers.
+
+    Attributes:
+        header: lines below each other; what it shares with its left neighbour stands once.
+        column: whose numbers.
+        where: of the rows that hold these values.
+        written: how a number is written.
+        doubted: a column that says where a number gets a star; empty: none.
+    """
+
+    header: tuple[str, ...]
+    column: str
+    where: Mapping[str, object]
+    written: Callable[[float], str] = significant
+    doubted: str = ""
+
+    def cells(self, table: pd.DataFrame) -> dict[int, str]:
+        """What stands in each layer."""
+        rows = table.assign(star=table[self.doubted].eq(True) if self.doubted in table else False)
+        for name, value in self.where.items():
+            rows = rows[rows[name] == value]
+        if self.column not in rows:
+            return {}
+        cells = zip(rows["layer"], rows[self.column], rows["star"], strict=True)
+        return {int(layer): self.written(float(v)) + "*" * bool(star) for layer, v, star in cells}
+
+
+def print_by_layer(
+    title: str,
+    table: pd.DataFrame,
+    columns: Sequence[NumberColumn],
+    console: Console,
+    notes: Sequence[str],
+    file: str,
+) -> None:
+    """Print numbers layer by layer: of a deep model some, and a note says that ``file`` has all."""
+    drawn, depth = new_table(title), len(columns[0].header)
+    add_column(drawn, "\n" * (depth - 1) + "layer")
+    above: tuple[str, ...] = ()
+    styles = [GROUP_STYLES.get(column.header[-1], "") for column in columns]
+    for column, style in zip(columns, styles, strict=True):
+        shared = len(os.path.commonprefix([above, column.header[:-1]]))
+        lines = ("",) * shared + column.header[shared:-1]
+        head = Text("".join(f"{line}\n" for line in lines))
+        add_column(drawn, head.append(column.header[-1], style=style))
+        above = column.header
+    cells = [column.cells(table) for column in columns]
+    layers = sorted(int(layer) for layer in table["layer"].unique())
+    shown = selected_layers(layers)
+    for layer in shown:
+        texts = (of.get(layer, MISSING) for of in cells)
+        drawn.add_row(Text(str(layer)), *map(Text, texts, styles))
+    print_table(drawn, console)
+    some = f"{len(shown)} of {len(layers)} layers shown; {file} has all."
+    doubt = any(of[layer].endswith("*") for of in cells for layer in shown if layer in of)
+    notes = [*notes, "* below what the stored numbers resolve." * doubt]
+    print_notes(console, *notes, some * (shown != layers), nonfinite_note(table, "layer"))
 
 
 def selected_layers(layers: Sequence[int]) -> list[int]:

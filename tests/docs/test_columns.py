@@ -24,11 +24,8 @@ TABLES = {GENERATOR.title(table): table for table in GENERATOR.tables()}
 
 
 def documented(title: str) -> list[str]:
-    return [
-        column
-        for name, forms, *_ in TABLES[title]["columns"]
-        for column in GENERATOR.columns_of(name, forms)
-    ]
+    columns: list[str] = TABLES[title].columns
+    return columns
 
 
 def test_the_page_is_what_its_source_says() -> None:
@@ -37,20 +34,20 @@ def test_the_page_is_what_its_source_says() -> None:
 
 
 def test_every_quantity_of_the_schema_is_explained() -> None:
-    names = {title: {row[0] for row in table["columns"]} for title, table in TABLES.items()}
+    names = {title: {n.name for n in table.quantities} for title, table in TABLES.items()}
     layers = {*schema.TOKEN_METRICS, *schema.OTHER_TOKEN_METRICS, *schema.RATIOS_TO_TEXT.values()}
     assert layers | set(schema.SAMPLE_METRICS) <= names["layers.csv"]
     assert set(schema.PAIR_METRICS) <= names["theory.csv"]
     assert set(schema.BRANCH_METRICS) <= names["branches.csv"]
-    stages = next(row[2] for row in TABLES["interface.csv"]["columns"] if row[0] == "stage")
+    stages = next(n.words for n in TABLES["interface.csv"].quantities if n.name == "stage")
     assert all(f"`{stage}`" in stages for stage in schema.STAGES)
 
 
 def test_every_quantity_has_a_meaning_and_every_number_a_unit() -> None:
     for title, table in TABLES.items():
-        for name, forms, meaning, _, unit in table["columns"]:
-            assert meaning, (title, name)
-            assert unit or forms == "value", (title, name)
+        for number in table.quantities:
+            assert number.words, (title, number)
+            assert number.unit or number.forms == "value", (title, number)
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +100,12 @@ def test_every_column_that_is_written_is_in_the_reference_and_no_other(
         title = file if file in TABLES else f"{file} of {command}"
         assert title in TABLES, f"{command} writes {file}"
         known = documented(title)
-        if TABLES[title].get("open"):
+        if TABLES[title].open:
             known = [*known, *(name for table in TABLES for name in documented(table))]
         else:
             seen.setdefault(title, set()).update(columns)
         assert not set(columns) - set(known), title
     for title, columns_seen in seen.items():
         assert set(documented(title)) == columns_seen, title
-    left = {title for title in TABLES if not TABLES[title].get("open")} - seen.keys()
+    left = {title for title in TABLES if not TABLES[title].open} - seen.keys()
     assert left == NOT_OF_THE_SPECIMEN
