@@ -50,6 +50,7 @@ PLAIN += (GroupLook("#8c8c8c", "^", ":"),)
 
 _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 _HOLDS = "#F7EFC6"  # behind everything
+_HOLLOW = {"linestyle": "none", "markerfacecolor": "white", "zorder": 4}
 _LEGEND_SIZE = 6.5  # points
 
 #: Of an axis: ``zero``: from zero, or logarithmic where the numbers span a factor of 10; ``ratio``:
@@ -238,7 +239,7 @@ def figure(
     if any(panel.judged in (ranges or {}) for panel in declared):
         handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
     if any(_hollow(curve, table).any(axis=None) for p in declared for curve in p.curves):
-        look = {"linestyle": "none", "marker": "o", "color": "0.4", "markerfacecolor": "white"}
+        look: dict[str, Any] = {"marker": "o", "color": "0.4"} | _HOLLOW
         handles.append(Line2D([], [], **look, label="below resolution"))
     legend_below(drawing, grid, handles)
     return drawing
@@ -260,15 +261,14 @@ def draw_panel(
             continue
         if ends := curve.around(table):
             low, high = (rows[end] for end in ends)
-            pale = {"color": curve.look.color, "alpha": 0.13, "linewidth": 0}
-            axes.fill_between(rows["layer"], low, high, **pale)
+            colour = curve.look.color
+            axes.fill_between(rows["layer"], low, high, color=colour, alpha=0.13, linewidth=0)
             seen.append(rows[ends].to_numpy(float).ravel())
         size = 4 if ends else 3
         draw_column(axes, rows, curve.column, curve.look, curve.name, markersize=size, **more)
         doubted = rows[_hollow(curve, rows)]
-        hollow = {"linestyle": "none", "markerfacecolor": "white", "zorder": 4}
-        colour = {"marker": curve.look.marker, "color": curve.look.color}
-        axes.plot(doubted["layer"], doubted[curve.column], **hollow, **colour)
+        hollow: dict[str, Any] = curve.look._asdict() | _HOLLOW
+        axes.plot(doubted["layer"], doubted[curve.column], **hollow)
         seen.append(in_sight(rows, curve.column))
     mark_layers(axes, last)
     values = np.concatenate(seen)

@@ -252,7 +252,8 @@ def print_by_layer(
     above: tuple[str, ...] = ()
     styles = [GROUP_STYLES.get(column.header[-1], "") for column in columns]
     for column, style in zip(columns, styles, strict=True):
-        shared = len(os.path.commonprefix([above, column.header[:-1]]))
+        alike = [a == b for a, b in zip(above, column.header[:-1], strict=False)]
+        shared = [*alike, False].index(False)
         lines = ("",) * shared + column.header[shared:-1]
         head = Text("".join(f"{line}\n" for line in lines))
         add_column(drawn, head.append(column.header[-1], style=style))
