@@ -2,28 +2,24 @@
 
 A folder holds everything about its question:
 
-``__init__``   ``MEASUREMENT``: the facts that are needed before anything is loaded
-``measure``    how it is measured; over samples: ``observe(model, inputs)`` runs the model once and
-               returns what it saw, ``rows(seen, sample_ids)`` makes sample rows of that; where it
-               reads the samples themselves, ``observer(model, builder)`` makes a function of inputs
-               and samples, in place of ``observe``
-``table``      over samples: ``tables(rows, model)``, the CSV files of a run
-``terminal``   ``show(run, console)``: what a terminal shows of a run
-``words``      ``verdict(run)``: what its numbers say, in sentences
-``recomputed`` for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one batch on
-               another way
-``page``       ``section(run)``: its part of the page (without it: the tables as they are); if the
-               first screen says something of it, ``headline(run)`` and ``lead(run)``, a figure
-``printed``    where tables have a form of their own in print: ``readable(name, table)``; of other
-               tables None
-``compared``   where runs can be compared: what ranks them, and how they stand side by side
-``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
-watchers       folders that look further, each where an option of its name asks for it: of their
-               module ``watcher``, ``watcher(model)`` goes to ``observe`` as one of its third
-               argument, and ``remark(model, inputs)``, if it has one, says before a run what will
-               be missing
-``figures``    ``drawings(run)``: its figures, the main one first; the others are drawn where their
-               tables hold rows
+``__init__``         ``MEASUREMENT``: the facts that are needed before anything is loaded
+``quantities.toml``  the numbers of its CSV files: names, words, equations, units, columns
+``measure``          how it is measured; over samples: ``observe(model, inputs)`` runs the model
+                     once and returns what it saw, ``rows(seen, sample_ids)`` makes sample rows of
+                     that; where it reads the samples themselves, ``observer(model, builder)`` makes
+                     a function of inputs and samples, in place of ``observe``
+``table``            over samples: ``tables(rows, model)``, the CSV files of a run
+``words``            ``verdict(run)``: what its numbers say, in sentences
+``shown``            ``show(run, console)``: what a terminal shows of a run; ``section(run)``: its
+                     part of the page (without it: the tables as they are); if the first screen says
+                     something of it, ``headline(run)`` and ``lead(run)``, a figure; where tables
+                     have a form of their own in print, ``readable(name, table)``, else None
+``figures``          ``drawings(run)``: its figures, the main one first; the others are drawn where
+                     their tables hold rows
+``recomputed``       for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one
+                     batch on another way
+``compared``         where runs can be compared: what ranks them, and how they stand side by side
+``norm_map``         where norms can be laid over a picture: ``norm_map(model, picture)``
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
 module and the ``__init__`` of each folder load no torch and no pandas.
@@ -129,7 +125,7 @@ class Measurement:
 
     def show(self, run: "RunStore", console: Any) -> None:
         """Print what a terminal shows of a run: tables, and what they say."""
-        self.module("terminal").show(run, console)
+        self.module("shown").show(run, console)
 
     def verdict(self, run: "RunStore") -> str:
         """What the numbers of a run say, in sentences; empty where they say nothing."""
@@ -138,29 +134,27 @@ class Measurement:
 
     def section(self, run: "RunStore") -> list[Any]:
         """Its part of the page, of ``Markup``."""
-        blocks: list[Any] = self.module("page").section(run) if self.has("page") else []
-        return blocks
+        return list(self._shown("section", run) or [])
 
     def readable(self, name: str, table: "pd.DataFrame") -> "ReadableTable":
         """A table of a run as it is to be read: rounded, or in a form of its own."""
         from normprobe.report.readable import readable_table
 
-        own: ReadableTable | None = None
-        if self.has("printed"):
-            own = self.module("printed").readable(name, table)
+        own: ReadableTable | None = self._shown("readable", name, table)
         return readable_table(table) if own is None else own
 
     def headline(self, run: "RunStore") -> str:
         """What a run says, for the first screen of a page; empty where it says nothing there."""
-        return str(self._of_page("headline", run) or "")
+        return str(self._shown("headline", run) or "")
 
     def lead(self, run: "RunStore") -> Any:
         """Its figure for the first screen, ``Markup``; None: it has none."""
-        return self._of_page("lead", run)
+        return self._shown("lead", run)
 
-    def _of_page(self, name: str, run: "RunStore") -> Any:
-        page = self.module("page") if self.has("page") else None
-        return getattr(page, name)(run) if hasattr(page, name) else None
+    def _shown(self, name: str, *arguments: Any) -> Any:
+        """What its module ``shown`` answers; None where it does not say."""
+        shown = self.module("shown")
+        return getattr(shown, name)(*arguments) if hasattr(shown, name) else None
 
     def drawings(self, run: "RunStore") -> "list[Drawing]":
         """The figures that a run may have, the main one first."""

@@ -45,8 +45,11 @@ GROUPS = (STRUCTURAL, SPECIAL, TEXT, VISUAL)
 #: Quantiles of tokens between which a pale band lies.
 SPREAD = ("_q05", "_q95")
 #: How the only curve of a panel is drawn, or curves that are of no token group, front to back.
-PLAIN = (GroupLook("#262626", "o", "-"), GroupLook("#8c8c8c", "s", "--"))
-PLAIN += (GroupLook("#8c8c8c", "^", ":"),)
+PLAIN = (
+    GroupLook("#262626", "o", "-"),
+    GroupLook("#8c8c8c", "s", "--"),
+    GroupLook("#8c8c8c", "^", ":"),
+)
 
 _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 _HOLDS = "#F7EFC6"  # behind everything
@@ -238,7 +241,7 @@ def figure(
     handles += ends_drawn(grid.flat)
     if any(panel.judged in (ranges or {}) for panel in declared):
         handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
-    if any(_hollow(curve, table).any(axis=None) for p in declared for curve in p.curves):
+    if any(_hollow(curve, table).any() for p in declared for curve in p.curves):
         look: dict[str, Any] = {"marker": "o", "color": "0.4"} | _HOLLOW
         handles.append(Line2D([], [], **look, label="below resolution"))
     legend_below(drawing, grid, handles)
