@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-QUANTILES = ("q05", "q25", "q50", "q75", "q95")
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q95": 0.95}
 #: What ends the columns of a number's 95 % interval in each row, and of its band over all rows.
 INTERVAL = ("_ci_low", "_ci_high")
 BAND = ("_band_low", "_band_high")

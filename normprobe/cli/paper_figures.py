@@ -11,7 +11,7 @@ from normprobe.errors import NormprobeError
 from normprobe.measurements.attention.figures import heatmaps
 from normprobe.measurements.compare.labels import step_of
 from normprobe.measurements.compare.measure import doubts_about_samples
-from normprobe.measurements.layers.figures import paper_panels
+from normprobe.measurements.layers import paper_panels
 from normprobe.paper.figures import FigureLayout, attention_pairs, curves_of_run, figure_layouts
 from normprobe.report.figures.draw import title
 from normprobe.report.figures.style import drawable, look, save

@@ -19,6 +19,9 @@ A folder holds everything about its question:
 ``recomputed``       for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one
                      batch on another way
 ``compared``         where runs can be compared: what ranks them, and how they stand side by side
+``also``             where ``--also`` adds numbers: ``watchers(names, model)`` look at a forward,
+                     ``remarks(names, model, inputs)`` say what they will miss, ``facts(names)``
+                     what the user's own are
 ``norm_map``         where norms can be laid over a picture: ``norm_map(model, picture)``
 
 Folders do not import each other. They are resolved by name when something is asked of them, so this
@@ -85,7 +88,7 @@ class Measurement:
         shown: tables that its section of the page shows; others are added as they are.
         repeated: figures of which its section of the page shows everything.
         published: quantity of the paper -> the row of the main table that measures it.
-        watchers: folders that look further; each has an option of its name, and costs something.
+        watchers: what else ``--also`` can name, beside numbers of the user's own; none: nothing.
         watching: those of them that were asked for.
     """
 
@@ -163,9 +166,10 @@ class Measurement:
         return [*found, *of_maps]
 
     def looking_at(self, names: Iterable[str]) -> "Measurement":
-        """The same measurement, with some of its ``watchers``."""
+        """The same measurement, with some of its ``watchers``, or ``FILE.py:NAME``."""
         watching = tuple(names)
-        if unknown := [name for name in watching if name not in self.watchers]:
+        own = [name for name in watching if self.watchers and ".py:" in name]
+        if unknown := [name for name in watching if name not in (*self.watchers, *own)]:
             raise NormprobeError(
                 f"{self.name} does not measure {unknown[0]}: expected one of "
                 f"{', '.join(self.watchers) or 'none'}",
@@ -176,8 +180,9 @@ class Measurement:
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""
         observe = self.module("measure").observe
-        watchers = [self.module(f"{name}.watcher").watcher(model) for name in self.watching]
-        return observe(model, inputs, watchers) if watchers else observe(model, inputs)
+        if not self.watching:
+            return observe(model, inputs)
+        return observe(model, inputs, self.module("also").watchers(self.watching, model))
 
     def observer(
         self, model: Any, builder: "InputBuilder"
@@ -191,9 +196,18 @@ class Measurement:
 
     def remarks(self, model: Any, inputs: Mapping[str, Any]) -> list[str]:
         """Before a run: what those who look further will not see of a model, by one batch."""
-        modules = [self.module(f"{name}.watcher") for name in self.watching]
-        found = [m.remark(model, inputs) for m in modules if hasattr(m, "remark")]
-        return [remark for remark in found if remark]
+        if not self.watching:
+            return []
+        found: list[str] = self.module("also").remarks(self.watching, model, inputs)
+        return found
+
+    @property
+    def own_numbers(self) -> dict[str, dict[str, str]]:
+        """What a run records of the user's own numbers that were asked for, by name."""
+        if not any(".py:" in name for name in self.watching):
+            return {}
+        found: dict[str, dict[str, str]] = self.module("also").facts(self.watching)
+        return found
 
     def rows(self, seen: Any, sample_ids: Sequence[str] | None) -> "pd.DataFrame":
         """Of a measurement over samples: the sample rows of one forward, a DataFrame."""

@@ -18,11 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from normprobe.quantities import BAND, INTERVAL
 from normprobe.report.figures.lines import (
-    BAND,
-    INTERVAL,
     Given,
     draw_column,
     ends_drawn,
@@ -111,6 +110,18 @@ class Panel:
     curves: Sequence[Curve]
     scale: Scale = "zero"
     judged: str = ""
+
+    def values(self, table: pd.DataFrame) -> NDArray[np.float64]:
+        """Every number that its axis has to hold."""
+        held = [np.empty(0)]
+        for curve in self.curves:
+            rows = curve.rows(table)
+            held += [
+                in_sight(rows, curve.column),
+                rows[curve.around(table)].to_numpy(float).ravel(),
+            ]
+        values: NDArray[np.float64] = np.concatenate(held)
+        return values[np.isfinite(values)]
 
     @property
     def has_legend(self) -> bool:
@@ -235,17 +246,29 @@ def figure(
     for place, axes in enumerate(grid.flat[: len(declared)]):
         if place + columns < len(declared):
             axes.set_xlabel("")  # that of the panel below is its own
-    handles = _legend(legend or [c for p in declared for c in p.curves], table)
-    if any(curve.around(table) for panel in declared for curve in panel.curves):
-        handles.append(Patch(color="0.87", label="5-95 % of tokens"))
-    handles += ends_drawn(grid.flat)
+    handles = handles_of(declared, table, grid.flat, legend)
     if any(panel.judged in (ranges or {}) for panel in declared):
         handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
-    if any(_hollow(curve, table).any() for p in declared for curve in p.curves):
-        look: dict[str, Any] = {"marker": "o", "color": "0.4"} | _HOLLOW
-        handles.append(Line2D([], [], **look, label="below resolution"))
     legend_below(drawing, grid, handles)
     return drawing
+
+
+def handles_of(
+    declared: Sequence[Panel],
+    table: pd.DataFrame,
+    drawn: Iterable[Axes],
+    legend: Sequence[Curve] = (),
+) -> list[Artist]:
+    """What a legend below panels says: groups, or ``legend``, and what is filled and outlined."""
+    curves = [curve for panel in declared for curve in panel.curves]
+    handles = _named(legend or curves, table)
+    if any(curve.around(table) for curve in curves):
+        handles.append(Patch(color="0.87", label="5-95 % of tokens"))
+    handles += ends_drawn(drawn)
+    if any(_hollow(curve, table).any() for curve in curves):
+        look: dict[str, Any] = {"marker": "o", "color": "0.4"} | _HOLLOW
+        handles.append(Line2D([], [], **look, label="below resolution"))
+    return handles
 
 
 def draw_panel(
@@ -257,7 +280,6 @@ def draw_panel(
     **more: Any,
 ) -> None:
     """Draw the curves of a panel and set its axes; ``more`` is for the lines."""
-    seen = [np.empty(0)]
     for curve in panel.curves:
         rows = curve.rows(table)
         if rows.empty:
@@ -266,16 +288,13 @@ def draw_panel(
             low, high = (rows[end] for end in ends)
             colour = curve.look.color
             axes.fill_between(rows["layer"], low, high, color=colour, alpha=0.13, linewidth=0)
-            seen.append(rows[ends].to_numpy(float).ravel())
         size = 4 if ends else 3
         draw_column(axes, rows, curve.column, curve.look, curve.name, markersize=size, **more)
         doubted = rows[_hollow(curve, rows)]
         hollow: dict[str, Any] = curve.look._asdict() | _HOLLOW
         axes.plot(doubted["layer"], doubted[curve.column], **hollow)
-        seen.append(in_sight(rows, curve.column))
     mark_layers(axes, last)
-    values = np.concatenate(seen)
-    values = values[np.isfinite(values)]
+    values = panel.values(table)
     if not values.size:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "no number", transform=axes.transAxes, ha="center")
@@ -287,10 +306,7 @@ def draw_panel(
 
 def _set_scale(axes: Axes, scale: Scale, values: NDArray[np.float64]) -> None:
     if scale == "cosine":
-        # The top is exactly 1, the largest cosine; lines that run along it are not cut in half.
-        axes.set_ylim(values.min() - 0.05 * max(1 - values.min(), 1e-3), 1.0)
-        for line in axes.get_lines():
-            line.set_clip_on(False)
+        limit_cosine([axes], values)
     elif scale in ("zero", "ratio") and values.min() > 0 and asks_for_log(values):
         use_log(axes, "y", values)
     elif scale == "zero":
@@ -301,6 +317,15 @@ def _set_scale(axes: Axes, scale: Scale, values: NDArray[np.float64]) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         if not values.any():
             axes.set_yticks([0.0])  # no other number was seen
+
+
+def limit_cosine(drawn: Iterable[Axes], values: ArrayLike) -> None:
+    """Let the axes end at exactly 1, the largest cosine, and begin below the smallest of all."""
+    lowest = float(np.nanmin(np.append(np.asarray(values, float), 1.0)))
+    for axes in drawn:
+        axes.set_ylim(lowest - 0.05 * max(1 - lowest, 1e-3), 1.0)
+        for line in axes.get_lines():
+            line.set_clip_on(False)  # lines that run along the top are not cut in half
 
 
 def _add_range(axes: Axes, low: float, high: float) -> None:
@@ -320,7 +345,7 @@ def _hollow(curve: Curve, rows: pd.DataFrame) -> "pd.Series[bool]":
     return rows[curve.doubted].eq(True) & rows[curve.column].notna()
 
 
-def _legend(curves: Sequence[Curve], table: pd.DataFrame) -> list[Artist]:
+def _named(curves: Sequence[Curve], table: pd.DataFrame) -> list[Artist]:
     """What tells the curves of all panels apart, front first; only what is drawn."""
     named = {curve.name: curve for curve in curves if curve.name in GROUP_LOOKS or not curve.column}
     held = {

@@ -4,13 +4,14 @@ Questions about one picture share its visual tokens: they are drawn together, as
 without an image is a unit of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from normprobe.schema import TEXT
 from normprobe.statistics.bootstrap import (
     FISHER,
     LINEAR,
@@ -46,6 +47,7 @@ class Resampled:
     def __init__(self, table: pd.DataFrame, rows: pd.DataFrame, by: list[str]) -> None:
         cells = pd.MultiIndex.from_frame(table[by]).get_indexer(pd.MultiIndex.from_frame(rows[by]))
         self._rows, self._cells = rows[cells >= 0], cells[cells >= 0]
+        self._table, self._by = table, by
         # Factorised in sorted order: the draws do not depend on the order of the rows.
         codes, units = pd.factorize(image_units(rows), sort=True)
         self._codes, self.units = codes[cells >= 0], len(units)
@@ -75,6 +77,30 @@ class Resampled:
         """``[draws, rows of the table]`` over tokens, of one of ``schema.GEOMETRIC``."""
         means: NDArray[np.float64] = np.exp(self.means(f"{metric}_log_mean", by_tokens=True))
         return means
+
+    def of_tokens(self, metrics: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+        """``[draws, rows of the table]`` of each metric's means, by column.
+
+        Over tokens, over samples, and the geometric mean where the rows hold logarithms.
+        """
+        drawn = {}
+        for metric in metrics:
+            drawn[f"{metric}_mean"] = self.means(f"{metric}_mean", by_tokens=True)
+            drawn[f"{metric}_sample_mean"] = self.means(f"{metric}_mean", by_tokens=False)
+            if f"{metric}_log_mean" in self._rows:
+                drawn[f"{metric}_geometric_mean"] = self.geometric_means(metric)
+        return drawn
+
+    def to_text(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``[draws, rows of the table]``: each mean over that of the text tokens beside it."""
+        keys = [name for name in self._by if name not in ("group", "hidden_size")]
+        cells = [*self._table[keys].itertuples(index=False, name=None)]
+        is_text = self._table["group"] == TEXT
+        of_text = {cell: place for place, cell in enumerate(cells) if is_text.iloc[place]}
+        beside = np.array([of_text.get(cell, -1) for cell in cells])
+        with np.errstate(divide="ignore", invalid="ignore"):  # layer 0 turns nothing
+            ratios: NDArray[np.float64] = np.where(beside >= 0, means / means[:, beside], np.nan)
+        return ratios
 
     def covariance(
         self, first: str, second: str, products: str, *, tokens: str = "tokens"

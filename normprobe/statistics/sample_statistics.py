@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.schema import GEOMETRIC, QUANTILES, TOKEN_METRICS
+from normprobe.quantities import QUANTILES
+from normprobe.schema import GEOMETRIC, TOKEN_METRICS
 
 #: Bin i of a norm or an angle holds (GROWTH**i, GROWTH**(i+1)].
 GROWTH = 1.02

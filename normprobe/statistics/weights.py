@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.errors import NormprobeError
-from normprobe.schema import ALL_ROWS, NONZERO_ROWS, QUANTILES, TOKENIZER_ROWS
+from normprobe.quantities import QUANTILES
+from normprobe.schema import ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS
 from normprobe.statistics.token_metrics import token_norms
 
 _ROWS_AT_ONCE = 16_384  # a float32 copy of a whole 150k-row table would take gigabytes

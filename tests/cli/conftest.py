@@ -15,7 +15,7 @@ from support.unrendered import save_placeholders
 from torch.distributed import TCPStore
 from typer.testing import Result
 
-from normprobe.schema import QUANTILES
+from normprobe.quantities import QUANTILES
 
 
 @pytest.fixture

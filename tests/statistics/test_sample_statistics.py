@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.schema import QUANTILES
+from normprobe.quantities import QUANTILES
 from normprobe.statistics.sample_statistics import (
     COSINE_QUANTILE_ERROR,
     QUANTILE_RELATIVE_ERROR,

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from normprobe.measurements.layers.massive import MassiveActivations, massive_tables
+from normprobe.measurements.layers.massive import massive_tables
+from normprobe.measurements.layers.watchers import MassiveActivations
 from normprobe.schema import INJECTION, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.loud_tokens import PEAK_METRICS, peaks
 from normprobe.statistics.sample_statistics import statistics_by_layer

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from normprobe.schema import QUANTILES, TOKEN_METRICS
+from normprobe.quantities import QUANTILES
+from normprobe.schema import TOKEN_METRICS
 
 VISUAL_NORM = [16.53, 16.52, 16.51, 16.55, 16.7, 16.8, 16.9]
 TEXT_NORM = [0.2911, 1.5, 2.4, 3.6, 5.0, 6.0, 7.0]

@@ -1,35 +1,17 @@
-"""Sample rows to branches.csv: what attention and the MLP of each layer write, each by itself."""
+"""Branches: what ``layers --also branches`` adds to a run, and what it says.
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import groupby
-from math import nan
-from typing import Any
+A branch adds a to a state x. ``update_norm`` is ||a||, ``relative_update`` ||a|| / ||x||, and
+``angle`` that between x and x + a: by how much this branch alone turns the state (Eq. 8). Blocks in
+parallel turn the same x. ``watchers.BranchWatcher`` sees them.
+"""
 
-import numpy as np
 import pandas as pd
-import torch
-from rich.console import Console
-from rich.text import Text
-from torch import Tensor, nn
 
-from normprobe.errors import NormprobeError
-from normprobe.measurements.layers.measure import observe
-from normprobe.model.find.layer_branches import LayerBranches
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.charts import Curve, Panel
+from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
 from normprobe.report.ratio_words import FAST, Ratio, Words, ratios_by_layer
-from normprobe.report.readable import significant
-from normprobe.report.sentences import layer_names, layers_in_words
-from normprobe.report.terminal import (
-    ALIGNED,
-    GROUP_STYLES,
-    add_column,
-    new_table,
-    print_notes,
-    print_sentence,
-    print_table,
-    selected_layers,
-)
+from normprobe.report.sentences import layers_in_words
+from normprobe.report.terminal import NumberColumn
 from normprobe.schema import (
     BRANCH_METRICS,
     BRANCHES,
@@ -38,12 +20,10 @@ from normprobe.schema import (
     PAIR,
     TEXT,
     TOKEN_GROUPS,
-    TOKEN_METRICS,
     VISUAL,
 )
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
 from normprobe.statistics.sample_statistics import merge
-from normprobe.statistics.token_metrics import token_metrics, widened
 
 _BY = ["layer", "branch", "group"]
 
@@ -61,19 +41,11 @@ def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.sort_values(_BY, key=lambda c: c if c.name == "layer" else c.map(order))
     table = table.reset_index(drop=True)
     resampled = Resampled(table, held, _BY)
-    draws = {}
-    for metric in BRANCH_METRICS:
-        draws[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
-        draws[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
-        if metric in RATIO_METRICS:
-            draws[f"{metric}_geometric_mean"] = resampled.geometric_means(metric)
-    cells = pd.MultiIndex.from_frame(table[_BY])
-    beside = cells.get_indexer(pd.MultiIndex.from_frame(table[_BY].assign(group=TEXT)))
+    draws = resampled.of_tokens(BRANCH_METRICS)
     for metric in RATIO_METRICS:
         for kind in ("", "geometric_"):
-            column, means = f"{metric}_{kind}ratio_to_text", draws[f"{metric}_{kind}mean"]
-            with np.errstate(divide="ignore", invalid="ignore"):  # a branch that adds nothing
-                draws[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
+            column = f"{metric}_{kind}ratio_to_text"
+            draws[column] = resampled.to_text(draws[f"{metric}_{kind}mean"])
             table[column] = draws[column][0]
     together = [
         Together(
@@ -103,73 +75,6 @@ def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-_OF_TOKENS = [TOKEN_METRICS.index(metric) for metric in BRANCH_METRICS]
-_MISFIT = "what its modules return does not add up to its update"
-
-#: Norm placements whose layers do not split.
-_UNSPLIT = {
-    "post": "norms stand on the residual itself (post-norm)",
-    "multi-stream": "the residual is several streams",
-}
-
-
-class BranchWatcher:
-    """Measures the branches of each layer that splits."""
-
-    metrics = tuple(f"{name}_{metric}" for name in BRANCHES for metric in BRANCH_METRICS)
-
-    def __init__(self, unsplit: str = "") -> None:
-        self._none = unsplit
-        self.unsplit: dict[int, str] = {}
-        self.fits: dict[int, Tensor] = {}
-        self._layer = LayerBranches()
-
-    def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
-        """As a ``Watcher``."""
-        return self._layer.following(layers)
-
-    def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
-        """As a ``Watcher``; NaN where a layer has no such branch."""
-        numbers = h.new_full((len(self.metrics), *h.shape[:2]), torch.nan, dtype=widened(h).dtype)
-        if number == 0:
-            return numbers
-        split = self._layer.take()
-        if self._none or split.fits is None:
-            self.unsplit[number] = self._none or split.reason
-            return numbers
-        for branch in split.branches:
-            state, *terms = (widened(t).reshape(h.shape) for t in (branch.state, *branch.terms))
-            moved = token_metrics(state, state + sum(terms))
-            place = self.metrics.index(f"{branch.name}_{BRANCH_METRICS[0]}")
-            numbers[place : place + len(_OF_TOKENS)] = moved.metrics[_OF_TOKENS]
-        self.fits[number] = split.fits
-        return torch.where(split.fits, numbers, torch.nan)
-
-
-def watcher(model: MeasuredModel) -> BranchWatcher:
-    """A watcher for one forward."""
-    placement = model.norm_placement.partition(":")[0]
-    return BranchWatcher(_UNSPLIT.get(placement, ""))
-
-
-def remark(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
-    """Which layers have no numbers, and why; empty: all have."""
-    seen = watcher(model)
-    observe(model, inputs, [seen])
-    fits = {number: bool(fits) for number, fits in seen.fits.items()}
-    misfits = dict.fromkeys((number for number in fits if not fits[number]), _MISFIT)
-    reasons = sorted((seen.unsplit | misfits).items(), key=lambda item: (item[1], item[0]))
-    told = "; ".join(
-        f"{layer_names([number for number, _ in items])}: {reason}"
-        for reason, items in groupby(reasons, key=lambda item: item[1])
-    )
-    if any(fits.values()):
-        return f"no branches of {told}" if told else ""
-    raise NormprobeError(
-        f"attention and MLP of {model} cannot be told apart: {told}", "leave --branches out"
-    )
-
-
 BRANCH_WORDS = dict(zip(BRANCHES, ("attention", "cross-attention", "MLP"), strict=True))
 _LARGE = Words("larger", "smaller", "about as large")
 
@@ -193,39 +98,56 @@ def _ratios(rows: pd.DataFrame, metric: str) -> dict[int, Ratio]:
     return ratios_by_layer(rows, f"{metric}_geometric_ratio_to_text")
 
 
-#: Metric and its header; of more than two branches the first alone fits.
-_SHOWN = {"angle": "angle", "relative_update": "rel.update"}
+_LINES = dict(zip(BRANCHES, ("-", ":", "--"), strict=True))
+_METRICS = {
+    "update_norm": "L2 norm of the update, ‖a‖",
+    "relative_update": "relative update, ‖a‖ / ‖x‖",
+    "angle": "angular velocity (radians)",
+}
+#: Colours are token groups, line styles branches.
+PANELS = tuple(
+    Panel(
+        title,
+        tuple(
+            Curve(
+                f"{BRANCH_WORDS[branch]}, {group}",
+                f"{metric}_mean",
+                GROUP_LOOKS[group]._replace(linestyle=_LINES[branch]),
+                {"branch": branch, "group": group},
+            )
+            for branch in reversed(BRANCHES)
+            for group in (TEXT, VISUAL)
+        ),
+    )
+    for metric, title in _METRICS.items()
+)
+KEYS = (
+    *(Curve(group, "", GROUP_LOOKS[group], {"group": group}) for group in (VISUAL, TEXT)),
+    *(
+        Curve(BRANCH_WORDS[branch], "", GroupLook("0.3", "", line), {"branch": branch})
+        for branch, line in _LINES.items()
+    ),
+)
 
 
-def print_branches(branches: pd.DataFrame, console: Console, *, aligned: bool = False) -> None:
-    """Print each branch's angle and relative update: visual beside text, layer by layer."""
+def columns(branches: pd.DataFrame) -> list[NumberColumn]:
+    """What a terminal shows of branches.csv; of more than two branches the angles alone fit."""
     present = [name for name in BRANCH_WORDS if (branches["branch"] == name).any()]
     groups = [group for group in (VISUAL, TEXT) if (branches["group"] == group).any()]
-    metrics = list(_SHOWN)[: 2 if len(present) < 3 else 1]
-    cells = branches.set_index(["layer", "branch", "group"])
-    means = {metric: cells[f"{metric}_mean"].to_dict() for metric in metrics}
-    shown = [(name, metric, group) for name in present for metric in metrics for group in groups]
+    metrics = {"angle": "angle", "relative_update": "rel.update"}
+    return [
+        NumberColumn(
+            (BRANCH_WORDS[branch], header, group),
+            f"{metric}_mean",
+            {"branch": branch, "group": group},
+        )
+        for branch in present
+        for metric, header in list(metrics.items())[: 2 if len(present) < 3 else 1]
+        for group in groups
+    ]
 
-    table = new_table("Branches" + ALIGNED * aligned)
-    add_column(table, "\n\nlayer")
-    for name, metric, group in shown:
-        first = group == groups[0]
-        words = BRANCH_WORDS[name] if first and metric == metrics[0] else ""
-        title = Text(f"{words}\n{_SHOWN[metric] if first else ''}\n")
-        title.append(group, style=GROUP_STYLES[group])
-        add_column(table, title)
-    numbers = sorted(int(layer) for layer in branches["layer"].unique())
-    for layer in selected_layers(numbers):
-        texts = [Text(str(layer))]
-        for name, metric, group in shown:
-            key = (layer, name, group)
-            text = significant(means[metric].get(key, nan))
-            texts.append(Text(text, style=GROUP_STYLES[group]))
-        table.add_row(*texts)
-    print_table(table, console)
-    print_notes(
-        console,
-        "Each branch by itself: radians by which it turns the state that it is added to,",
-        "and its relative update |a| / |x|. branches.csv has all.",
-    )
-    print_sentence(branches_verdict(branches), console)
+
+NOTES = (
+    "Each branch by itself: radians by which it turns the state that it is added to,",
+    "and its relative update |a| / |x|. branches.csv has all.",
+)

@@ -1,11 +1,44 @@
 """Runs of ``layers`` side by side: what ranks them, and how they are shown."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from normprobe.measurements.layers.charts import run_charts
+from normprobe.measurements.layers.figures import METRICS
 from normprobe.measurements.layers.ratios import ratio_after
+from normprobe.quantities import BAND, INTERVAL
+from normprobe.report.charts import (
+    SPREAD,
+    Chart,
+    Curve,
+    charts,
+    draw_panel,
+    handles_of,
+    limit_cosine,
+)
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.figures.lines import Given, draw_line, legend_below, panels
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    SERIES_COLORS,
+    drawable,
+    log_or_from_zero,
+    mark_layers,
+    series_look,
+    shortened,
+)
 from normprobe.report.page.blocks import curves, heading, note
 from normprobe.report.page.markup import Markup
 from normprobe.report.ratio_words import Estimate, with_ends
@@ -29,11 +62,12 @@ NOTES = (
 ROW_COLUMNS = ("sample_id", "image_hash", "layer", "group", "tokens", "angle_mean", "angle_tokens")
 
 
-def figures(compare: pd.DataFrame) -> tuple[str, ...]:
-    """The modules that draw ``compare.csv``; with a column ``step`` the runs are one training."""
+def drawings(compare: pd.DataFrame) -> list[Drawing]:
+    """The figures of ``compare.csv``; with a column ``step`` the runs are one training."""
+    small = Drawing("small_multiples", ("compare",), draw_small_multiples)
     if "step" in compare:
-        return ("training", "small_multiples")
-    return ("small_multiples", "overlay")
+        return [Drawing("training", ("compare",), draw_training), small]
+    return [small, Drawing("overlay", ("compare",), draw_overlay)]
 
 
 def section(compare: pd.DataFrame) -> list[Markup]:
@@ -79,3 +113,139 @@ def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
     resampled = Resampled(layers, rows, ["layer", "group"])
     drawn = gaps(resampled.means("angle_mean", by_tokens=True))
     return Estimate(float(gap), *interval(drawn[:, None], resampled.units, LINEAR)[:, 0].tolist())
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+_COLUMNS = 4
+_LETTERS = 88  # of all names of a row
+_COSINE = next(panel for panel in METRICS if panel.scale == "cosine")
+
+
+def run_charts(compare: pd.DataFrame) -> list[Chart]:
+    """``compare.csv`` for the page: a colour a run; of one training, they follow the step."""
+    runs = list(dict.fromkeys(compare["run"]))
+    if "step" in compare:
+        colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0.9, 0, len(runs)))]
+    else:
+        colors = [SERIES_COLORS[place % len(SERIES_COLORS)] for place in range(len(runs))]
+    # The means alone: intervals of so many lines would lie over each other.
+    around = (*INTERVAL, *BAND, *SPREAD)
+    means = compare[[name for name in compare if not str(name).endswith(around)]]
+    panels_of_runs = [
+        replace(
+            panel,
+            curves=[
+                Curve(
+                    f"{run}, {group}",
+                    panel.curves[0].column,
+                    GROUP_LOOKS[group]._replace(color=color),
+                    {"run": run, "group": group},
+                )
+                for run, color in reversed([*zip(runs, colors, strict=True)])
+                for group in (TEXT, VISUAL)
+            ],
+        )
+        for panel in METRICS
+    ]
+    return charts(panels_of_runs, means)
+
+
+def draw_overlay(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """Runs over each other: norm and cosine before and after a change (Figure 4)."""
+    runs = [str(run) for run in dict.fromkeys(compare["run"])]
+    compare = compare.assign(run=compare["run"].astype(str))
+    drawing, grid = panels(title, DOUBLE_WIDTH, 3.2, (1, 2), ax)
+    for axes, panel, letter in zip(grid[0], METRICS[:2], "ab", strict=True):
+        axes.set_title(f"({letter}) {panel.title}", loc="left")
+        for place, run in enumerate(runs):
+            for group in (TEXT, VISUAL):
+                look = series_look(place)._replace(linestyle=GROUP_LOOKS[group].linestyle)
+                of_run = {"run": run, "group": group}
+                curve = Curve("", panel.curves[0].column, look, of_run)
+                draw_line(axes, curve.rows(compare), curve.column, look, "", clip_on=False)
+        mark_layers(axes, int(compare["layer"].max()))
+    log_or_from_zero(grid[0, 0], compare.loc[compare["group"].isin([VISUAL, TEXT]), "norm_mean"])
+    grid[0, 1].set_ylim(top=1.0)
+    handles = [
+        Line2D([], [], **GROUP_LOOKS[group]._replace(color="0.3", marker="")._asdict(), label=group)
+        for group in (VISUAL, TEXT)
+    ]
+    handles += [
+        Line2D([], [], **series_look(place)._replace(linestyle="-")._asdict(), label=drawable(run))
+        for place, run in enumerate(runs)
+    ]
+    legend_below(drawing, grid, handles)
+    return drawing
+
+
+def draw_small_multiples(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """One panel a run on the same axes: who stays the same longest, model by model (Figure 3)."""
+    runs = list(dict.fromkeys(compare["run"]))
+    columns = min(_COLUMNS, len(runs))
+    rows = -(-len(runs) // columns)
+    height, shared = 1.9 * rows + 0.6, {"sharex": True, "sharey": True}
+    drawing, grid = panels(title, DOUBLE_WIDTH, height, (rows, columns), ax, **shared)
+    places, deepest = list(grid.flat), int(compare["layer"].max())
+    for axes, run in zip(places, runs, strict=False):
+        draw_panel(axes, _COSINE, compare[compare["run"] == run], deepest, clip_on=False)
+        axes.set_title(shortened(str(run), round(_LETTERS / columns)), loc="left")
+    for axes in places[len(runs) :]:
+        axes.set_axis_off()
+    # A panel above an empty place has no other below it: it carries the layers itself.
+    for place, axes in enumerate(places[: len(runs)]):
+        below = place + columns < len(runs)
+        axes.set_xlabel("" if below else "decoder layer")
+        axes.tick_params(labelbottom=not below)
+    limit_cosine(places[: len(runs)], _COSINE.values(compare))
+    for row in grid:
+        row[0].set_ylabel("cosine, input and output")
+    legend_below(drawing, grid, handles_of([_COSINE], compare, places))
+    return drawing
+
+
+def draw_training(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """Checkpoints of one training, coloured by step: does the gap close? (Figure 5)."""
+    shared: dict[str, Any] = {"sharex": True, "sharey": True}
+    drawing, grid = panels(title, DOUBLE_WIDTH, 2.7, (1, 2), ax, **shared)
+    scale = step_scale(compare["step"])
+    for axes, group, letter in zip(grid[0], (VISUAL, TEXT), "ab", strict=True):
+        axes.set_title(f"({letter}) {group} tokens", loc="left")
+        rows = compare[(compare["group"] == group) & compare["cosine_mean"].notna()]
+        for step in sorted(rows["step"].unique()):
+            checkpoint = rows[rows["step"] == step].sort_values("layer")
+            look = GROUP_LOOKS[group]._replace(color=step_color(scale, step))
+            size = 4 if len(checkpoint) == 1 else 0  # many lines: marks would hide them
+            draw_line(axes, checkpoint, "cosine_mean", look, "", markersize=size, clip_on=False)
+        mark_layers(axes, int(compare["layer"].max()))
+    grid[0, 0].set_ylabel("cosine, layer input and output")
+    limit_cosine(grid[0], compare.loc[compare["group"].isin([VISUAL, TEXT]), "cosine_mean"])
+    add_step_bar(drawing, scale, list(grid[0]), "training step")
+    return drawing
+
+
+def step_scale(steps: pd.Series) -> ScalarMappable:
+    """From the steps of a training to colours, early ones pale."""
+    # The pale end of the map would vanish on paper.
+    colors = ListedColormap(colormaps["viridis_r"](np.linspace(0.08, 1.0, 256)))
+    return ScalarMappable(Normalize(steps.min(), steps.max()), colors)
+
+
+def step_color(scale: ScalarMappable, step: int) -> str:
+    """The colour of a step, as matplotlib takes it."""
+    red, green, blue, _ = scale.to_rgba(np.array(step))
+    return to_hex((red, green, blue))
+
+
+def add_step_bar(
+    drawing: Figure, scale: ScalarMappable, panels: Sequence[Axes], label: str
+) -> None:
+    """The colours of ``step_scale`` as a bar beside panels."""
+    drawing.colorbar(
+        scale,
+        ax=list(panels),
+        label=label,
+        pad=0.01,
+        ticks=MaxNLocator(integer=True),
+        format=FuncFormatter(lambda step, _: f"{step:.0f}"),
+    )

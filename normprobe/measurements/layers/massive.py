@@ -1,145 +1,45 @@
-"""What is told without massive tokens, beside what is told with them."""
+"""Massive activations: what ``layers --also massive`` adds to a run, and what it says.
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+The few dimensions and the few tokens that hold most of what is large, and what is left without
+them. ``watchers.MassiveActivations`` sees them.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.text import Text
-from torch import Tensor, nn
 
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.charts import Curve, Panel, by_group
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
 from normprobe.report.ratio_words import LOUD, ratios_by_layer
 from normprobe.report.readable import MISSING, count, significant
 from normprobe.report.sentences import layer_names, layers_in_words
-from normprobe.report.terminal import (
-    GROUP_STYLES,
-    add_column,
-    new_table,
-    print_notes,
-    print_table,
-    selected_layers,
-)
+from normprobe.report.terminal import NumberColumn
 from normprobe.schema import (
     AUDIO,
     GEOMETRIC_RATIOS,
+    HIGH_NORM,
     IMAGE,
+    MASSIVE_MAGNITUDE,
+    MASSIVE_RATIO,
     NON_VISUAL,
     PAIR,
     RATIOS_TO_TEXT,
+    SINK_RATIO,
     SPECIAL,
+    STILL_COSINE,
     TEXT,
     TOKEN_GROUPS,
-    TOKEN_METRICS,
     VIDEO,
     VISUAL,
 )
-from normprobe.statistics.loud_tokens import (
-    HIGH_NORM,
-    MASSIVE_MAGNITUDE,
-    MASSIVE_RATIO,
-    PEAK_METRICS,
-    SINK_RATIO,
-    STILL_COSINE,
-    dimension_shares,
-    peaks,
-    sinks,
-)
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
-from normprobe.statistics.sample_statistics import finite_tokens, statistics_by_layer
 
 #: Metrics of ``layers.csv``.
 WITHOUT = ("norm", "cosine", "angle")
 
 #: Behind their names.
 SUFFIX = "_without_massive"
-
-
-class MassiveActivations:
-    """Which tokens and dimensions of each layer are massive, and what is left without them."""
-
-    metrics = PEAK_METRICS
-
-    def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
-        """It needs no hooks of its own."""
-        return nullcontext()
-
-    def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
-        """``peaks`` of what left the layer."""
-        return peaks(h)
-
-    def see_groups(self, number: int, h: Tensor, masks: Tensor) -> Tensor:
-        """How many sinks a group has, its largest dimensions, and their shares."""
-        dimensions, shares = dimension_shares(h, masks)
-        count = (masks * sinks(h, masks.any(1)).unsqueeze(1)).sum(-1, keepdim=True)
-        return torch.cat([count, dimensions.float(), shares], dim=-1)
-
-    def columns(
-        self, tokens: Mapping[str, NDArray[np.float32]], group: NDArray[np.float32]
-    ) -> Mapping[str, Sequence[Any]]:
-        """Shares of the kinds of tokens, the largest dimensions, and ``WITHOUT``.
-
-        A token that is massive after any layer is left out of ``WITHOUT`` in all of them: the
-        layers are told of the same tokens.
-        """
-        counted = _counted(tokens)
-        of_sinks, dimensions, shares = np.split(group, [1, 1 + (group.shape[1] - 1) // 2], axis=1)
-        norms = np.where(counted, tokens["norm"], np.nan)
-        still = tokens["cosine"] >= STILL_COSINE
-        still[0] = True  # no layer has been there yet
-        still = np.logical_and.accumulate(still, axis=0) & counted
-        with np.errstate(divide="ignore", invalid="ignore"):  # no token, no share
-            number = counted.sum(axis=1)
-            high = (norms >= HIGH_NORM * _median(norms)).sum(axis=1) / number
-            columns: dict[str, Any] = {
-                "sink_mean": (of_sinks[:, 0] / number).tolist(),
-                "high_norm_mean": high.tolist(),
-                "still_mean": (still.sum(axis=1) / number).tolist(),
-            }
-        for name in ("peak", "peak_to_median"):
-            values = np.where(counted, tokens[name], np.nan)
-            columns[f"{name}_max"] = np.fmax.reduce(values, axis=1).tolist()
-        columns["dimensions"] = list(dimensions.astype(np.int32))
-        columns["dimension_shares"] = list(shares)
-        kept = counted & ~(counted & (tokens["massive"] > 0)).any(axis=0)
-        number_kept = kept.sum(axis=1).tolist()
-        for name in WITHOUT:
-            values = np.where(kept, tokens[name], np.nan)[:, None]
-            found = statistics_by_layer(values, (name + SUFFIX,))
-            columns |= {part: found[part] for part in found if part.startswith(name)}
-            if columns.get(f"{name}{SUFFIX}_tokens") == number_kept:
-                del columns[f"{name}{SUFFIX}_tokens"]
-        columns["tokens" + SUFFIX] = number_kept
-        return columns
-
-
-def watcher(model: MeasuredModel) -> MassiveActivations:
-    """What looks at one forward; every model has such states."""
-    del model
-    return MassiveActivations()
-
-
-def _counted(tokens: Mapping[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
-    """``[layers, tokens]``: which tokens the means of layers.csv are over."""
-    measured = np.stack([tokens[name] for name in TOKEN_METRICS], axis=1)
-    measured[0, 1:] = 0.0  # layer 0 has norms alone
-    return finite_tokens(measured, TOKEN_METRICS)
-
-
-def _median(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``[layers, 1]``; NaN, without a warning, where a layer has no number."""
-    ordered = np.sort(values, axis=1)  # NaN last
-    count = np.isfinite(values).sum(axis=1, keepdims=True)
-    middle = np.hstack([np.maximum(count - 1, 0) // 2, count // 2])  # the same of an odd number
-    middle = np.minimum(middle, values.shape[1] - 1)
-    median: NDArray[np.float32] = np.take_along_axis(ordered, middle, axis=1).mean(1, keepdims=True)
-    return median
 
 
 #: How many dimensions of a layer and group are told.
@@ -181,9 +81,9 @@ def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
             table[f"{name}_std"] = np.sqrt(variance[0].clip(min=0.0))
         for name, ratio in RATIOS_TO_TEXT.items():
             if name in WITHOUT:
-                draws[f"{ratio}{suffix}"] = _to_text(table, draws[f"{name}{suffix}_mean"])
+                draws[f"{ratio}{suffix}"] = resampled.to_text(draws[f"{name}{suffix}_mean"])
                 means = resampled.geometric_means(f"{name}{suffix}")
-                draws[f"{GEOMETRIC_RATIOS[name]}{suffix}"] = _to_text(table, means)
+                draws[f"{GEOMETRIC_RATIOS[name]}{suffix}"] = resampled.to_text(means)
     for name, drawn in draws.items():
         table[name] = np.where(np.isfinite(drawn[0]), drawn[0], np.nan)
     for name in _COUNTED:
@@ -194,16 +94,6 @@ def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
         *(Together([f"{name}_mean"], visual | (table["group"] == TEXT)) for name in _SHARES),
     ]
     return _in_order(with_intervals(table, draws, resampled.units, resampled.held, together))
-
-
-def _to_text(table: pd.DataFrame, means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``[draws, rows of the table]``: each mean over that of the layer's text tokens."""
-    text = table[table["group"] == TEXT]
-    place_of_text = dict(zip(text["layer"], text.index, strict=True))
-    beside = np.array([place_of_text.get(layer, -1) for layer in table["layer"]])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios: NDArray[np.float64] = np.where(beside >= 0, means / means[:, beside], np.nan)
-    return ratios
 
 
 def dimensions_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -389,118 +279,61 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else significant(value, 2 if value < 10 else 3)
 
 
-_WITHOUT = GroupLook("#262626", "s", "--")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A column of massive.csv, of one token group.
-
-    Attributes:
-        name: in the legend.
-        group: whose rows.
-        column: what is drawn, with its interval.
-        look: how.
-    """
-
-    name: str
-    group: str
-    column: str
-    look: GroupLook
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Some curves on the same axes.
-
-    Attributes:
-        title: what they are.
-        curves: front to back.
-        ratio: shown by its logarithm where it spans much.
-    """
-
-    title: str
-    curves: tuple[Curve, ...]
-    ratio: bool = False
-
-
-def _groups(title: str, column: str) -> Panel:
-    curves = (Curve(name, name, column, GROUP_LOOKS[name]) for name in (VISUAL, TEXT, SPECIAL))
-    return Panel(title, tuple(curves))
+def _by_group(title: str, column: str) -> Panel:
+    return Panel(title, by_group(column, (SPECIAL, TEXT, VISUAL)), "share")
 
 
 def _with_and_without(title: str, column: str) -> Panel:
+    of_visual = {"group": VISUAL}
+    without = Curve("without massive", column + SUFFIX, GroupLook("#262626", "s", "--"), of_visual)
     return Panel(
-        title,
-        (
-            Curve("all tokens", VISUAL, column, GROUP_LOOKS[VISUAL]),
-            Curve("without massive", VISUAL, column + SUFFIX, _WITHOUT),
-        ),
-        ratio=True,
+        title, (without, Curve("all tokens", column, GROUP_LOOKS[VISUAL], of_visual)), "ratio"
     )
 
 
 PANELS = (
-    _groups("share of |h|² in largest dim.", "top1_share_mean"),
-    _groups("share of |h|² in 10 largest dim.", "top10_share_mean"),
-    _groups("share of massive tokens", "massive_mean"),
+    _by_group("share of |h|² in largest dim.", "top1_share_mean"),
+    _by_group("share of |h|² in 10 largest dim.", "top10_share_mean"),
+    _by_group("share of massive tokens", "massive_mean"),
     _with_and_without("visual / text norm", "norm_ratio_to_text"),
     _with_and_without("visual / text angle", "angle_ratio_to_text"),
     Panel(
         "share of visual tokens",
         (
-            Curve("sinks", VISUAL, "sink_mean", GroupLook("#882255", "o", "-")),
-            Curve("of high norm", VISUAL, "high_norm_mean", GroupLook("#999933", "s", "--")),
-            Curve("still so far", VISUAL, "still_mean", GroupLook("#44AA99", "^", ":")),
+            Curve("still so far", "still_mean", GroupLook("#44AA99", "^", ":"), {"group": VISUAL}),
+            Curve(
+                "of high norm", "high_norm_mean", GroupLook("#999933", "s", "--"), {"group": VISUAL}
+            ),
+            Curve("sinks", "sink_mean", GroupLook("#882255", "o", "-"), {"group": VISUAL}),
         ),
+        "share",
     ),
 )
 
-_GROUPS = (VISUAL, TEXT)
-_RATIOS = ("norm_ratio_to_text", "angle_ratio_to_text")
 
-_LEGEND = (
+def _percent_cell(share: float) -> str:
+    return MISSING if share != share else f"{100 * share:.1f}"
+
+
+#: What a terminal shows of massive.csv.
+COLUMNS = [
+    *(
+        NumberColumn((header, group), column, {"group": group}, written)
+        for header, column, written in (
+            ("massive", "massive_tokens", count),
+            ("% in 10 dim.", "top10_share_mean", _percent_cell),
+        )
+        for group in (VISUAL, TEXT)
+    ),
+    *(
+        NumberColumn(
+            (f"{metric} ratio", words), f"{metric}_ratio_to_text{suffix}", {"group": VISUAL}
+        )
+        for metric in ("norm", "angle")
+        for words, suffix in (("all", ""), ("without", SUFFIX))
+    ),
+]
+LEGEND = (
     "massive: how many tokens of all samples. % in 10 dim.: share of |h|^2 in the ten largest "
     "dimensions of a token. ratio: visual / text mean."
 )
-
-
-def print_massive(massive: pd.DataFrame, console: Console) -> None:
-    """Print ``massive.csv``: visual beside text tokens, with massive tokens beside without."""
-    rows = {group: massive[massive["group"] == group].set_index("layer") for group in _GROUPS}
-    numbers = sorted(int(layer) for layer in massive["layer"].unique())
-    shown = selected_layers(numbers)
-    table = new_table("Massive activations")
-    add_column(table, "\nlayer")
-    for header in ("massive", "% in 10 dim."):
-        for place, group in enumerate(_GROUPS):
-            title = Text(f"{header if place == 0 else ''}\n")
-            title.append(group, style=GROUP_STYLES[group])
-            add_column(table, title)
-    for header in ("norm ratio", "angle ratio"):
-        add_column(table, f"{header}\nall")
-        add_column(table, "\nwithout")
-    for layer in shown:
-        cells = [str(layer)]
-        cells += [_cell(rows[group], layer, "massive_tokens", count) for group in _GROUPS]
-        cells += [_cell(rows[group], layer, "top10_share_mean", _percent_cell) for group in _GROUPS]
-        for ratio in _RATIOS:
-            for suffix in ("", SUFFIX):
-                cells.append(_cell(rows[VISUAL], layer, ratio + suffix, significant))
-        table.add_row(*cells)
-    print_table(table, console)
-    print_notes(
-        console,
-        f"{_LEGEND} {MASSIVE}",
-        ""
-        if len(shown) == len(numbers)
-        else f"{len(shown)} of {len(numbers)} layers shown; massive.csv has all.",
-    )
-
-
-def _cell(rows: pd.DataFrame, layer: int, column: str, shown: Callable[[float], str]) -> str:
-    return shown(float(rows[column].loc[layer])) if layer in rows.index else MISSING
-
-
-def _percent_cell(share: float) -> str:
-    return MISSING if pd.isna(share) else f"{100 * share:.1f}"

@@ -20,7 +20,7 @@ from torch import Tensor
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_call, on_input, on_output, run_until
 from normprobe.inputs.on_device import moved_to, pixel_inputs
-from normprobe.measurements.layers.watcher import GroupWatcher, Watcher
+from normprobe.measurements.layers.watchers import GroupWatcher, Watcher
 from normprobe.model.find.norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, text_ids

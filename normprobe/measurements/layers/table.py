@@ -21,6 +21,7 @@ from normprobe.schema import (
     IMAGE,
     NON_VISUAL,
     OTHER_TOKEN_METRICS,
+    OWN,
     PAIR,
     RATIOS_TO_TEXT,
     SAMPLE_METRICS,
@@ -39,23 +40,14 @@ _BY_LAYER = ["layer", "group", "hidden_size"]
 def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv."""
     resampled = Resampled(table, rows, _BY_LAYER)
-    drawn = {}
-    for metric in (*TOKEN_METRICS, *OTHER_TOKEN_METRICS):
-        drawn[f"{metric}_mean"] = resampled.means(f"{metric}_mean", by_tokens=True)
-        drawn[f"{metric}_sample_mean"] = resampled.means(f"{metric}_mean", by_tokens=False)
-        if f"{metric}_geometric_mean" in table:
-            drawn[f"{metric}_geometric_mean"] = resampled.geometric_means(metric)
-    for metric in SAMPLE_METRICS:
+    own_of_tokens, own_of_samples = _own_numbers(rows)
+    drawn = resampled.of_tokens((*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
+    for metric in (*SAMPLE_METRICS, *own_of_samples):
         drawn[f"{metric}_mean"] = resampled.means(metric, by_tokens=False)
     drawn["rms_mean"] = drawn["norm_mean"] / np.sqrt(table["hidden_size"].to_numpy())
-    text = table[table["group"] == TEXT].drop_duplicates("layer")
-    place_of_text = dict(zip(text["layer"], text.index, strict=True))
-    beside = np.array([place_of_text.get(layer, -1) for layer in table["layer"]])
     for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
         for metric, column in ratios.items():
-            means = drawn[f"{metric}_{kind}"]
-            with np.errstate(divide="ignore", invalid="ignore"):  # layer 0 turns nothing
-                drawn[column] = np.where(beside >= 0, means / means[:, beside], np.nan)
+            drawn[column] = resampled.to_text(drawn[f"{metric}_{kind}"])
     behind = table["layer"] > 0  # what enters the decoder is told by itself
     together = [
         Together([column], (table["group"] == VISUAL) & behind)
@@ -73,6 +65,7 @@ ANGLE_RESOLUTION = {"bfloat16": 3e-3, "float16": 4e-4, "float32": 0.0}
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``layers`` contains."""
     layers = layer_intervals(layers_table(rows, quoted(model.token_text)), rows)
+    layers = layers.rename(columns=lambda name: name.removeprefix(OWN))
     theory = theory_table(rows)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
     asked = {"images": images_table(rows), "branches": branches_table(rows)}
@@ -84,6 +77,14 @@ def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
         **{name: table for name, table in asked.items() if not table.empty},
         **massive_tables(rows),
     }
+
+
+def _own_numbers(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The user's own numbers in sample rows: those of tokens, and those of groups and pairs."""
+    own = [name for name in map(str, rows) if name.startswith(OWN)]
+    of_tokens = [name.removesuffix("_m2") for name in own if name.endswith("_m2")]
+    parts = {f"{name}_{part}" for name in of_tokens for part in ("mean", "m2", "tokens")}
+    return of_tokens, [name for name in own if name not in parts]
 
 
 def images_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +102,8 @@ def layers_table(
     """Sample rows of any number of batches to layers.csv."""
     rows = rows[~rows["group"].isin([PAIR, IMAGE])]
     by = ["layer", "group", "hidden_size", "dtype"]
-    table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS))
+    own_of_tokens, own_of_samples = _own_numbers(rows)
+    table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
     table["rms_mean"] = table["norm_mean"] / np.sqrt(table["hidden_size"])
     text = table[table["group"] == TEXT].drop_duplicates("layer").set_index("layer")
     for kind, ratios in (("mean", RATIOS_TO_TEXT), ("geometric_mean", GEOMETRIC_RATIOS)):
@@ -109,7 +111,7 @@ def layers_table(
             mean = f"{metric}_{kind}"
             table[column] = table[mean] / table["layer"].map(text[mean])
     table = table.merge(loudest_columns(rows, by, token_text), on=by)
-    of_samples = rows.groupby(by, sort=False)[list(SAMPLE_METRICS)]
+    of_samples = rows.groupby(by, sort=False)[[*SAMPLE_METRICS, *own_of_samples]]
     spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))
     table = table.merge(spread.reset_index(), on=by)
     table["angle_below_resolution"] = table["angle_mean"] < table["dtype"].map(ANGLE_RESOLUTION)

@@ -17,6 +17,7 @@ from matplotlib.textpath import TextPath
 from numpy.typing import NDArray
 
 from normprobe.errors import NormprobeError
+from normprobe.quantities import BAND, INTERVAL
 from normprobe.report.figures.style import FONT, GroupLook, OwnFigure, new_figure
 
 #: A caller's axes, one or as many as a figure has panels; None: a figure of its own.
@@ -90,10 +91,6 @@ def _columns(labels: Sequence[str], width: float) -> int:
     return 1
 
 
-#: What ends the names of the columns that hold the ends of a number's 95 % interval in each layer,
-#: and of those between which it lies in all layers together.
-INTERVAL = ("_ci_low", "_ci_high")
-BAND = ("_band_low", "_band_high")
 INTERVAL_WORDS = "95 % interval of each layer"
 BAND_WORDS = "95 % band of all layers together"
 _MARKS = 12  # about as many as a line has

@@ -27,7 +27,8 @@ from transformers import PreTrainedModel
 
 from normprobe import NormprobeError, Probe, find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.branches import RATIO_METRICS, BranchWatcher
+from normprobe.measurements.layers.branches import RATIO_METRICS
+from normprobe.measurements.layers.watchers import BranchWatcher
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import BRANCHES, PAIR, TEXT, TOKEN_GROUPS
 

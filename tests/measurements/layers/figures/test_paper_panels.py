@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from support import made_tables
 
-from normprobe.measurements.layers.figures.paper_panels import figure
+from normprobe.measurements.layers.paper_panels import figure
 from normprobe.paper.figures import curves_of_run, figure_layouts
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
 from normprobe.runs.run_folder import RunStore

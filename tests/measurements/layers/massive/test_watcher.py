@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from normprobe import Probe, find_parts, schema
 from normprobe.measurements import measurement
-from normprobe.measurements.layers.massive import MassiveActivations, massive_tables
+from normprobe.measurements.layers.massive import massive_tables
+from normprobe.measurements.layers.watchers import MassiveActivations
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.token_metrics import POOLED_GROUPS, group_masks
 from normprobe.versions import is_line_5

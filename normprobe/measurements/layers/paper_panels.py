@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from normprobe.measurements.layers.figures.steps import add_step_bar, step_color, step_scale
+from normprobe.measurements.layers.compared import add_step_bar, step_color, step_scale
 from normprobe.report.figures.lines import draw_column, ends_drawn, legend_below
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,

@@ -1,0 +1,274 @@
+"""What is drawn of ``layers``: panels as data, and the figures that are truly their own."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from normprobe.measurements.layers import branches, massive
+from normprobe.measurements.layers.accounted import ONE_LAYER, PARTS
+from normprobe.measurements.layers.assumptions import CRITERIA
+from normprobe.report.charts import PLAIN, Curve, Panel, by_group, draw_panel, figure, metric_panel
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.figures.lines import INTERVAL_WORDS, Given, draw_column, ends_drawn, panels
+from normprobe.report.figures.style import (
+    DOUBLE_WIDTH,
+    GROUP_LOOKS,
+    GroupLook,
+    log_or_from_zero,
+    mark_layers,
+)
+from normprobe.runs.run_folder import RunStore
+from normprobe.schema import ATTENTION_INPUT, TEXT, VISUAL
+
+# --- layers.csv ----------------------------------------------------------------------------------
+
+METRICS = (
+    metric_panel("norm", "L2 norm of the hidden state"),
+    metric_panel("cosine", "cosine between layer input and output", "cosine"),
+    metric_panel("angle", "angular velocity (radians per layer)", doubted="angle_below_resolution"),
+    metric_panel("relative_update", "relative update |h - x| / |x|"),
+    metric_panel("update_norm", "L2 norm of the update"),
+    metric_panel("update_angle", "angle between update and layer input (radians)"),
+    metric_panel("attention_input_norm", "L2 norm of what attention reads"),
+    metric_panel("pooled_cosine", "cosine of the group's mean vectors", "cosine"),
+    metric_panel("within_modal_cosine", "mean cosine over pairs within the group", "cosine"),
+)
+
+#: What the first screen of a page shows.
+STORY = tuple(
+    metric_panel(metric, title, groups=(TEXT, VISUAL))
+    for metric, title in (("norm", "Loudness: L2 norm"), ("angle", "Turning: radians per layer"))
+)
+
+
+def own_panels(run: RunStore) -> list[Panel]:
+    """A panel for each number of the user's own."""
+    return [
+        Panel(f"{facts['words']} ({facts['unit']})", by_group(f"{name}_mean"), "signed")
+        for name, facts in run.record.get("own_numbers", {}).items()
+    ]
+
+
+# --- theory.csv ----------------------------------------------------------------------------------
+
+
+def _one(title: str, column: str, scale: Any = "signed") -> Panel:
+    return Panel(title, (Curve(title, column, PLAIN[0]),), scale, column)
+
+
+def _each(title: str, column: str) -> Panel:
+    curves = (Curve(name, f"{column}_{name}", GROUP_LOOKS[name]) for name in (VISUAL, TEXT))
+    return Panel(title, tuple(curves), "signed", f"{column}_{VISUAL}")
+
+
+#: In the order of assumptions.csv.
+THEORY = (
+    _one("visual / text norm", "norm_ratio", "ratio"),
+    _one("visual / text |D|", "update_norm_ratio", "ratio"),
+    _each("spread of |D|", "update_norm_cv"),
+    _each("correlation of log |D|, log |x|", "update_norm_correlation"),
+    _one("phi, visual - text (rad)", "update_angle_difference"),
+    _each("spread of phi (rad)", "update_angle_std"),
+    Panel(
+        "mean cosine over pairs",
+        (
+            Curve("visual turn, text state", "visual_turn_to_text_mean", GROUP_LOOKS[VISUAL]),
+            Curve("text turn, visual state", "text_turn_to_visual_mean", GROUP_LOOKS[TEXT]),
+            Curve("visual turn, text turn", "turn_to_turn_mean", PLAIN[0]),
+        ),
+        "signed",
+        "visual_turn_to_text_mean",
+    ),
+    _each("correlation of log angle, log |x|", "norm_angle_correlation"),
+    _one("angle ratio, miss (Eq. 13)", "angle_ratio_error", "ratio"),
+    Panel(
+        "cross-modal cosine",
+        (
+            Curve("Eq. 15 from layer 0 on", "compounded_cross_modal_cosine_mean", PLAIN[2]),
+            Curve("Eq. 15, one layer on", "predicted_cross_modal_cosine_mean", PLAIN[1]),
+            Curve("measured", "cross_modal_cosine_mean", PLAIN[0]),
+        ),
+        "signed",
+    ),
+    _one("measured - predicted (Eq. 15)", "cosine_residual_mean"),
+)
+
+#: Mean cosines over all (visual, text) pairs, where they are and where attention reads them.
+CROSSED = Panel(
+    "mean cosine over (visual, text) pairs",
+    (
+        Curve("visual, text", "cross_modal_cosine_mean", PLAIN[0]),
+        Curve("visual, text, common mean out", "centered_cross_modal_cosine_mean", PLAIN[1]),
+        Curve("visual, text, attention input", "attention_input_cosine_mean", PLAIN[2]),
+    ),
+    "signed",
+)
+
+
+def draw_theory(
+    title: str, theory: pd.DataFrame, assumptions: pd.DataFrame, ax: Given = None
+) -> Figure:
+    """A panel a number over the decoder layers; yellow is the range in which it holds."""
+    ends = assumptions.set_index("number")[["low", "high"]].astype(float)
+    ranges = {c.column: tuple(ends.loc[c.number]) for c in CRITERIA if c.number in ends.index}
+    return figure(title, THEORY, theory, ax, columns=3, height=1.75, ranges=ranges)
+
+
+# --- accounted.csv -------------------------------------------------------------------------------
+
+#: Words and colours of the parts, dark to light; none is a token group's.
+PART_WORDS = dict(zip(PARTS, ("norms", "update sizes", "update angles", "rest"), strict=True))
+_PART_COLORS = dict(zip(PARTS, ("#332288", "#44AA99", "#DDCC77", "#BBBBBB"), strict=True))
+ACCOUNTED = (
+    Panel(
+        "parts of log(text angle / visual angle)",
+        tuple(
+            Curve(PART_WORDS[part], f"log_{part}", GroupLook(_PART_COLORS[part], "o", "-"))
+            for part in reversed(PARTS)
+        ),
+        "signed",
+    ),
+    Panel(
+        "angular velocity (radians per layer)",
+        (
+            Curve("visual", "visual_angle", GROUP_LOOKS[VISUAL]),
+            Curve(
+                "visual, at the text's norm (Eq. 13)",
+                "visual_angle_at_text_norm",
+                GROUP_LOOKS[VISUAL]._replace(linestyle=":", marker="^"),
+            ),
+            Curve("text", "text_angle", GROUP_LOOKS[TEXT]),
+        ),
+    ),
+)
+_FEW = 5  # ticks
+
+
+def by_layer(accounted: pd.DataFrame) -> pd.DataFrame:
+    """The rows of ``accounted.csv`` that are of one layer, with its number."""
+    rows = accounted[accounted["scope"] == ONE_LAYER]
+    return rows.assign(layer=rows["layers"].astype(int))
+
+
+def draw_accounted(title: str, accounted: pd.DataFrame, ax: Given = None) -> Figure:
+    """The parts of the ratio of angles by layer, and the angle that visual tokens would have."""
+    rows = by_layer(accounted)
+    drawing, grid = panels(title, DOUBLE_WIDTH, 3.0, (1, 2), ax)
+    parts, angles = grid[0]
+    _draw_parts(parts, rows)
+    draw_panel(angles, ACCOUNTED[1], rows, int(rows["layer"].max()))
+    angles.set_xlim(0.7 if len(rows) > 1 else 0.3, rows["layer"].max() + 0.3)
+    parts.set_title("(a) text angle / visual angle, by part", loc="left")
+    angles.set_title(f"(b) {ACCOUNTED[1].title}", loc="left")
+    for axes, columns in ((parts, 2), (angles, 1)):
+        _legend_under(axes, columns, 7)
+    return drawing
+
+
+def _legend_under(axes: Axes, columns: int, size: float) -> None:
+    handles = [*axes.get_legend_handles_labels()[0], *ends_drawn([axes])]
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+    axes.legend(handles=handles, ncols=columns, fontsize=size, columnspacing=1, **place)
+
+
+def _draw_parts(axes: Axes, rows: pd.DataFrame) -> None:
+    """Logarithms, which add up, as bars on each other; the axis names the ratios."""
+    above, below = np.zeros(len(rows)), np.zeros(len(rows))
+    for part, word in PART_WORDS.items():
+        values = rows[f"log_{part}"].fillna(0.0).to_numpy()
+        start = np.where(values >= 0, above, below)
+        axes.bar(rows["layer"], values, 0.8, start, color=_PART_COLORS[part], label=word)
+        above, below = above + values.clip(min=0), below + values.clip(max=0)
+    measured = np.log(rows["angle_ratio"])
+    ends = [np.log(rows[f"angle_ratio_{end}"]) for end in ("ci_low", "ci_high")]
+    away = [(measured - ends[0]).fillna(0.0).clip(lower=0), (ends[1] - measured).fillna(0.0)]
+    axes.errorbar(
+        rows["layer"],
+        measured,
+        [away[0], away[1].clip(lower=0)],
+        fmt="D",
+        markersize=3,
+        color="black",
+        elinewidth=0.8,
+        label=f"measured, {INTERVAL_WORDS}",
+    )
+    axes.axhline(0.0, color="black", linewidth=0.6)
+    mark_layers(axes, int(rows["layer"].max()))
+    axes.set_xlim(0.3, rows["layer"].max() + 0.7)
+    ratios = _named_ratios(*np.exp(axes.get_ylim()))
+    axes.set_yticks(np.log(ratios), [f"{ratio:g} x" for ratio in ratios])
+
+
+def _named_ratios(lowest: float, highest: float) -> NDArray[np.float64]:
+    """Round ratios between two, as few as tell the scale."""
+    decades = range(math.floor(np.log10(lowest)), math.ceil(np.log10(highest)) + 1)
+    for named in ((1,), (1, 2, 5)):
+        ratios = np.array([digit * 10.0**decade for decade in decades for digit in named])
+        ratios = ratios[(ratios >= lowest) & (ratios <= highest)]
+        if len(ratios) >= 3:
+            return ratios
+    even = np.array(MaxNLocator(_FEW, steps=[1, 2, 5, 10]).tick_values(lowest, highest))
+    return even[(even >= lowest) & (even <= highest)]
+
+
+# --- what attention reads, and where tokens point -------------------------------------------------
+
+
+def draw_directions(
+    title: str, theory: pd.DataFrame, layers: pd.DataFrame, ax: Given = None
+) -> Figure:
+    """Norms of the residual and of what attention reads; mean cosines within and across groups."""
+    drawing, grid = panels(title, DOUBLE_WIDTH, 3.2, (1, 2), ax)
+    norms, cosines = grid[0]
+    norms.set_title("(a) L2 norm, and where attention reads", loc="left")
+    cosines.set_title("(b) mean cosine over pairs of tokens", loc="left")
+    for group in (TEXT, VISUAL):
+        rows, look = layers[layers["group"] == group], GROUP_LOOKS[group]
+        read = look._replace(linestyle=":")
+        draw_column(norms, rows, "norm_mean", look._replace(linestyle="-"), group)
+        draw_column(norms, rows, f"{ATTENTION_INPUT}_mean", read, f"{group}, attention input")
+        draw_column(cosines, rows, "within_modal_cosine_mean", look, f"within {group}")
+    for curve in CROSSED.curves:
+        draw_column(cosines, theory, curve.column, curve.look, curve.name)
+    drawn = layers.loc[layers["group"].isin([VISUAL, TEXT])]
+    columns = ["norm_mean", f"{ATTENTION_INPUT}_mean"]
+    log_or_from_zero(norms, drawn.reindex(columns=columns).to_numpy(float))
+    cosines.axhline(0.0, color="black", linewidth=0.6, zorder=1)
+    for axes in (norms, cosines):
+        mark_layers(axes, int(layers["layer"].max()))
+        _legend_under(axes, 2, 6.5)
+    return drawing
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def _declared(
+    name: str, table: str, shown: Sequence[Panel], columns: int, height: float, **more: Any
+) -> Drawing:
+    def draw(title: str, rows: pd.DataFrame, ax: Given = None) -> Figure:
+        return figure(title, shown, rows, ax, columns=columns, height=height, **more)
+
+    return Drawing(name, (table,), draw)
+
+
+def drawings(run: RunStore) -> list[Drawing]:
+    """The figures of a run."""
+    own = own_panels(run)
+    return [
+        _declared("layers", "layers", METRICS[:2], 2, 2.1),
+        _declared("turning", "layers", METRICS[2:4], 2, 2.1),
+        Drawing("accounted", ("accounted",), draw_accounted),
+        Drawing("directions", ("theory", "layers"), draw_directions),
+        _declared("branches", "branches", branches.PANELS, 3, 2.0, legend=branches.KEYS),
+        _declared("massive", "massive", massive.PANELS, 3, 1.9),
+        Drawing("theory", ("theory", "assumptions"), draw_theory),
+        *([_declared("own", "layers", own, min(3, len(own)), 2.1)] if own else []),
+    ]

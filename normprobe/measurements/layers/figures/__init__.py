@@ -1,1 +1,0 @@
-"""Figures of a run of layers, drawn from its tables alone."""
