@@ -81,10 +81,10 @@ class Curve:
     doubted: str = ""
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Its rows in order, those with a number; none where the table has no such column."""
+        """Its rows in order; none where the table has no such column."""
         if self.column not in table:
             return table.iloc[:0].assign(**{self.column: np.nan})
-        chosen = table[self.column].notna()
+        chosen = pd.Series(True, table.index)
         for name, value in self.where.items():
             chosen &= table[name] == value
         return table[chosen].sort_values("layer")
@@ -231,7 +231,8 @@ def figure(
         ranges: by ``Panel.judged``, in which range its curves hold.
     """
     rows = -(-len(declared) // columns)
-    drawing, grid = panels(title, DOUBLE_WIDTH, height * rows + 0.6, (rows, columns), ax)
+    size = DOUBLE_WIDTH, height * rows + 0.6
+    drawing, grid = panels(title, *size, (rows, columns), ax, sharex=True)
     last = int(table["layer"].max())
     for letter, panel, axes in zip(ascii_lowercase, declared, grid.flat, strict=False):
         axes.set_title(f"({letter}) {panel.title}", loc="left")
@@ -239,13 +240,14 @@ def figure(
         if panel.has_legend and not legend and axes.get_lines():
             bottom, top = axes.get_ylim()
             if axes.get_yscale() == "linear":
-                axes.set_ylim(bottom, top + 0.35 * (top - bottom))  # room for it
+                axes.set_ylim(bottom, top + 0.15 * len(panel.curves) * (top - bottom))  # room
             axes.legend(loc="best", fontsize=_LEGEND_SIZE)
     for axes in grid.flat[len(declared) :]:
         axes.set_axis_off()
     for place, axes in enumerate(grid.flat[: len(declared)]):
-        if place + columns < len(declared):
-            axes.set_xlabel("")  # that of the panel below is its own
+        above = place + columns < len(declared)
+        axes.tick_params(labelbottom=not above)
+        axes.set_xlabel("" if above else "decoder layer")
     handles = handles_of(declared, table, grid.flat, legend)
     if any(panel.judged in (ranges or {}) for panel in declared):
         handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
@@ -282,6 +284,7 @@ def draw_panel(
     """Draw the curves of a panel and set its axes; ``more`` is for the lines."""
     for curve in panel.curves:
         rows = curve.rows(table)
+        rows = rows[rows[curve.column].notna()]
         if rows.empty:
             continue
         if ends := curve.around(table):
@@ -291,8 +294,9 @@ def draw_panel(
         size = 4 if ends else 3
         draw_column(axes, rows, curve.column, curve.look, curve.name, markersize=size, **more)
         doubted = rows[_hollow(curve, rows)]
-        hollow: dict[str, Any] = curve.look._asdict() | _HOLLOW
-        axes.plot(doubted["layer"], doubted[curve.column], **hollow)
+        if len(doubted):  # an empty line lies at the corner of the figure, and asks for room there
+            hollow: dict[str, Any] = curve.look._asdict() | _HOLLOW
+            axes.plot(doubted["layer"], doubted[curve.column], **hollow)
     mark_layers(axes, last)
     values = panel.values(table)
     if not values.size:

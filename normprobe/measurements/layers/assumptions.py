@@ -249,14 +249,13 @@ _PREDICATES = {HOLDS: "holds", FAILS: "fails", OPEN: "is open", EXEMPT: "does no
 _BALANCED = " (balanced norms, the paper's second case)"
 
 
-def theory_verdict(theory: pd.DataFrame, assumptions: pd.DataFrame) -> str:
-    """Where each assumption holds, Eq. 15 and the lag angle."""
+def theory_verdict(assumptions: pd.DataFrame) -> str:
+    """Where each assumption holds, and the largest miss of Eq. 15."""
     if assumptions.empty:
         return ""
     one_image = bool(assumptions["worst_band_low"].isna().all())
     judged = "One image judges no assumption." if one_image else _judgement(assumptions)
-    sentences = [judged, _decay(assumptions), _lag(theory)]
-    return " ".join(filter(None, sentences))
+    return " ".join(filter(None, [judged, _decay(assumptions)]))
 
 
 def with_interval(value: float, low: float, high: float) -> str:
@@ -324,24 +323,6 @@ def _decay(assumptions: pd.DataFrame) -> str:
         "One layer on from the measured cross-modal cosine, the largest miss of Eq. 15 is "
         f"{miss}, in layer {int(row['worst_layer'])}."
     )
-
-
-def _lag(theory: pd.DataFrame) -> str:
-    lags = theory[theory["lag_angle_mean"].notna() & (theory["layer"] > 0)]
-    if lags.empty:
-        return ""
-    last = lags.iloc[-1]
-    having, samples = int(last["lag_angle_samples"]), int(last["samples"])
-    few = f", in the {having} of {samples} samples that begin with a cosine above 0"
-    return (
-        f"The lag angle (Eq. 17) is {_number(last, 'lag_angle_mean')} rad after layer "
-        f"{int(last['layer'])}{few * (having < samples)}; by algebra it is never negative, so "
-        "it is no evidence."
-    )
-
-
-def _number(row: "pd.Series[float]", column: str) -> str:
-    return with_interval(*(float(row[f"{column}{end}"]) for end in ("", "_ci_low", "_ci_high")))
 
 
 _LAYERS = ("holds_in", "exempt_in")

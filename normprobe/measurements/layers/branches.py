@@ -122,7 +122,10 @@ PANELS = tuple(
     for metric, title in _METRICS.items()
 )
 KEYS = (
-    *(Curve(group, "", GROUP_LOOKS[group], {"group": group}) for group in (VISUAL, TEXT)),
+    *(
+        Curve(group, "", GROUP_LOOKS[group]._replace(linestyle="-"), {"group": group})
+        for group in (VISUAL, TEXT)
+    ),
     *(
         Curve(BRANCH_WORDS[branch], "", GroupLook("0.3", "", line), {"branch": branch})
         for branch, line in _LINES.items()

@@ -163,7 +163,10 @@ def draw_overlay(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
                 look = series_look(place)._replace(linestyle=GROUP_LOOKS[group].linestyle)
                 of_run = {"run": run, "group": group}
                 curve = Curve("", panel.curves[0].column, look, of_run)
-                draw_line(axes, curve.rows(compare), curve.column, look, "", clip_on=False)
+                rows = curve.rows(compare)
+                draw_line(
+                    axes, rows[rows[curve.column].notna()], curve.column, look, "", clip_on=False
+                )
         mark_layers(axes, int(compare["layer"].max()))
     log_or_from_zero(grid[0, 0], compare.loc[compare["group"].isin([VISUAL, TEXT]), "norm_mean"])
     grid[0, 1].set_ylim(top=1.0)

@@ -68,7 +68,18 @@ def _each(title: str, column: str) -> Panel:
     return Panel(title, tuple(curves), "signed", f"{column}_{VISUAL}")
 
 
-#: In the order of assumptions.csv.
+#: Mean cosines over all (visual, text) pairs, where they are and where attention reads them.
+CROSSED = Panel(
+    "mean cosine, (visual, text) pairs",
+    (
+        Curve("states", "cross_modal_cosine_mean", PLAIN[0]),
+        Curve("common mean out", "centered_cross_modal_cosine_mean", PLAIN[1]),
+        Curve("attention input", "attention_input_cosine_mean", PLAIN[2]),
+    ),
+    "signed",
+)
+
+#: In the order of assumptions.csv; the last is not judged.
 THEORY = (
     _one("visual / text norm", "norm_ratio", "ratio"),
     _one("visual / text |D|", "update_norm_ratio", "ratio"),
@@ -98,17 +109,7 @@ THEORY = (
         "signed",
     ),
     _one("measured - predicted (Eq. 15)", "cosine_residual_mean"),
-)
-
-#: Mean cosines over all (visual, text) pairs, where they are and where attention reads them.
-CROSSED = Panel(
-    "mean cosine over (visual, text) pairs",
-    (
-        Curve("visual, text", "cross_modal_cosine_mean", PLAIN[0]),
-        Curve("visual, text, common mean out", "centered_cross_modal_cosine_mean", PLAIN[1]),
-        Curve("visual, text, attention input", "attention_input_cosine_mean", PLAIN[2]),
-    ),
-    "signed",
+    CROSSED,
 )
 
 
@@ -236,7 +237,7 @@ def draw_directions(
         draw_column(norms, rows, f"{ATTENTION_INPUT}_mean", read, f"{group}, attention input")
         draw_column(cosines, rows, "within_modal_cosine_mean", look, f"within {group}")
     for curve in CROSSED.curves:
-        draw_column(cosines, theory, curve.column, curve.look, curve.name)
+        draw_column(cosines, theory, curve.column, curve.look, f"visual, text: {curve.name}")
     drawn = layers.loc[layers["group"].isin([VISUAL, TEXT])]
     columns = ["norm_mean", f"{ATTENTION_INPUT}_mean"]
     log_or_from_zero(norms, drawn.reindex(columns=columns).to_numpy(float))

@@ -279,16 +279,17 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else significant(value, 2 if value < 10 else 3)
 
 
+_OF_VISUAL = {"group": VISUAL}
+
+
 def _by_group(title: str, column: str) -> Panel:
-    return Panel(title, by_group(column, (SPECIAL, TEXT, VISUAL)), "share")
+    return Panel(title, by_group(column, (VISUAL, TEXT, SPECIAL)), "share")
 
 
 def _with_and_without(title: str, column: str) -> Panel:
-    of_visual = {"group": VISUAL}
-    without = Curve("without massive", column + SUFFIX, GroupLook("#262626", "s", "--"), of_visual)
-    return Panel(
-        title, (without, Curve("all tokens", column, GROUP_LOOKS[VISUAL], of_visual)), "ratio"
-    )
+    without = Curve("without massive", column + SUFFIX, GroupLook("#262626", "s", "--"), _OF_VISUAL)
+    both = Curve("all tokens", column, GROUP_LOOKS[VISUAL], _OF_VISUAL), without
+    return Panel(title, both, "ratio")
 
 
 PANELS = (
@@ -300,11 +301,9 @@ PANELS = (
     Panel(
         "share of visual tokens",
         (
-            Curve("still so far", "still_mean", GroupLook("#44AA99", "^", ":"), {"group": VISUAL}),
-            Curve(
-                "of high norm", "high_norm_mean", GroupLook("#999933", "s", "--"), {"group": VISUAL}
-            ),
-            Curve("sinks", "sink_mean", GroupLook("#882255", "o", "-"), {"group": VISUAL}),
+            Curve("sinks", "sink_mean", GroupLook("#882255", "o", "-"), _OF_VISUAL),
+            Curve("of high norm", "high_norm_mean", GroupLook("#999933", "s", "--"), _OF_VISUAL),
+            Curve("still so far", "still_mean", GroupLook("#44AA99", "^", ":"), _OF_VISUAL),
         ),
         "share",
     ),
@@ -326,9 +325,7 @@ COLUMNS = [
         for group in (VISUAL, TEXT)
     ),
     *(
-        NumberColumn(
-            (f"{metric} ratio", words), f"{metric}_ratio_to_text{suffix}", {"group": VISUAL}
-        )
+        NumberColumn((f"{metric} ratio", words), f"{metric}_ratio_to_text{suffix}", _OF_VISUAL)
         for metric in ("norm", "angle")
         for words, suffix in (("all", ""), ("without", SUFFIX))
     ),

@@ -14,7 +14,6 @@ from normprobe.measurements.layers.accounted import accounted_verdict
 from normprobe.measurements.layers.assumptions import LEGEND, print_assumptions, theory_verdict
 from normprobe.measurements.layers.figures import (
     ACCOUNTED,
-    CROSSED,
     METRICS,
     STORY,
     THEORY,
@@ -97,7 +96,7 @@ def show(run: RunStore, console: Console) -> None:
         print_by_layer(facts["words"] + aligned, layers, columns, console, (), "layers.csv")
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
-    print_sentence(theory_verdict(run.table("theory"), assumptions), console)
+    print_sentence(theory_verdict(assumptions), console)
 
 
 def _groups(layers: pd.DataFrame) -> list[str]:
@@ -164,11 +163,11 @@ def section(run: RunStore) -> list[Markup]:
         drawn = [] if rows is None else charts(declared, rows_of(rows))
         if drawn:
             blocks += [heading(title), sentence(said(run)), curves(drawn), note(legend)]
-    theory, assumptions = run.rows_of("theory"), run.rows_of("assumptions")
-    if theory is not None and assumptions is not None:
+    assumptions = run.rows_of("assumptions")
+    if assumptions is not None:
         blocks += [
             heading("Does the paper's theory hold here?"),
-            sentence(theory_verdict(theory, assumptions)),
+            sentence(theory_verdict(assumptions)),
             shown(assumptions[_VERDICT_FIRST]),
             note(LEGEND),
         ]
@@ -219,7 +218,7 @@ _PARTS = (
         "The theory beside the measurement",
         "theory",
         _as_it_is,
-        (*THEORY, CROSSED),
+        THEORY,
         lambda run: "",
         _OVER,
     ),

@@ -22,7 +22,7 @@ _TEXT = "text tokens"
 def verdict(run: RunStore) -> str:
     """What the layers say, their branches and massive tokens, and what the theory says of them."""
     branches = branches_verdict(run.table("branches")) if run.has_table("branches") else ""
-    theory = theory_verdict(run.table("theory"), run.table("assumptions"))
+    theory = theory_verdict(run.table("assumptions"))
     return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), theory]))
 
 
