@@ -9,6 +9,7 @@
     probe_layers(model, inputs)     norms, cosines and angles of every decoder layer
     probe_interface(model, inputs)  norms from the vision encoder to the decoder input
     embedding_statistics(weight)    norms of an embedding table
+    per_token, per_group, per_pair  a number of your own, for ``layers --also``
     NormProbeCallback(...)          the disparity in the log of a transformers Trainer
     align_norms(model)              the paper's remedy: a norm behind the projector
     remove_norm(model)              takes it out again
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from normprobe.callback import NormProbeCallback
     from normprobe.errors import NormprobeError
     from normprobe.measurements.interface.measure import probe_interface
+    from normprobe.measurements.layers.also import per_group, per_pair, per_token
     from normprobe.measurements.layers.table import probe_layers
     from normprobe.model.align.files import save_alignment
     from normprobe.model.align.norm import GlobalWeightCompensatedLayerNorm, remove_norm
@@ -51,6 +53,9 @@ __all__ = [
     "find_parts",
     "load_aligned",
     "load_run",
+    "per_group",
+    "per_pair",
+    "per_token",
     "probe_interface",
     "probe_layers",
     "remove_norm",
@@ -70,6 +75,9 @@ _HOME = {
     "find_parts": "normprobe.model.find.structure",
     "load_aligned": "normprobe.model.load.loading",
     "load_run": "normprobe.run",
+    "per_group": "normprobe.measurements.layers.also",
+    "per_pair": "normprobe.measurements.layers.also",
+    "per_token": "normprobe.measurements.layers.also",
     "probe_interface": "normprobe.measurements.interface.measure",
     "probe_layers": "normprobe.measurements.layers.table",
     "remove_norm": "normprobe.model.align.norm",

@@ -2,13 +2,16 @@
 
 A folder holds everything about its question:
 
+All but the first two are there where they are needed.
+
 ``__init__``         ``MEASUREMENT``: the facts that are needed before anything is loaded
-``quantities.toml``  the numbers of its CSV files: names, words, equations, units, columns
 ``measure``          how it is measured; over samples: ``observe(model, inputs)`` runs the model
                      once and returns what it saw, ``rows(seen, sample_ids)`` makes sample rows of
                      that; where it reads the samples themselves, ``observer(model, builder)`` makes
                      a function of inputs and samples, in place of ``observe``
-``table``            over samples: ``tables(rows, model)``, the CSV files of a run
+``quantities.toml``  the numbers of its CSV files: names, words, equations, units, columns
+``table``            over samples: ``tables(rows, model)``, the CSV files of a run; a short one may
+                     stand in ``measure``
 ``words``            ``verdict(run)``: what its numbers say, in sentences
 ``shown``            ``show(run, console)``: what a terminal shows of a run; ``section(run)``: its
                      part of the page (without it: the tables as they are); if the first screen says
@@ -128,7 +131,13 @@ class Measurement:
 
     def show(self, run: "RunStore", console: Any) -> None:
         """Print what a terminal shows of a run: tables, and what they say."""
-        self.module("shown").show(run, console)
+        if self.has("shown"):
+            self.module("shown").show(run, console)
+            return
+        from normprobe.report.terminal import print_readable, print_sentence
+
+        print_readable(self.readable(self.main_table, run.table(self.main_table)), console)
+        print_sentence(self.verdict(run), console)
 
     def verdict(self, run: "RunStore") -> str:
         """What the numbers of a run say, in sentences; empty where they say nothing."""
@@ -156,12 +165,12 @@ class Measurement:
 
     def _shown(self, name: str, *arguments: Any) -> Any:
         """What its module ``shown`` answers; None where it does not say."""
-        shown = self.module("shown")
+        shown = self.module("shown") if self.has("shown") else None
         return getattr(shown, name)(*arguments) if hasattr(shown, name) else None
 
     def drawings(self, run: "RunStore") -> "list[Drawing]":
         """The figures that a run may have, the main one first."""
-        found: list[Drawing] = self.module("figures").drawings(run)
+        found: list[Drawing] = self.module("figures").drawings(run) if self.has("figures") else []
         of_maps = import_module("normprobe.report.figures.norm_map").DRAWINGS if self.maps else []
         return [*found, *of_maps]
 
@@ -223,7 +232,9 @@ class Measurement:
     @property
     def tables(self) -> Callable[..., Any]:
         """``tables(rows, model)`` of a measurement over samples."""
-        function: Callable[..., Any] = self.module("table").tables
+        function: Callable[..., Any] = self.module(
+            "table" if self.has("table") else "measure"
+        ).tables
         return function
 
 
