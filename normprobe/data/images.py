@@ -90,7 +90,7 @@ def decode_base64(text: str, where: Place | str) -> bytes:
         ) from error
 
 
-def read_image(path: str, root: Path, where: Place) -> Image.Image:
+def read_image_file(path: str, root: Path, where: Place) -> Image.Image:
     """Read an image that a data file names, from inside ``root`` only.
 
     A data file from elsewhere must not make normprobe open any other file: absolute paths, ``..``

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from normprobe.data.data_set import draw
+from normprobe.data.data_set import draw_questions
 from normprobe.data.question import Question
 
 
@@ -17,23 +17,23 @@ QUESTIONS = [
 
 
 def test_without_limit_everything_in_file_order():
-    assert draw(QUESTIONS, None, seed=1) == QUESTIONS
+    assert draw_questions(QUESTIONS, None, seed=1) == QUESTIONS
 
 
 def test_draw_follows_the_published_rule():
     def rule(question):
         return hashlib.sha256(f"42|{question.benchmark}|{question.key}".encode()).hexdigest()
 
-    assert draw(QUESTIONS, 7, seed=42) == sorted(QUESTIONS, key=rule)[:7]
+    assert draw_questions(QUESTIONS, 7, seed=42) == sorted(QUESTIONS, key=rule)[:7]
 
 
 @pytest.mark.parametrize("shuffle", range(3))
 def test_draw_does_not_depend_on_row_order(shuffle):
     shuffled = random.Random(shuffle).sample(QUESTIONS, len(QUESTIONS))
-    assert draw(shuffled, 20, seed=42) == draw(QUESTIONS, 20, seed=42)
+    assert draw_questions(shuffled, 20, seed=42) == draw_questions(QUESTIONS, 20, seed=42)
 
 
 def test_larger_draw_extends_a_smaller_one_and_seeds_differ():
-    assert draw(QUESTIONS, 20, seed=42)[:5] == draw(QUESTIONS, 5, seed=42)
-    assert draw(QUESTIONS, 20, seed=43) != draw(QUESTIONS, 20, seed=42)
-    assert len(draw(QUESTIONS, 1000, seed=42)) == len(QUESTIONS)
+    assert draw_questions(QUESTIONS, 20, seed=42)[:5] == draw_questions(QUESTIONS, 5, seed=42)
+    assert draw_questions(QUESTIONS, 20, seed=43) != draw_questions(QUESTIONS, 20, seed=42)
+    assert len(draw_questions(QUESTIONS, 1000, seed=42)) == len(QUESTIONS)

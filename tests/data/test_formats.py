@@ -27,12 +27,12 @@ def test_tsv_with_byte_order_mark(tmp_path):
 
 def test_tsv_cell_beyond_the_limit_of_the_csv_module(tmp_path):
     path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", "q", "a" * 3_000_000]])
-    assert len(tsv(path).cell(0, "A")) == 3_000_000
+    assert len(next(iter(tsv(path))).cells["A"]) == 3_000_000
 
 
 def test_tsv_quoted_cell_with_line_breaks(tmp_path):
     path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", '"two\nlines of ""text"""', "a"]])
-    assert tsv(path).cell(0, "question") == 'two\nlines of "text"'
+    assert next(iter(tsv(path))).cells["question"] == 'two\nlines of "text"'
 
 
 @pytest.mark.parametrize(

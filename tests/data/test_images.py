@@ -14,7 +14,7 @@ from normprobe.data.images import (
     decode_image,
     decode_image_cell,
     image_hash,
-    read_image,
+    read_image_file,
 )
 from normprobe.data.rows import Place
 from normprobe.errors import NormprobeError
@@ -167,20 +167,20 @@ def root(tmp_path, red_png):
 
 
 def test_image_file_inside_its_folder(root):
-    assert read_image("deeper/in.png", root, WHERE).size == (6, 4)
-    assert read_image("deeper/../deeper/in.png", root, WHERE).size == (6, 4)
+    assert read_image_file("deeper/in.png", root, WHERE).size == (6, 4)
+    assert read_image_file("deeper/../deeper/in.png", root, WHERE).size == (6, 4)
 
 
 @pytest.mark.parametrize("path", ["../out.png", "../images2/out.png", "/etc/passwd", "link.png"])
 def test_image_path_that_leaves_its_folder_is_refused(root, path):
     with pytest.raises(NormprobeError, match="leaves the folder"):
-        read_image(path, root, WHERE)
+        read_image_file(path, root, WHERE)
 
 
 @pytest.mark.parametrize("path", ["missing.png", "deeper", "nul\0.png", "x" * 5000])
 def test_image_file_that_cannot_be_read_is_refused(root, path):
     with pytest.raises(NormprobeError, match="row 3, column image: the image file"):
-        read_image(path, root, WHERE)
+        read_image_file(path, root, WHERE)
 
 
 def test_hash_is_of_the_pixels_not_of_the_file():
