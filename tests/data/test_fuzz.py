@@ -13,7 +13,7 @@ from PIL import Image
 from pyarrow import parquet
 from support.damage import assert_two_lines, files_below, mutated, within
 
-from data.published import encode, write_mmbench
+from data.published import encode, write_lines, write_mmbench
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
