@@ -51,12 +51,12 @@ def last_states(family, model, inputs):
 def test_every_file_is_named():
     modules = [file.name for file in pkgutil.iter_modules(families.__path__)]
     shared = {"layouts"}
-    assert set(modules) - shared == {family.file for family in FAMILIES.values()}
+    assert set(modules) - shared == set(map(str.lower, FAMILIES))
     for model_type, family in FAMILIES.items():
-        module = import_module(f"{families.__name__}.{family.file}")
+        module = import_module(f"{families.__name__}.{model_type.lower()}")
         known = {"model_type": model_type, "architectures": [family.classes[0]], family.field: {}}
         found = family_file(known)
-        assert found == replace(inputs_file_of(module), record={"family": family.file})
+        assert found == replace(inputs_file_of(module), record={"family": model_type.lower()})
         assert found != NO_INPUTS_FILE
 
 
@@ -86,7 +86,7 @@ def test_asking_for_no_family_imports_none():
     code = (
         "import sys; from normprobe.inputs.families import FAMILIES, family_file; "
         "family_file({'model_type': 'llava'}); loaded = set(sys.modules); "
-        "names = {f'normprobe.inputs.families.{family.file}' for family in FAMILIES.values()}; "
+        "names = {f'normprobe.inputs.families.{name.lower()}' for name in FAMILIES}; "
         "assert not names & loaded; "
         "assert not {'torch', 'transformers'} & loaded"
     )
