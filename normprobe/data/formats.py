@@ -28,6 +28,7 @@ _ROWS_AT_ONCE = 500
 
 # A row that starts inside a cell: a number and a tab after a line break.
 _MERGED = r"\n\d+\t"
+#: What to do with a file of no known form.
 WRITE_LINES = 'write FILE.jsonl, a line each: {"image": "cat.jpg", "prompt": "What is it?"}'
 
 

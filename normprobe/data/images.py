@@ -19,8 +19,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from normprobe.data.rows import BadRow, Place
 from normprobe.errors import first_line
 
+#: What is decoded. Pillow reads more, some of it (EPS) by running another program.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
-"""What is decoded. Pillow reads more, some of it (EPS) by running another program."""
 
 _REPLACE = "replace the image with a complete PNG, JPEG or WebP file"
 

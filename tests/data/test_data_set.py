@@ -45,24 +45,6 @@ def test_bundled_images_are_photographs(bundled):
     assert len({sample.image_hash for sample in bundled}) >= 10
 
 
-def test_bundled_prompts(bundled):
-    prompts = {sample.id: sample.prompt for sample in bundled}
-    assert prompts["mmbench/1"] == (
-        "Judging by the clothing and the objects in the picture, what is the most likely job of "
-        "the woman?\nA. Firefighter\nB. Astronaut\nC. Chef\nD. Surgeon\n"
-        "Answer with the option's letter from the given choices directly."
-    )
-    assert prompts["pope/1"] == (
-        "Is there a person in the image?\nAnswer the question using a single word or phrase."
-    )
-    assert prompts["mmstar/0"] == (
-        "What time of day does the picture most likely show?\n"
-        "Options: A: Noon with the sun high in the sky, B: Twilight or night, C: A cloudy noon, "
-        "D: It is an indoor picture, so there is no sky\n"
-        "Answer with the option's letter from the given choices directly"
-    )
-
-
 def test_iteration_is_repeatable_and_limited():
     data = open_data("sample", limit=5)
     first, second = list(data), list(data)
