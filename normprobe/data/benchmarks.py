@@ -23,22 +23,28 @@ class HubSource:
 
 @dataclass(frozen=True)
 class JsonFile:
-    """The official form of a benchmark: one JSON file, its pictures beside it.
+    """The official form of a benchmark: a JSON file, its pictures in a folder beside it.
 
     Attributes:
-        columns: names that every question has, besides ``question``.
+        columns: names that every question has.
         image: the one among them that holds the path of the picture.
+        question: the one that holds the question.
+        key: the one that identifies it; ``None``: its content, for published ids repeat.
         folder: of the pictures, in that of the file; ``""`` where they are in this one.
+        lines: whether the file is JSON lines, a question each; else one list.
     """
 
     columns: tuple[str, ...]
     image: str
+    question: str = "question"
+    key: str | None = None
     folder: str = ""
+    lines: bool = False
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What ``question_table.read_benchmark`` has to know to read the tables of a benchmark.
+    """What ``published`` has to know to read the tables and the official file of a benchmark.
 
     Attributes:
         name: as in ``--data NAME``. A file whose name begins with it holds this benchmark.
@@ -58,7 +64,7 @@ class Benchmark:
         copies_from: keys are whole numbers, and rows from this key on repeat others: no questions.
         file_names: what the names of its files begin with, of letters and digits alone: a regular
             expression. ``None``: its name, or the columns of a table tell it.
-        json_file: its official form, where that is one JSON file.
+        json_file: its official form, where that is a JSON file.
     """
 
     name: str
@@ -126,7 +132,8 @@ _ALL = (
     ),
     # Is this object in the picture? Six yes-or-no questions a picture. The default subset is the
     # adversarial third: its absent objects are those that most often appear together with the
-    # present ones. The official files are read by pope_lines. https://github.com/AoiDragon/POPE
+    # present ones. The official files, named .json, are JSON lines about pictures of COCO.
+    # https://github.com/AoiDragon/POPE
     Benchmark(
         name="pope",
         template="{question}\nAnswer the question using a single word or phrase.",  # of lmms-eval
@@ -140,6 +147,14 @@ _ALL = (
         columns=("question_id", "question", "image"),
         key="question_id",
         group="category",  # a table of all three thirds numbers each from 1
+        json_file=JsonFile(
+            columns=("question_id", "image", "text"),
+            image="image",
+            question="text",
+            key="question_id",
+            folder="images",
+            lines=True,
+        ),
     ),
     # Questions that cannot be answered without the picture, with four options in the question.
     # https://github.com/MMStar-Benchmark/MMStar
@@ -162,7 +177,9 @@ _ALL = (
         subsets={"test": (HubSource("doolayer/SEED-Bench-2-Plus", None, "test"),)},
         columns=("question_id", "question", *_SEEDBENCH2PLUS_OPTIONS, "image"),
         options=_SEEDBENCH2PLUS_OPTIONS,
-        json_file=JsonFile(columns=("data_id", *_SEEDBENCH2PLUS_OPTIONS), image="data_id"),
+        json_file=JsonFile(
+            columns=("question", "data_id", *_SEEDBENCH2PLUS_OPTIONS), image="data_id"
+        ),
     ),
     # Read what is written in the picture. Rows have no id.
     # https://github.com/Yuliang-Liu/MultimodalOCR
@@ -172,7 +189,9 @@ _ALL = (
         subsets={"test": (HubSource("echo840/OCRBench", None, "test"),)},
         columns=("dataset", "question", "question_type", "image"),
         json_file=JsonFile(
-            columns=("dataset_name", "image_path"), image="image_path", folder="OCRBench_Images"
+            columns=("question", "dataset_name", "image_path"),
+            image="image_path",
+            folder="OCRBench_Images",
         ),
     ),
     # School questions, two to five options, about half of them with a picture: the default subset

@@ -12,125 +12,21 @@ from typing import Any
 from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.formats import load_hub_table
 from normprobe.data.images import image_hash
-from normprobe.data.local import IMAGES, read_file, read_folder
-from normprobe.data.prompts import BUNDLED_PROMPTS, TEXT, read_text
-from normprobe.data.question import Question, Source, all_questions, read_benchmark
+from normprobe.data.local import IMAGES, TEXT, read_file, read_folder, read_text
+from normprobe.data.published import read_question_table
+from normprobe.data.question import Question, QuestionSource, all_questions
 from normprobe.data.rows import BadRow, BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 
-
-def draw(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
-    """Draw ``limit`` questions that depend on the seed and the questions alone.
-
-    Questions are ordered by a hash of seed, benchmark and key, and the first ones are kept. So the
-    draw does not depend on row order, shards or a library's random generator, and a larger limit
-    extends a smaller one.
-    """
-    return list(questions) if limit is None else shuffled(questions, seed)[:limit]
-
-
-def shuffled(questions: Sequence[Question], seed: int) -> list[Question]:
-    """All questions, in the order of a hash of seed, benchmark and key."""
-
-    def position(question: Question) -> str:
-        label = f"{seed}|{question.benchmark}|{question.key}"
-        return hashlib.sha256(label.encode()).hexdigest()
-
-    return sorted(questions, key=position)
-
-
-def bundled_data_dir() -> Path:
-    """Return the folder of the bundled files, in an installed wheel or in a checkout."""
-    here = Path(__file__).resolve().parent
-    installed = here / "bundled"  # the build maps benchmarks_data to this place
-    checkout = here.parents[1] / "benchmarks_data"
-    for folder in (installed, checkout):
-        if folder.is_dir():
-            return folder
-    raise NormprobeError(
-        f"the bundled questions are missing: neither {installed} nor {checkout} exists",
-        "reinstall normprobe, or pass a data file with --data PATH",
-    )
-
-
+SAMPLE = "sample"  # the bundled questions, all benchmarks together
+PAIRS = "pairs"  # those about two pictures each: not every model reads two
+BOXES = "boxes"  # those with a word whose referent has a box
 PAPER = "paper"
+#: Subset and number of questions of each benchmark of the paper, in the order of drawing.
 SHARES = {"mmbench": ("dev", 334), "pope": ("adversarial", 333), "mmstar": ("val", 333)}
 
-
-"""Subset and number of questions of each benchmark, in the order of drawing."""
-
-
-def choose_sources(sources: Sequence[Source], folder: str) -> list[Source]:
-    """Choose the three files of a folder that hold the paper's benchmarks."""
-    chosen = []
-    for name, (subset, _) in SHARES.items():
-        found = [source for source in sources if source.benchmark == name]
-        named = [source for source in found if subset in source.label.lower()]
-        found = named if len(found) > 1 and named else found
-        if len(found) != 1:
-            raise NormprobeError(
-                f"{folder}: expected one file of {name} ({subset}), received {len(found)}",
-                "put the published files of MMBench, POPE and MMStar there, one of each",
-            )
-        chosen.append(_only(found[0], subset))
-    return chosen
-
-
-def draw_paper(sources: Sequence[Source], seed: int, bad: BadRows) -> list[Question]:
-    """Draw the paper's samples; decodes the image of each question that it considers."""
-    drawn, seen = [], set[str]()
-    for source in sources:
-        share, mine = SHARES[source.benchmark][1], list[Question]()
-        for question in shuffled(source.questions, seed):
-            if len(mine) == share:
-                break
-            try:
-                images = question.load().images
-            except BadRow as error:
-                bad.refuse(error, question.id)
-                continue
-            picture = image_hash(images[0]) if images else None
-            if picture is not None and picture not in seen:
-                seen.add(picture)
-                mine.append(question)
-        if len(mine) < share:
-            raise NormprobeError(
-                f"{source.benchmark}: expected {share} questions with a picture of their own, "
-                f"received {len(mine)}",
-                "use the complete published data set",
-            )
-        drawn += mine
-    return drawn
-
-
-def _only(source: Source, subset: str) -> Source:
-    """One subset of a table that holds several (POPE), keyed as on the hub; else the table."""
-    prefix = f"{subset}/"
-    questions = [
-        replace(question, key=question.key.removeprefix(prefix))
-        for question in source.questions
-        if question.key.startswith(prefix)
-    ]
-    return replace(source, questions=questions) if questions else source
-
-
-SAMPLE = "sample"
-
-
-"""Name of the bundled questions, all benchmarks together."""
-
-
-PAIRS = "pairs"
-
-
-"""Name of the bundled questions about two pictures each: not every model reads two."""
-
-
-BOXES = "boxes"
-
-
-"""Name of the bundled questions with a word whose referent has a box."""
+_BUNDLED_PROMPTS = Path(__file__).with_name("prompts.txt")
 
 
 class DataSet:
@@ -211,10 +107,10 @@ def open_data(
             "leave --prompt out",
         )
     if spec.partition(":")[0] == PAPER:
-        questions = draw_paper(sources, seed, bad)
+        questions = _draw_paper(sources, seed, bad)
     else:
         questions = all_questions(sources)
-    drawn = draw(questions, limit, seed)
+    drawn = draw_questions(questions, limit, seed)
     provenance = {
         "data": spec,
         "seed": seed,
@@ -225,7 +121,7 @@ def open_data(
     return DataSet(name, drawn, provenance, bad)
 
 
-def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Source]]:
+def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[QuestionSource]]:
     """A short name and the sources of a ``--data`` argument."""
     name, colon, rest = spec.partition(":")
     if spec == SAMPLE:
@@ -236,10 +132,10 @@ def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Source
         subset = rest if colon else next(iter(BENCHMARKS[name].subsets))
         return spec.replace(":", "-"), [_read_hub(name, subset, bad)]
     if name == TEXT:
-        path = Path(rest) if colon else BUNDLED_PROMPTS
+        path = Path(rest) if colon else _BUNDLED_PROMPTS
         return path.stem if colon else TEXT, [read_text(path)]
     if name == PAPER and colon:
-        return PAPER, choose_sources(read_folder(_folder(rest), bad), rest)
+        return PAPER, _choose_sources(read_folder(_folder(rest), bad), rest)
     if name == PAPER:
         return PAPER, [_read_hub(part, subset, bad) for part, (subset, _) in SHARES.items()]
     path = Path(spec)
@@ -254,7 +150,7 @@ def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Source
     )
 
 
-def _read_hub(name: str, subset: str, bad: BadRows) -> Source:
+def _read_hub(name: str, subset: str, bad: BadRows) -> QuestionSource:
     benchmark = BENCHMARKS[name]
     if subset not in benchmark.subsets:
         raise NormprobeError(
@@ -262,8 +158,7 @@ def _read_hub(name: str, subset: str, bad: BadRows) -> Source:
             f"pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}",
         )
     rows, where = load_hub_table(benchmark, subset)
-    questions = read_benchmark(benchmark, rows, bad)
-    return Source(name, benchmark.wording(rows.columns), subset, where, questions)
+    return read_question_table(benchmark, rows, subset, where, bad)
 
 
 def _folder(path: str) -> Path:
@@ -275,6 +170,94 @@ def _folder(path: str) -> Path:
     return Path(path)
 
 
-def _describe(source: Source) -> dict[str, Any]:
+def _describe(source: QuestionSource) -> dict[str, Any]:
     facts = {"benchmark": source.benchmark, "prompt": source.template}
     return facts | source.where | {"questions": len(source.questions)}
+
+
+def bundled_data_dir() -> Path:
+    """Return the folder of the bundled files, in an installed wheel or in a checkout."""
+    here = Path(__file__).resolve().parent
+    installed = here / "bundled"  # the build maps benchmarks_data to this place
+    checkout = here.parents[1] / "benchmarks_data"
+    for folder in (installed, checkout):
+        if folder.is_dir():
+            return folder
+    raise NormprobeError(
+        f"the bundled questions are missing: neither {installed} nor {checkout} exists",
+        "reinstall normprobe, or pass a data file with --data PATH",
+    )
+
+
+def draw_questions(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
+    """Draw ``limit`` questions that depend on the seed and the questions alone.
+
+    Questions are ordered by a hash of seed, benchmark and key, and the first ones are kept. So the
+    draw does not depend on row order, shards or a library's random generator, and a larger limit
+    extends a smaller one.
+    """
+    return list(questions) if limit is None else _shuffled(questions, seed)[:limit]
+
+
+def _shuffled(questions: Sequence[Question], seed: int) -> list[Question]:
+    """All questions, in the order of a hash of seed, benchmark and key."""
+
+    def position(question: Question) -> str:
+        label = f"{seed}|{question.benchmark}|{question.key}"
+        return hashlib.sha256(label.encode()).hexdigest()
+
+    return sorted(questions, key=position)
+
+
+def _choose_sources(sources: Sequence[QuestionSource], folder: str) -> list[QuestionSource]:
+    """Choose the three files of a folder that hold the paper's benchmarks."""
+    chosen = []
+    for name, (subset, _) in SHARES.items():
+        found = [source for source in sources if source.benchmark == name]
+        named = [source for source in found if subset in source.label.lower()]
+        found = named if len(found) > 1 and named else found
+        if len(found) != 1:
+            raise NormprobeError(
+                f"{folder}: expected one file of {name} ({subset}), received {len(found)}",
+                "put the published files of MMBench, POPE and MMStar there, one of each",
+            )
+        chosen.append(_only(found[0], subset))
+    return chosen
+
+
+def _draw_paper(sources: Sequence[QuestionSource], seed: int, bad: BadRows) -> list[Question]:
+    """Draw the paper's samples; decodes the image of each question that it considers."""
+    drawn, seen = [], set[str]()
+    for source in sources:
+        share, mine = SHARES[source.benchmark][1], list[Question]()
+        for question in _shuffled(source.questions, seed):
+            if len(mine) == share:
+                break
+            try:
+                images = question.load().images
+            except BadRow as error:
+                bad.refuse(error, question.id)
+                continue
+            picture = image_hash(images[0]) if images else None
+            if picture is not None and picture not in seen:
+                seen.add(picture)
+                mine.append(question)
+        if len(mine) < share:
+            raise NormprobeError(
+                f"{source.benchmark}: expected {share} questions with a picture of their own, "
+                f"received {len(mine)}",
+                "use the complete published data set",
+            )
+        drawn += mine
+    return drawn
+
+
+def _only(source: QuestionSource, subset: str) -> QuestionSource:
+    """One subset of a table that holds several (POPE), keyed as on the hub; else the table."""
+    prefix = f"{subset}/"
+    questions = [
+        replace(question, key=question.key.removeprefix(prefix))
+        for question in source.questions
+        if question.key.startswith(prefix)
+    ]
+    return replace(source, questions=questions) if questions else source

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.benchmarks import Benchmark
-from normprobe.data.rows import BadRow, BadRows, Place, quoted
+from normprobe.data.rows import BadRow, BadRows, Place, Row, printable
 from normprobe.errors import NormprobeError, first_line
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _ROWS_AT_ONCE = 500
 
 # A row that starts inside a cell: a number and a tab after a line break.
 _MERGED = r"\n\d+\t"
+#: What to do with a file of no known form.
+WRITE_LINES = 'write FILE.jsonl, a line each: {"image": "cat.jpg", "prompt": "What is it?"}'
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,31 @@ class Rows:
     source: str
     places: Sequence[Place]
 
-    def __len__(self) -> int:
-        return len(self.places)
-
     @property
     def columns(self) -> list[str]:
         """Names of the columns."""
         return list(self.table.column_names)
 
-    def cell(self, row: int, column: str) -> Any:
-        """One cell, None where the table has no such column; ``row`` counts from 0."""
-        return self.table[column][row].as_py() if column in self.table.column_names else None
+    def __iter__(self) -> Iterator[Row]:
+        for number, place in enumerate(self.places):
+            yield Row(place, _Cells(self.table, number))
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells(Mapping[str, Any]):
+    """The cells of one row, each read when it is asked for: images stay in the table."""
+
+    table: pa.Table
+    number: int
+
+    def __getitem__(self, column: str) -> Any:
+        return self.table[column][self.number].as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table.column_names)
+
+    def __len__(self) -> int:
+        return int(self.table.num_columns)
 
 
 def read_tsv(path: Path, bad: BadRows) -> Rows:
@@ -175,7 +191,7 @@ def _read_rows(file: ParquetFile) -> pa.Table:
     return table
 
 
-def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any]]]:
+def read_json_lines(path: Path, bad: BadRows) -> list[Row]:
     """Read one JSON object a line; blank lines are skipped."""
     rows = []
     for number, line in enumerate(_read_text(path).split("\n"), start=1):
@@ -183,14 +199,14 @@ def read_json_lines(path: Path, bad: BadRows) -> list[tuple[Place, dict[str, Any
             continue
         place = Place(str(path), number, unit="line")
         try:
-            row = json.loads(line, object_pairs_hook=_without_repeats)
+            cells = json.loads(line, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             fault = f"not JSON ({error})"
         else:
-            if isinstance(row, dict):
-                rows.append((place, row))
+            if isinstance(cells, dict):
+                rows.append(Row(place, cells))
                 continue
-            fault = f"expected a JSON object, received {type(row).__name__}"
+            fault = f"expected a JSON object, received {type(cells).__name__}"
         bad.refuse(BadRow(place, fault, "write one JSON object on each line"))
     if not rows:
         raise _no_rows(path)
@@ -206,11 +222,10 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def json_entries(path: Path, whole: Any) -> list[tuple[Place, Any]] | None:
+def json_entries(path: Path, whole: Any) -> list[Row] | None:
     """The entries of a file that is one JSON list, or an object with a list ``questions``.
 
-    Returns:
-        For each entry, its place and the entry; None where the file is not of this form.
+    None where the file is not of this form. An entry that is no object has no cells.
     """
     entries = whole.get("questions") if isinstance(whole, dict) else whole
     if not isinstance(entries, list):
@@ -218,17 +233,16 @@ def json_entries(path: Path, whole: Any) -> list[tuple[Place, Any]] | None:
     if not entries:
         raise _no_rows(path)
     return [
-        (Place(str(path), number, unit="entry"), entry)
+        Row(Place(str(path), number, unit="entry"), entry if isinstance(entry, dict) else {})
         for number, entry in enumerate(entries, start=1)
     ]
 
 
-def read_lines(path: Path) -> list[tuple[Place, str]]:
-    """Read a text file; blank lines are skipped."""
-    lines = enumerate(_read_text(path).split("\n"), start=1)
+def read_lines(path: Path) -> list[Row]:
+    """Read a text file, each line a ``prompt``; blank lines are skipped."""
     rows = [
-        (Place(str(path), number, unit="line"), line.strip())
-        for number, line in lines
+        Row(Place(str(path), number, unit="line"), {"prompt": line.strip()})
+        for number, line in enumerate(_read_text(path).split("\n"), start=1)
         if line.strip()
     ]
     if not rows:
@@ -242,7 +256,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {quoted(twice)} is there twice")
+        raise ValueError(f"the name {printable(twice)} is there twice")
     return made
 
 

@@ -19,8 +19,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from normprobe.data.rows import BadRow, Place
 from normprobe.errors import first_line
 
+#: What is decoded. Pillow reads more, some of it (EPS) by running another program.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
-"""What is decoded. Pillow reads more, some of it (EPS) by running another program."""
 
 _REPLACE = "replace the image with a complete PNG, JPEG or WebP file"
 
@@ -90,7 +90,7 @@ def decode_base64(text: str, where: Place | str) -> bytes:
         ) from error
 
 
-def read_image(path: str, root: Path, where: Place) -> Image.Image:
+def read_image_file(path: str, root: Path, where: Place) -> Image.Image:
     """Read an image that a data file names, from inside ``root`` only.
 
     A data file from elsewhere must not make normprobe open any other file: absolute paths, ``..``

@@ -1,82 +1,63 @@
-"""Local copies: a folder of images, or which benchmark a file or folder holds."""
+"""Files of one's own, local copies of benchmarks, and which of these a file or folder holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark
 from normprobe.data.formats import (
+    WRITE_LINES,
     Rows,
     is_saved_folder,
     json_entries,
     read_json,
+    read_json_lines,
+    read_lines,
     read_parquet,
     read_saved_folder,
     read_tsv,
 )
-from normprobe.data.images import read_image
-from normprobe.data.json_benchmark import read_json_benchmark
-from normprobe.data.prompts import WRITE_LINES, read_json_questions, read_text
-from normprobe.data.question import Content, Question, Source, read_benchmark
-from normprobe.data.referring import INSTANCES, is_referring, read_referring
-from normprobe.data.rows import BadRows, Place, require_columns
+from normprobe.data.images import read_image_file
+from normprobe.data.published import (
+    official_files,
+    read_json_list,
+    read_official,
+    read_question_table,
+)
+from normprobe.data.question import QuestionSource, Recipe, json_content
+from normprobe.data.referring import INSTANCES, is_referring, read_referent, read_referring
+from normprobe.data.rows import BadRow, BadRows, Place, Row, printable, require_columns, text_cell
 from normprobe.data.sample import marks_fault
 from normprobe.errors import NormprobeError
 
-IMAGES = "images"
-PROMPT = "Describe the image."
+if TYPE_CHECKING:
+    from PIL import Image
 
-
-"""The prompt of every image where none is given; neutral, for it has to fit each of them."""
-
-
+TEXT, PROMPTS, IMAGES = "text", "prompts", "images"
+PROMPT = "Describe the image."  # of every image where none is given: it has to fit each of them
 SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
     *(".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
 }
 
-
-def read_image_folder(folder: Path, prompt: str | None = None) -> Source | None:
-    """The images of a folder and the folders below it, sorted by name; None if there are none."""
-    prompt = PROMPT if prompt is None else prompt
-    if fault := marks_fault(prompt, 1):
-        raise NormprobeError(f"--prompt: {fault}", "mark the image once, or leave the mark out")
-    names = sorted(
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.is_dir()
-    )
-    questions = []
-    for name in names:
-        # A file name may hold bytes that are not valid UTF-8.
-        key = str(name.as_posix()).encode(errors="backslashreplace").decode()
-        place = Place(str(folder / key))
-        questions.append(Question(IMAGES, key, partial(_load, prompt, str(name), folder, place)))
-    where = {"path": str(folder.resolve())}
-    return Source(IMAGES, prompt, folder.name, where, questions) if questions else None
-
-
-def _load(prompt: str, name: str, folder: Path, place: Place) -> Content:
-    return Content(prompt, (read_image(name, folder, place),))
-
-
+_TEMPLATE = "{prompt}"
 _FORMATS = ".tsv, .jsonl, .json, .parquet or .txt"
 _TABLES = (".tsv", ".parquet")
 _JSON = (".jsonl", ".json")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 
 
-def read_file(path: Path, bad: BadRows) -> Source:
+def read_file(path: Path, bad: BadRows) -> QuestionSource:
     """Read a data file."""
     return _read_local([path], bad)
 
 
-def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[Source]:
+def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[QuestionSource]:
     """Read the data files of a folder, a saved data set, or a folder of images."""
     if is_saved_folder(folder):
         return [
@@ -88,8 +69,8 @@ def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[S
         files = [path for path in files if path.name != INSTANCES]
     if files:
         return [_read_local(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
-    images = read_image_folder(folder, prompt)
-    if images is None:
+    images = _read_images(folder, PROMPT if prompt is None else prompt)
+    if not images.questions:
         raise NormprobeError(
             f"{folder}: no data file found; expected {_FORMATS}, or images",
             "point --data at the folder that holds the data files themselves",
@@ -103,20 +84,14 @@ def _table_name(path: Path) -> str:
     return _SHARD.sub("", path.stem) + path.suffix if is_parquet else path.name
 
 
-def _read_local(paths: Sequence[Path], bad: BadRows) -> Source:
+def _read_local(paths: Sequence[Path], bad: BadRows) -> QuestionSource:
     path = paths[0]
     suffix = path.suffix.lower()
     if suffix == ".txt":
         return read_text(path)
     where = {"path": str(path.resolve())} | ({"shards": len(paths)} if len(paths) > 1 else {})
     if suffix in _JSON:
-        whole = read_json(path)
-        if is_referring(whole):
-            return read_referring(path, whole, where, bad)
-        entries = json_entries(path, whole)
-        if entries is not None:
-            return read_json_benchmark(path, entries, where, bad)
-        return read_json_questions(path, where, bad)
+        return _read_json(path, where, bad)
     if suffix not in _TABLES:
         if suffix in SUFFIXES:
             raise NormprobeError(
@@ -128,10 +103,8 @@ def _read_local(paths: Sequence[Path], bad: BadRows) -> Source:
     return _read_rows(rows, path.name, where, bad)
 
 
-def _read_rows(rows: Rows, name: str, where: dict[str, Any], bad: BadRows) -> Source:
-    benchmark = _benchmark_of(rows, name)
-    questions = read_benchmark(benchmark, rows, bad)
-    return Source(benchmark.name, benchmark.wording(rows.columns), name, where, questions)
+def _read_rows(rows: Rows, name: str, where: dict[str, Any], bad: BadRows) -> QuestionSource:
+    return read_question_table(_benchmark_of(rows, name), rows, name, where, bad)
 
 
 def _benchmark_of(rows: Rows, name: str) -> Benchmark:
@@ -156,3 +129,98 @@ def _benchmark_of(rows: Rows, name: str) -> Benchmark:
         nearest = min(told_by_columns, key=lambda b: len(set(b.columns) - received))
         require_columns(rows.columns, nearest.columns, rows.source)
     return max(fitting, key=lambda benchmark: len(benchmark.columns))
+
+
+def _read_json(path: Path, where: dict[str, Any], bad: BadRows) -> QuestionSource:
+    whole = read_json(path)
+    if is_referring(whole):
+        return read_referring(path, whole, where, bad)
+    if (entries := json_entries(path, whole)) is not None:
+        return read_json_list(path, entries, where, bad)
+    lines = read_json_lines(path, bad)
+    named = {name for line in lines for name in line.cells}
+    for benchmark, form in official_files(lines=True):
+        if "prompt" not in named and not named.isdisjoint(form.columns):
+            return read_official(benchmark, form, path, lines, where, bad)
+    if "prompt" not in named:
+        require_columns(list(lines[0].cells), ["prompt", "image"], path)
+    return _read_prompts(path, lines, where, bad)
+
+
+def read_text(path: Path) -> QuestionSource:
+    """Read prompts without images, one a line; blank lines are skipped."""
+    recipe = Recipe(
+        TEXT,
+        _TEMPLATE,
+        key=lambda row: row.text("prompt").encode(),
+        prompt=lambda row: row.text("prompt"),
+        has_image=lambda row: False,
+    )
+    return recipe.source(read_lines(path), path.name, {"path": str(path.resolve())}, BadRows())
+
+
+def _read_prompts(
+    path: Path, lines: Sequence[Row], where: dict[str, Any], bad: BadRows
+) -> QuestionSource:
+    """Read JSON lines with ``prompt`` and ``image``, or a list ``images``."""
+    recipe = Recipe(
+        PROMPTS,
+        _TEMPLATE,
+        key=lambda row: row.key("id") if "id" in row.cells else json_content(row),
+        prompt=lambda row: row.text("prompt"),
+        images=partial(_named_images, path.parent),
+        referent=read_referent,
+        has_image=lambda row: any(row.cells.get(name) for name in ("image", "images")),
+        columns=("prompt",),
+        key_column="id",
+    )
+    return recipe.source(lines, path.name, where, bad)
+
+
+def _named_images(folder: Path, row: Row, rows: Mapping[str, Row]) -> tuple[Image.Image, ...]:
+    where, names = _image_names(row)
+    if fault := marks_fault(row.cells["prompt"], len(names)):
+        place = row.place.at("prompt")
+        raise BadRow(place, fault, "mark each image in the prompt, or none of them")
+    return tuple(read_image_file(text_cell(name, where), folder, where) for name in names)
+
+
+def _image_names(row: Row) -> tuple[Place, list[Any]]:
+    """The cell that names the images of a row, and the names."""
+    one, several = row.cells.get("image"), row.cells.get("images")
+    where = row.place.at("images")
+    if several is None:
+        return row.place.at("image"), [] if one in (None, "") else [one]
+    if one not in (None, "") or not isinstance(several, list):
+        received = "image as well" if isinstance(several, list) else printable(several)
+        raise BadRow(
+            where,
+            f"expected a list of image files and no other image, received {received}",
+            "write either one image or a list of images",
+        )
+    return where, several
+
+
+def _read_images(folder: Path, prompt: str) -> QuestionSource:
+    """Read the images of a folder and the folders below it, sorted by name."""
+    if fault := marks_fault(prompt, 1):
+        raise NormprobeError(f"--prompt: {fault}", "mark the image once, or leave the mark out")
+    names = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.is_dir()
+    )
+    recipe = Recipe(
+        IMAGES,
+        prompt,
+        key=lambda row: str(row.cells["key"]),
+        prompt=lambda row: prompt,
+        images=lambda row, rows: (read_image_file(str(row.cells["name"]), folder, row.place),),
+    )
+    # A file name may hold bytes that are not valid UTF-8.
+    keys = [name.as_posix().encode(errors="backslashreplace").decode() for name in names]
+    rows = [
+        Row(Place(str(folder / key)), {"key": key, "name": name})
+        for key, name in zip(keys, names, strict=True)
+    ]
+    return recipe.source(rows, folder.name, {"path": str(folder.resolve())}, BadRows())

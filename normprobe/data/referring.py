@@ -1,30 +1,43 @@
-"""Referring expressions, each with the box of what it means: RefCOCO and its kin, as JSON."""
+"""Words and the boxes of what they mean: cells of a row, and files of referring expressions.
+
+RefCOCO and its kin, as JSON: COCO's form with captions, or a list of references beside the
+``instances.json`` that holds their pictures and boxes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from normprobe.data.formats import read_json
-from normprobe.data.images import read_image
-from normprobe.data.question import Content, Question, Source
-from normprobe.data.rows import BadRow, BadRows, Place, key_cell, quoted, text_cell, unique
+from normprobe.data.images import read_image_file
+from normprobe.data.question import QuestionSource, Recipe
+from normprobe.data.rows import BadRow, BadRows, Place, Row, key_cell, printable, text_cell
 from normprobe.data.sample import IMAGE_MARK, Box, Referent, is_region, spans_of_word
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
     from PIL import Image
 
+REFERRING = "referring"
+TEMPLATE = "Where is {expression}?"
+INSTANCES = "instances.json"
 WORD, BOX = "word", "box"
 
+_FOLDERS = (".", "images", "train2014")  # where pictures are looked for, beside the file
+_ROUNDING = 1.0  # pixels by which a published box may reach beyond its picture
 
-def read_referent(
-    row: dict[str, Any], prompt: str, images: Sequence[Image.Image], place: Place
-) -> Referent | None:
+_FROM_PICKLE = (
+    "convert a pickle that you trust: json.dump(pickle.load(open('refs(unc).p', 'rb')), "
+    "open('refs(unc).json', 'w'))"
+)
+
+
+def read_referent(row: Row, prompt: str, images: Sequence[Image.Image]) -> Referent | None:
     """What a word of the prompt means in the picture; None where the row has neither cell."""
-    word, box = row.get(WORD), row.get(BOX)
+    place, word, box = row.place, row.cells.get(WORD), row.cells.get(BOX)
     if word is None and box is None:
         return None
     if word is None or box is None:
@@ -39,17 +52,15 @@ def read_referent(
             f"expected one image to lie in, received {len(images)}",
             f"leave {WORD} and {BOX} out, or write one image",
         )
-    return referent_in(
-        prompt, images[0], text_cell(word, place.at(WORD)), edges(box, place.at(BOX)), place
-    )
+    return _referent_in(prompt, images[0], row.text(WORD), _edges(box, place.at(BOX)), place)
 
 
-def referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Place) -> Referent:
+def _referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Place) -> Referent:
     """A word and its box, which are there."""
     if not spans_of_word(word, prompt.split(IMAGE_MARK)[-1]):
         raise BadRow(
             place.at(WORD),
-            f"{quoted(word)} is not in the prompt after the image: {quoted(prompt)}",
+            f"{printable(word)} is not in the prompt after the image: {printable(prompt)}",
             "write a whole word or phrase of the prompt",
         )
     if not is_region(box, image.size):
@@ -63,40 +74,15 @@ def referent_in(prompt: str, image: Image.Image, word: str, box: Box, place: Pla
     return Referent(word.strip(), box)
 
 
-def edges(cell: Any, place: Place) -> Box:
+def _edges(cell: Any, place: Place) -> Box:
     """The four numbers of a box."""
     is_box = isinstance(cell, list) and len(cell) == 4
     if not is_box or not all(type(edge) in (int, float) for edge in cell):
         raise BadRow(
-            place, f"expected a list of four numbers, received {quoted(cell)}", "correct the box"
+            place, f"expected a list of four numbers, received {printable(cell)}", "correct the box"
         )
     first, second, third, fourth = map(float, cell)
     return first, second, third, fourth
-
-
-REFERRING = "referring"
-TEMPLATE = "Where is {expression}?"
-INSTANCES = "instances.json"
-
-
-"""The pictures and boxes that a list of references speaks of."""
-
-
-_FOLDERS = (".", "images", "train2014")  # where pictures are looked for, beside the file
-_ROUNDING = 1.0  # pixels by which a published box may reach beyond its picture
-
-_FROM_PICKLE = (
-    "convert a pickle that you trust: json.dump(pickle.load(open('refs(unc).p', 'rb')), "
-    "open('refs(unc).json', 'w'))"
-)
-
-
-class _Expression(NamedTuple):
-    place: Place
-    key: Any
-    text: Any
-    span: Any  # begin and end of the characters that mean the box; None: all of them
-    annotation: Any
 
 
 def is_referring(whole: Any) -> bool:
@@ -108,7 +94,7 @@ def is_referring(whole: Any) -> bool:
     return any({"sentences", "ann_id"} <= names for names in named)
 
 
-def read_referring(path: Path, whole: Any, where: dict[str, Any], bad: BadRows) -> Source:
+def read_referring(path: Path, whole: Any, where: dict[str, Any], bad: BadRows) -> QuestionSource:
     """Read the expressions of a file."""
     instances: Mapping[str, Any] = whole if isinstance(whole, dict) else _instances(path)
     if instances is whole:
@@ -120,21 +106,19 @@ def read_referring(path: Path, whole: Any, where: dict[str, Any], bad: BadRows) 
             f"{path}: boxes without expressions: no image has a caption",
             f"pass the list of references beside it, as JSON; {_FROM_PICKLE}",
         )
-    images = _by_id(instances, "images")
-    keyed = []
-    for number, expression in enumerate(expressions):
-        try:
-            keyed.append((number, expression.place, key_cell(expression.key, expression.place)))
-        except BadRow as error:
-            bad.refuse(error)
-    questions = [
-        Question(REFERRING, key, partial(_load, expressions[number], images, path.parent))
-        for key, (number, _) in unique(keyed, "id", bad).items()
-    ]
-    return Source(REFERRING, TEMPLATE, path.name, where, questions)
+    recipe = Recipe(
+        REFERRING,
+        TEMPLATE,
+        key=lambda row: key_cell(row.cells["id"], row.place),
+        prompt=lambda row: TEMPLATE.format(expression=row.text("expression")),
+        images=partial(_pictures, _by_id(instances, "images"), path.parent),
+        referent=_referent,
+        key_column="id",
+    )
+    return recipe.source(expressions, path.name, where, bad)
 
 
-def _of_captions(path: Path, whole: Mapping[str, Any]) -> Iterator[_Expression]:
+def _of_captions(path: Path, whole: Mapping[str, Any]) -> Iterator[Row]:
     images = _by_id(whole, "images")
     for number, annotation in enumerate(whole["annotations"], start=1):
         named = annotation if isinstance(annotation, dict) else {}
@@ -144,12 +128,12 @@ def _of_captions(path: Path, whole: Mapping[str, Any]) -> Iterator[_Expression]:
         spans = named.get("tokens_positive")
         span = spans[0] if isinstance(spans, list) and spans else None
         place = Place(str(path), number, unit="annotation")
-        yield _Expression(place, named.get("id"), caption, span, named)
+        yield _expression(place, named.get("id"), caption, named, span)
 
 
 def _of_references(
     path: Path, references: Iterable[Any], annotations: Mapping[Any, Mapping[str, Any]]
-) -> Iterator[_Expression]:
+) -> Iterator[Row]:
     for number, reference in enumerate(references, start=1):
         named = reference if isinstance(reference, dict) else {}
         place = Place(str(path), number, unit="entry")
@@ -159,7 +143,12 @@ def _of_references(
         sentences = named.get("sentences")
         for sentence in sentences if isinstance(sentences, list) else [None]:
             of = sentence if isinstance(sentence, dict) else {}
-            yield _Expression(place, of.get("sent_id"), of.get("sent"), None, found)
+            yield _expression(place, of.get("sent_id"), of.get("sent"), found)
+
+
+def _expression(place: Place, key: Any, text: Any, annotation: Any, span: Any = None) -> Row:
+    """A row of an expression; ``span``: which of its characters mean the box, None: all."""
+    return Row(place, {"id": key, "expression": text, "annotation": annotation, "span": span})
 
 
 def _instances(path: Path) -> Mapping[str, Any]:
@@ -182,39 +171,41 @@ def _by_id(whole: Mapping[str, Any], name: str) -> dict[Any, Mapping[str, Any]]:
     }
 
 
-def _load(
-    expression: _Expression, images: Mapping[Any, Mapping[str, Any]], folder: Path
-) -> Content:
-    place = expression.place
-    text = text_cell(expression.text, place.at("expression"))
-    annotation = expression.annotation
+def _pictures(
+    images: Mapping[Any, Mapping[str, Any]], folder: Path, row: Row, rows: Mapping[str, Row]
+) -> tuple[Image.Image, ...]:
+    annotation = row.cells["annotation"]
     if annotation is None:
         raise BadRow(
-            place.at("ann_id"),
+            row.place.at("ann_id"),
             f"expected the id of one annotation of {INSTANCES}",
             "leave out expressions of no box or of several",
         )
-    where = place.at("file_name")
+    where = row.place.at("file_name")
     name = text_cell(images.get(annotation.get("image_id"), {}).get("file_name"), where)
     roots = [folder / below for below in _FOLDERS]
     root = next((root for root in roots if (root / name).is_file()), folder)
-    image = read_image(name, root, where)
-    left, top, width, height = edges(annotation.get("bbox"), place.at("bbox"))
+    return (read_image_file(name, root, where),)
+
+
+def _referent(row: Row, prompt: str, images: Sequence[Image.Image]) -> Referent:
+    (image,) = images
+    bbox = row.cells["annotation"].get("bbox")
+    left, top, width, height = _edges(bbox, row.place.at("bbox"))
     right, bottom = _within(left + width, image.width), _within(top + height, image.height)
     box = left, top, right, bottom
-    prompt = TEMPLATE.format(expression=text)
-    word = _said(text, expression.span, place)
-    return Content(prompt, (image,), referent_in(prompt, image, word, box, place))
+    return _referent_in(prompt, image, _said(row), box, row.place)
 
 
-def _said(text: str, span: Any, place: Place) -> str:
+def _said(row: Row) -> str:
     """The words that mean the box."""
+    text, span = row.text("expression"), row.cells["span"]
     if span is None:
         return text
     if not (isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span)):
         raise BadRow(
-            place.at("tokens_positive"),
-            f"expected begin and end of the characters, received {quoted(span)}",
+            row.place.at("tokens_positive"),
+            f"expected begin and end of the characters, received {printable(span)}",
             "correct the numbers",
         )
     return text[slice(*span)]

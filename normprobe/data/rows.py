@@ -1,11 +1,10 @@
-"""Rows of a table: their keys, what their cells may hold, and those that cannot be used."""
+"""Rows with their places: what their cells may hold, and rows that cannot be used."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from normprobe.errors import NormprobeError
 
@@ -36,6 +35,21 @@ class Place:
         row = "" if self.row is None else f", {self.unit} {self.row}"
         column = "" if self.column is None else f", column {self.column}"
         return f"{self.file}{row}{column}" + (f" ({self.note})" if self.note else "")
+
+
+class Row(NamedTuple):
+    """Named cells, and where they stand."""
+
+    place: Place
+    cells: Mapping[str, Any]
+
+    def text(self, column: str) -> str:
+        """A cell that must hold text."""
+        return text_cell(self.cells.get(column), self.place.at(column))
+
+    def key(self, column: str) -> str:
+        """A cell that identifies this row."""
+        return key_cell(self.cells.get(column), self.place.at(column))
 
 
 class BadRow(NormprobeError):
@@ -123,19 +137,19 @@ def text_cell(value: Any, where: Place | str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise BadRow(
             where,
-            f"expected text, received {quoted(value)}",
+            f"expected text, received {printable(value)}",
             "fill the cell or remove its row",
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON can spell half a character: "\\ud800"
         raise BadRow(
-            where, f"{quoted(value)} is no valid Unicode", "correct the cell or remove its row"
+            where, f"{printable(value)} is no valid Unicode", "correct the cell or remove its row"
         ) from error
     return value
 
 
-def quoted(value: Any) -> str:
+def printable(value: Any) -> str:
     """A value from a file as one short printable line."""
     return (
         f"{value!a}"[:60]
@@ -159,9 +173,6 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(name[:60] for name in shown) + (f" and {more} more" if more else "")
 
 
-_HASH_LENGTH = 16  # hexadecimal digits
-
-
 def key_cell(value: Any, place: Place) -> str:
     """Return a cell that identifies its row: a whole number or text."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -181,32 +192,3 @@ def whole_number_cell(value: Any, place: Place) -> str:
             f"expected a whole number, received {str(value)[:40]!a}",
             "give every row its number; shifted columns show here first",
         ) from error
-
-
-def content_keys(contents: Iterable[bytes]) -> list[str]:
-    """A hash of each row's content as its key; repeats of a row get ``-2``, ``-3``, ..."""
-    keys, seen = [], dict[str, int]()
-    for content in contents:
-        key = hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
-        seen[key] = seen.get(key, 0) + 1
-        keys.append(key if seen[key] == 1 else f"{key}-{seen[key]}")
-    return keys
-
-
-def unique(
-    rows: Iterable[tuple[int, Place, str]], column: str, bad: BadRows
-) -> dict[str, tuple[int, Place]]:
-    """Rows by key; a row that repeats the key of another is bad."""
-    first: dict[str, tuple[int, Place]] = {}
-    for row, place, key in rows:
-        if key in first:
-            bad.refuse(
-                BadRow(
-                    place.at(column),
-                    f"{quoted(key)} stands already in {first[key][1]}",
-                    "give every row its own key; remove rows that were pasted twice",
-                )
-            )
-            continue
-        first[key] = row, place
-    return first

@@ -13,10 +13,8 @@ from PIL import Image
 from normprobe.data.images import decode_image, image_hash
 from normprobe.errors import NormprobeError
 
+#: Left, top, right and bottom in pixels of the picture.
 Box = tuple[float, float, float, float]
-
-
-"""Left, top, right and bottom in pixels of the picture."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,8 @@ def spans_of_word(word: str, text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
 
 
+#: Says in a prompt where an image stands. A prompt without marks follows its images.
 IMAGE_MARK = "<image>"
-
-
-"""Says in a prompt where an image stands. A prompt without marks follows its images."""
 
 
 def marks_fault(prompt: str, images: int) -> str | None:
@@ -133,10 +129,7 @@ class Sample:
         return first + "".join(map("".join, zip(placeholders, others, strict=True)))
 
 
-Picture = Path | str | Image.Image
-
-
-"""A picture, or its file."""
+Picture = Path | str | Image.Image  # or its file
 
 
 def as_sample(images: Picture | Sequence[Picture] | Sample, prompt: str = "") -> Sample:

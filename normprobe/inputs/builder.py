@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.inputs import own_ways, standard
 from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
-from normprobe.inputs.standard import REFUSALS
+from normprobe.inputs.standard import REFUSALS, build_documented, build_standard
 from normprobe.inputs.token_groups import with_image_numbers
 from normprobe.rehearsal import limited, rehearse
 from normprobe.tensors import find_named
@@ -123,9 +122,9 @@ class InputBuilder:
                 ) from error
             return BatchFeature(dict(made))
         if self.own_code:
-            return own_ways.build(self.processor, samples, self.system)
+            return build_documented(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
-        return standard.build(self.processor, samples, self.system, layout)
+        return build_standard(self.processor, samples, self.system, layout)
 
     def _check_lengths(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse prompts that are longer than the model has positions for."""

@@ -16,8 +16,7 @@ from PIL import Image
 from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.errors import NormprobeError
 
-NO_SYSTEM = "none"
-"""As a system prompt: suppress the one that the template would insert."""
+NO_SYSTEM = "none"  # as a system prompt: suppress the one that the template would insert
 
 # Processors that write their image token before every text by themselves.
 _PLACE_THE_IMAGE = {
@@ -28,12 +27,12 @@ _PLACE_THE_IMAGE = {
     "InstructBlipVideoProcessor",
     "Kosmos2_5Processor",
 }
+#: What published prompts put around a turn, by model type, where there is no chat template.
 PLAIN_LAYOUTS = {
     "kosmos-2": "<grounding> {turn}",
     "kosmos-2.5": "<ocr>{turn}",
     "vipllava": "###Human: {turn}###Assistant:",
 }
-"""What published prompts put around a turn, by model type, where there is no chat template."""
 
 _WORD = "normprobe"  # any word would do: it is looked for in rendered text
 _TEXT = Sample("", _WORD)

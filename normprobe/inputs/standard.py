@@ -1,20 +1,27 @@
-"""What processors raise on images and texts that they cannot take: they have no exception for it.
-
-Not ``NormprobeError``: that already says what is wrong.
-"""
+"""How processors are called: those of transformers, and those that come with a model's own code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
-from normprobe.inputs.chat import is_multimodal, reads_one_image, render_chat, render_plain
+from normprobe.errors import first_line
+from normprobe.inputs.chat import (
+    conversations,
+    is_multimodal,
+    reads_one_image,
+    render_chat,
+    render_plain,
+)
+from normprobe.inputs.processor import tokenizer_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
 
+#: What processors raise on images and texts that they cannot take: they have no exception for it.
+#: Not ``NormprobeError``: that already says what is wrong.
 REFUSALS = (
     ArithmeticError,
     AssertionError,
@@ -26,10 +33,10 @@ REFUSALS = (
 )
 
 
-def build(
-    processor: Any, samples: Sequence[Sample], system: str | None, layout: str
+def build_standard(
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
 ) -> BatchFeature:
-    """Turn samples into one batch, padded on the right."""
+    """One batch, padded on the right, by a processor of transformers."""
     from transformers import BatchFeature
     from transformers.image_processing_base import ImageProcessingMixin
 
@@ -96,3 +103,69 @@ def ensure_pad_token(tokenizer: Any) -> None:
     """
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+
+
+def build_documented(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+    """One batch by code of the model's own: padded on the right, by the first way that works.
+
+    1. ``processor.apply_chat_template(messages, tokenize=True, return_dict=True)``, which is what
+       transformers documents, with the images inside the messages;
+    2. ``processor(text=, images=)``.
+
+    Nothing is known of such code beforehand, so what comes out is looked at: it has to hold the
+    prompt, and pixels where a sample has an image. Some templates delete an image placeholder, and
+    some folders name a processor that is not the model's.
+    """
+    reasons = []
+    for name, way in (
+        ("apply_chat_template", _by_template),
+        ("processor(text=, images=)", build_standard),
+    ):
+        try:
+            inputs = way(processor, samples, system)
+            _check(inputs, processor, samples)
+        except (*REFUSALS, ImportError) as error:
+            reasons.append(f"{name}: {first_line(error)}")
+        else:
+            return inputs
+    raise ValueError("; ".join(reasons))
+
+
+def _by_template(processor: Any, samples: Sequence[Sample], system: str | None) -> BatchFeature:
+    from transformers import BatchFeature
+
+    if not (is_multimodal(processor) and getattr(processor, "chat_template", None)):
+        raise ValueError("no processor with a chat template")
+    options: dict[str, Any] = {}
+    if len(samples) > 1:
+        ensure_pad_token(processor.tokenizer)
+        options = {"padding": True, "padding_side": "right"}
+    made = processor.apply_chat_template(
+        conversations(processor, samples, system),
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        add_generation_prompt=True,
+        **options,
+    )
+    return BatchFeature(dict(made))
+
+
+def _check(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:
+    """Refuse inputs that lack the image or a prompt."""
+    from normprobe.inputs.on_device import pixel_inputs
+
+    if any(sample.images for sample in samples) and not pixel_inputs(inputs):
+        raise ValueError("the inputs hold no pixels, though there is an image")
+    tokenizer, ids = tokenizer_of(processor), inputs.get("input_ids")
+    if tokenizer is None or ids is None:
+        return
+    for sample, row in zip(samples, ids.tolist(), strict=True):
+        text = tokenizer.decode([token for token in row if token >= 0])
+        if not all(_without_spaces(piece) in _without_spaces(text) for piece in sample.texts):
+            raise ValueError(f"the prompt of {sample.id} is not in input_ids")
+
+
+def _without_spaces(text: str) -> str:
+    """Decoding may change spaces and line breaks."""
+    return "".join(text.split())

@@ -24,19 +24,17 @@ from normprobe.schema import (
 from normprobe.tensors import find_named
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
     from transformers import BatchFeature
 
 
 def token_groups(
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
     image_token_ids: Sequence[int],
     special_token_ids: Sequence[int],
     video_token_ids: Sequence[int] = (),
     audio_token_ids: Sequence[int] = (),
-) -> torch.Tensor:
+) -> Tensor:
     """Name the group of every token.
 
     Every image placeholder counts as visual here. Ids do not tell the structural tokens, which are
@@ -56,9 +54,8 @@ def token_groups(
         int8 [batch, seq] on the device of ``input_ids``: indices into ``schema.TOKEN_GROUPS``, or
         ``schema.PADDING``.
     """
-    import torch
 
-    def is_one_of(ids: Sequence[int]) -> torch.Tensor:
+    def is_one_of(ids: Sequence[int]) -> Tensor:
         return torch.isin(input_ids, torch.tensor(ids, dtype=torch.long, device=input_ids.device))
 
     groups = torch.full_like(input_ids, TOKEN_GROUPS.index(TEXT), dtype=torch.int8)
@@ -134,8 +131,6 @@ def with_image_numbers(
         placeholder at this position stands for. The text behind an image has its number too. 0:
         padding, and samples without images.
     """
-    import torch
-
     from normprobe.inputs.on_device import pixel_inputs
 
     ids = find_named(inputs, "input_ids")

@@ -1,9 +1,8 @@
 import pytest
-from PIL import Image
 
-from data.files import encode
+from data.published import RED
 
 
 @pytest.fixture
 def red_png() -> bytes:
-    return encode(Image.new("RGB", (6, 4), "red"))
+    return RED

@@ -1,6 +1,8 @@
-"""Two rows of each benchmark as the hub holds them, and rows of the official MMBench TSV."""
+"""Two rows of each benchmark as the hub holds them, rows of the MMBench TSV, encoded images."""
 
 import base64
+import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,27 @@ from typing import Any
 import pyarrow as pa
 from PIL import Image
 
-from data.files import encode, write_tsv
 from normprobe.data.benchmarks import BENCHMARKS
 from normprobe.data.data_set import DataSet
+
+
+def encode(image: Image.Image, file_format: str = "PNG", **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def write_tsv(path: Path, rows: list[list[str]], encoding: str = "utf-8") -> Path:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding=encoding)
+    return path
+
+
+def write_lines(path: Path, *rows: Any) -> Path:
+    """JSON lines; text is written as it is."""
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
 
 LETTER = "Answer with the option's letter from the given choices directly."
 RED, BLUE, GREEN = (encode(Image.new("RGB", (6, 4), name)) for name in ("red", "blue", "green"))

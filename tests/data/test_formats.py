@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data.files import write_tsv
+from data.published import write_tsv
 from normprobe.data.formats import read_json_lines, read_parquet, read_tsv
 from normprobe.data.rows import BadRows
 from normprobe.errors import NormprobeError
@@ -14,57 +14,61 @@ def tsv(path, skip=False):
     return read_tsv(path, BadRows(skip=skip))
 
 
-def test_tsv_cells_stay_text(tmp_path):
-    rows = [["1", "None", "NA"], ["2", "null", ""], ["3", "007", "1.50"]]
-    table = tsv(write_tsv(tmp_path / "x.tsv", [HEADER, *rows])).table
-    assert [list(row.values()) for row in table.to_pylist()] == rows
-
-
-def test_tsv_with_byte_order_mark(tmp_path):
-    path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", "q", "a"]], encoding="utf-8-sig")
-    assert tsv(path).columns == HEADER
-
-
-def test_tsv_cell_beyond_the_limit_of_the_csv_module(tmp_path):
-    path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", "q", "a" * 3_000_000]])
-    assert len(tsv(path).cell(0, "A")) == 3_000_000
-
-
-def test_tsv_quoted_cell_with_line_breaks(tmp_path):
-    path = write_tsv(tmp_path / "x.tsv", [HEADER, ["1", '"two\nlines of ""text"""', "a"]])
-    assert tsv(path).cell(0, "question") == 'two\nlines of "text"'
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *((row, row) for row in (["1", "None", "NA"], ["2", "null", ""], ["3", "007", "1.50"])),
+        (["1", "q", "a" * 3_000_000], ["1", "q", "a" * 3_000_000]),  # beyond the csv module
+        (["1", '"two\nlines of ""text"""', "a"], ["1", 'two\nlines of "text"', "a"]),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_tsv_cells_stay_text(tmp_path, written, read, encoding):
+    rows = tsv(write_tsv(tmp_path / "x.tsv", [HEADER, written], encoding=encoding))
+    ((place, cells),) = rows
+    assert str(place) == f"{tmp_path / 'x.tsv'}, row 1"
+    assert dict(cells) == dict(zip(HEADER, read, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        (b"", "holds no rows"),
-        (b"\n\n", "holds no rows"),
-        (b"index\tquestion\tA\n", "holds no rows"),
-        (b"index\tquestion\tA", "holds no rows"),
-        (b"index\tquestion\tA\n1\tq\ta\n2\tq\n", "row 2: expected 3 columns, received 2"),
-        (b"index\tquestion\tA\n1\tq\ta\tz\n", "row 1: expected 3 columns, received 4"),
-        (b'index\tquestion\tA\n1\tq\ta\n2\t"q\ta\n3\tq\ta\n', "row 2: a quote opened here"),
+        ("bad.tsv", b"", "holds no rows"),
+        ("bad.tsv", b"\n\n", "holds no rows"),
+        ("bad.tsv", b"index\tquestion\tA\n", "holds no rows"),
+        ("bad.tsv", b"index\tquestion\tA", "holds no rows"),
         (
+            "bad.tsv",
+            b"index\tquestion\tA\n1\tq\ta\n2\tq\n",
+            "row 2: expected 3 columns, received 2",
+        ),
+        ("bad.tsv", b"index\tquestion\tA\n1\tq\ta\tz\n", "row 1: expected 3 columns, received 4"),
+        (
+            "bad.tsv",
+            b'index\tquestion\tA\n1\tq\ta\n2\t"q\ta\n3\tq\ta\n',
+            "row 2: a quote opened here",
+        ),
+        (
+            "bad.tsv",
             b'index\tquestion\tA\n1\t"q\ta\n2\tq"\ta\n3\tq\ta\n',
             "row 1, column question: a quote opened here is not closed",
         ),
-        ("index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "line 2: expected UTF-8"),
-        ("index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "line 1: expected UTF-8"),
+        ("bad.tsv", "index\tquestion\tA\n1\tcafé\ta\n".encode("latin-1"), "line 2: expected UTF-8"),
+        ("bad.tsv", "index\tquestion\tA\n1\tq\ta\n".encode("utf-16"), "line 1: expected UTF-8"),
+        ("bad.jsonl", b"", "holds no rows"),
+        ("bad.jsonl", b'{"a": 1}\n[1, 2]\n', "line 2: expected a JSON object, received list"),
+        ("bad.jsonl", b'{"a": 1}\n{"a": \n', "line 2: not JSON"),
+        ("bad.jsonl", '{"a": "é"}'.encode("latin-1"), "expected UTF-8"),
+        ("bad.jsonl", '{"a": 1}'.encode("utf-16"), "expected UTF-8"),
     ],
 )
-def test_bad_tsv_is_refused(tmp_path, content, message):
-    path = tmp_path / "bad.tsv"
+def test_bad_text_is_refused(tmp_path, name, content, message):
+    path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(NormprobeError, match=message) as refusal:
-        tsv(path)
+        read_json_lines(path, BadRows()) if name == "bad.jsonl" else tsv(path)
     assert str(path) in refusal.value.problem
     assert "\n" not in refusal.value.problem
-
-
-def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(NormprobeError, match="cannot be read"):
-        tsv(tmp_path / "none.tsv")
 
 
 def test_json_lines(tmp_path):
@@ -75,24 +79,6 @@ def test_json_lines(tmp_path):
         (f"{path}, line 1", {"a": 1}),
         (f"{path}, line 3", {"a": "\u2028"}),
     ]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "holds no rows"),
-        (b'{"a": 1}\n[1, 2]\n', "line 2: expected a JSON object, received list"),
-        (b'{"a": 1}\n{"a": \n', "line 2: not JSON"),
-        ('{"a": "é"}'.encode("latin-1"), "expected UTF-8"),
-        ('{"a": 1}'.encode("utf-16"), "expected UTF-8"),
-    ],
-)
-def test_bad_json_lines_are_refused(tmp_path, content, message):
-    path = tmp_path / "bad.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(NormprobeError, match=message) as refusal:
-        read_json_lines(path, BadRows())
-    assert str(path) in refusal.value.problem
 
 
 def test_text_of_parquet_is_utf8(tmp_path):

@@ -7,25 +7,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.files import encode
+from data.published import encode
 from normprobe.data.images import (
     FORMATS,
     decode_base64,
     decode_image,
     decode_image_cell,
     image_hash,
-    read_image,
+    read_image_file,
 )
 from normprobe.data.rows import Place
 from normprobe.errors import NormprobeError
 
 WHERE = Place("file.tsv", 3, "image")
-
-
-def decoded_pixel(image: Image.Image, file_format: str = "PNG", **options) -> tuple[int, ...]:
-    picture = decode_image(encode(image, file_format, **options), WHERE)
-    assert picture.mode == "RGB"
-    return picture.getpixel((0, 0))
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -40,62 +34,48 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize(
-    ("image", "expected"),
-    [
-        (Image.new("RGB", (2, 2), (10, 20, 30)), (10, 20, 30)),
-        (Image.new("L", (2, 2), 77), (77, 77, 77)),
-        (Image.new("1", (2, 2), 1), (255, 255, 255)),
-        (Image.new("RGBA", (2, 2), (255, 0, 0, 0)), (255, 255, 255)),
-        (Image.new("RGBA", (2, 2), (255, 0, 0, 51)), (255, 204, 204)),
-        (Image.new("LA", (2, 2), (0, 0)), (255, 255, 255)),
-        (Image.new("LA", (2, 2), (10, 255)), (10, 10, 10)),
-    ],
-)
-def test_png_modes(image, expected):
-    assert decoded_pixel(image) == expected
-
-
-def test_transparent_palette_colour_is_white():
+def palette():
     image = Image.new("P", (2, 2), 0)
     image.putpalette([0, 0, 200, 0, 200, 0])
-    assert decoded_pixel(image) == (0, 0, 200)
-    assert decoded_pixel(image, transparency=0) == (255, 255, 255)
+    return image
 
 
-def test_transparent_rgb_colour_is_white():
-    image = Image.new("RGB", (2, 2), (1, 2, 3))
-    assert decoded_pixel(image, transparency=(1, 2, 3)) == (255, 255, 255)
+def numbers(*values, dtype):
+    return Image.fromarray(np.array([values], dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("image", "expected", "options"),
+    [
+        (Image.new("RGB", (2, 2), (10, 20, 30)), [(10, 20, 30)], {}),
+        (Image.new("L", (2, 2), 77), [(77, 77, 77)], {}),
+        (Image.new("1", (2, 2), 1), [(255, 255, 255)], {}),
+        (Image.new("RGBA", (2, 2), (255, 0, 0, 0)), [(255, 255, 255)], {}),
+        (Image.new("RGBA", (2, 2), (255, 0, 0, 51)), [(255, 204, 204)], {}),
+        (Image.new("LA", (2, 2), (0, 0)), [(255, 255, 255)], {}),
+        (Image.new("LA", (2, 2), (10, 255)), [(10, 10, 10)], {}),
+        (palette(), [(0, 0, 200)], {}),
+        (palette(), [(255, 255, 255)], {"transparency": 0}),
+        (Image.new("RGB", (2, 2), (1, 2, 3)), [(255,) * 3], {"transparency": (1, 2, 3)}),
+        # 16 bits are scaled, not clipped; wider integers and floats span black to white
+        (numbers(65535, 30000, 200, 0, dtype=np.uint16), [255, 117, 1, 0], {}),
+        (numbers(0.0, 0.5, 1.0, dtype=np.float32), [0, 128, 255], {"file_format": "TIFF"}),
+        (numbers(-100_000, 0, 100_000, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
+        (numbers(np.nan, np.nan, dtype=np.float32), [0, 0], {"file_format": "TIFF"}),
+        (numbers(7.0, 7.0, dtype=np.float32), [0, 0], {"file_format": "TIFF"}),
+    ],
+)
+def test_what_a_viewer_would_show(image, expected, options):
+    picture = decode_image(encode(image, **options), WHERE)
+    assert picture.mode == "RGB"
+    shown = [colour if isinstance(colour, tuple) else (colour,) * 3 for colour in expected]
+    assert [picture.getpixel((x, 0)) for x in range(len(shown))] == shown
 
 
 def test_cmyk_jpeg():
     red = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
-    assert np.allclose(decoded_pixel(red, "JPEG", quality=100), (255, 0, 0), atol=3)
-
-
-@pytest.mark.parametrize(("value", "expected"), [(65535, 255), (30000, 117), (200, 1), (0, 0)])
-def test_16_bit_is_scaled_not_clipped(value, expected):
-    image = Image.fromarray(np.full((2, 2), value, dtype=np.uint16))
-    assert image.mode.startswith("I;16")
-    assert decoded_pixel(image) == (expected,) * 3
-
-
-def test_floats_span_black_to_white():
-    image = Image.fromarray(np.array([[0.0, 0.5, 1.0]], dtype=np.float32))
-    picture = decode_image(encode(image, "TIFF"), WHERE)
-    assert [picture.getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
-
-
-def test_wide_integers_span_black_to_white():
-    image = Image.fromarray(np.array([[-100_000, 0, 100_000]], dtype=np.int32))
-    picture = decode_image(encode(image, "TIFF"), WHERE)
-    assert [picture.getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
-
-
-@pytest.mark.parametrize("value", [np.nan, 7.0])
-def test_constant_floats_are_decoded(value):
-    image = Image.fromarray(np.full((2, 2), value, dtype=np.float32))
-    assert decoded_pixel(image, "TIFF") == (0, 0, 0)
+    picture = decode_image(encode(red, "JPEG", quality=100), WHERE)
+    assert np.allclose(picture.getpixel((0, 0)), (255, 0, 0), atol=3)
 
 
 def test_exif_rotation_is_applied():
@@ -167,20 +147,20 @@ def root(tmp_path, red_png):
 
 
 def test_image_file_inside_its_folder(root):
-    assert read_image("deeper/in.png", root, WHERE).size == (6, 4)
-    assert read_image("deeper/../deeper/in.png", root, WHERE).size == (6, 4)
+    assert read_image_file("deeper/in.png", root, WHERE).size == (6, 4)
+    assert read_image_file("deeper/../deeper/in.png", root, WHERE).size == (6, 4)
 
 
 @pytest.mark.parametrize("path", ["../out.png", "../images2/out.png", "/etc/passwd", "link.png"])
 def test_image_path_that_leaves_its_folder_is_refused(root, path):
     with pytest.raises(NormprobeError, match="leaves the folder"):
-        read_image(path, root, WHERE)
+        read_image_file(path, root, WHERE)
 
 
 @pytest.mark.parametrize("path", ["missing.png", "deeper", "nul\0.png", "x" * 5000])
 def test_image_file_that_cannot_be_read_is_refused(root, path):
     with pytest.raises(NormprobeError, match="row 3, column image: the image file"):
-        read_image(path, root, WHERE)
+        read_image_file(path, root, WHERE)
 
 
 def test_hash_is_of_the_pixels_not_of_the_file():

@@ -1,60 +1,108 @@
-"""Which benchmark a local table holds: by its columns, or by its name."""
+"""Prompts and pictures of one's own, and words with the boxes of what they mean."""
 
-import pyarrow as pa
+import os
+
 import pytest
-from pyarrow import parquet
+from PIL import Image
 
-from data.files import write_tsv
-from data.published import TOLD_BY_COLUMNS, base64_image, check_two_samples, hub_table
+from data.published import encode, write_lines
 from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 
 
-@pytest.mark.parametrize("name", TOLD_BY_COLUMNS)
-def test_parquet_is_told_by_its_columns(tmp_path, name):
-    parquet.write_table(hub_table(name), tmp_path / "test-00000-of-00001.parquet")
-    check_two_samples(open_data(str(tmp_path)), name)
-    check_two_samples(open_data(str(tmp_path / "test-00000-of-00001.parquet")), name)
+def test_bundled_prompts_are_text_alone():
+    data = open_data("text")
+    samples = list(data)
+    assert (data.name, data.has_images, len(samples)) == ("text", False, 40)
+    assert all(sample.image is None and sample.image_hash is None for sample in samples)
+    assert len({sample.prompt for sample in samples}) == len(set(data.ids)) == 40
 
 
-@pytest.mark.parametrize("name", TOLD_BY_COLUMNS)
-def test_shards_and_row_order_leave_ids_alone(tmp_path, name):
-    whole, shards = tmp_path / "whole", tmp_path / "shards"
-    for folder in (whole, shards):
-        folder.mkdir()
-    parquet.write_table(hub_table(name), whole / "test.parquet")
-    for shard in (0, 1):
-        table = hub_table(name, [1 - shard])
-        parquet.write_table(table, shards / f"test-0000{shard}-of-00002.parquet")
-    assert sorted(open_data(str(shards)).ids) == sorted(open_data(str(whole)).ids)
-    assert open_data(str(shards), limit=1).ids == open_data(str(whole), limit=1).ids
-    check_two_samples(open_data(str(shards)), name)
-    assert open_data(str(shards)).provenance["sources"][0]["shards"] == 2
+@pytest.mark.parametrize("spec", ["{}", "text:{}"])
+def test_a_text_file_holds_a_prompt_a_line(tmp_path, spec):
+    path = tmp_path / "mine.txt"
+    path.write_text("\ufeffWhy?\r\n\n  What is a café? \nWhy?\n", encoding="utf-8")
+    data = open_data(spec.format(path))
+    assert data.name == "mine"
+    assert [sample.prompt for sample in data] == ["Why?", "What is a café?", "Why?"]
+    assert data.ids[2] == f"{data.ids[0]}-2"
+    path.write_text("What is a café?\nWhy?\nWhy?\n", encoding="utf-8")
+    assert sorted(open_data(str(path)).ids) == sorted(data.ids)
 
 
-def test_parquet_of_another_benchmark_is_refused(tmp_path):
-    table = pa.table({"index": [0], "question": ["Which?"], "A": ["cat"], "image": ["7"]})
-    parquet.write_table(table, tmp_path / "val.parquet")
-    with pytest.raises(NormprobeError, match="missing columns question_id; received index"):
-        open_data(str(tmp_path / "val.parquet"))
+def test_text_that_is_not_there_or_empty(tmp_path):
+    with pytest.raises(NormprobeError, match="cannot be read"):
+        open_data(f"text:{tmp_path}/none.txt")
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(NormprobeError, match="holds no rows"):
+        open_data(f"text:{tmp_path}/empty.txt")
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "parquet"])
-def test_a_table_of_no_benchmark_is_refused(tmp_path, suffix):
-    path = tmp_path / f"x.{suffix}"
-    if suffix == "tsv":
-        write_tsv(path, [["a", "a\x1bb"], ["1", "2"]])
-    else:
-        parquet.write_table(pa.table({"a": [1], "a\x1bb": [2]}), path)
-    with pytest.raises(NormprobeError, match="missing columns") as refusal:
-        open_data(str(path))
-    assert "\x1b" not in refusal.value.problem  # a file must not steer the terminal
+def test_prompts_with_images_or_without(tmp_path, red_png):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/red.png").write_bytes(red_png)
+    red = "photos/red.png"
+    rows = [
+        {"id": "a", "image": red, "prompt": "Is it {red}?"},
+        {"id": "marked", "images": [red] * 2, "prompt": "Is <image> like <image>?"},
+        {"id": "before", "images": [red] * 2, "prompt": "Alike?"},
+        {"id": "one", "image": red, "prompt": "What is <image>?"},
+        {"id": "word", "image": red, "prompt": "See <image> and the Dog.", "word": "dog"}
+        | {"box": [1, 2, 5, 3.5]},
+        {"id": "text", "images": [], "prompt": "What does <image> mean?"},
+        {"prompt": "And now?", "image": None},
+        {"prompt": "nan"},
+    ]
+    data = open_data(str(write_lines(tmp_path / "mine.jsonl", *rows)))
+    samples = list(data)
+    assert [len(sample.images) for sample in samples] == [1, 2, 2, 1, 1, 0, 0, 0]
+    assert [sample.prompt for sample in samples] == [row["prompt"] for row in rows]
+    first, marked, before, one, word, text, *others = samples
+    assert (first.id, first.image.size) == ("prompts/a", (6, 4))
+    assert marked.pieces == ["Is ", marked.images[0], " like ", marked.images[1], "?"]
+    assert before.pieces == [*before.images, "Alike?"]
+    assert one.pieces == ["What is ", one.image, "?"]
+    assert text.pieces == ["What does <image> mean?"]
+    assert (word.referent.word, word.referent.box) == ("dog", (1, 2, 5, 3.5))
+    assert first.referent is None
+    assert len({sample.id for sample in others}) == 2
+    for row, has_images in ((rows[1], True), (rows[5], False)):
+        path = write_lines(tmp_path / "one.jsonl", row)
+        assert open_data(str(path)).has_images is has_images
 
 
-@pytest.mark.parametrize("name", ["mmbench_dev_cn_20231003", "MMBench_DEV_CN", "MMBench_CN"])
-def test_mmbench_in_chinese_is_told_by_the_name_of_its_file(tmp_path, name):
-    columns = ["index", "question", "hint", "A", "B", "C", "D", "image"]
-    row = ["1", "哪一个", "", "猫", "狗", "", "", base64_image()]
-    (sample,) = open_data(str(write_tsv(tmp_path / f"{name}.tsv", [columns, row])))
-    assert sample.id == "mmbench_cn/1"
-    assert sample.prompt == "哪一个\nA. 猫\nB. 狗\n请直接回答选项字母。"
+@pytest.fixture
+def photo() -> Image.Image:
+    return Image.effect_noise((90, 60), 80).convert("RGB")
+
+
+def test_a_folder_of_images(tmp_path, photo):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/b.JPG").write_bytes(encode(photo, "JPEG"))
+    (tmp_path / "a.png").write_bytes(encode(photo))
+    (tmp_path / "notes.txt").write_text("not a prompt")
+    for prompt in (None, "What is it?"):
+        data = open_data(str(tmp_path), prompt=prompt)
+        assert data.ids == ["images/a.png", "images/deep/b.JPG"]
+        expected = prompt or "Describe the image."
+        assert {sample.prompt for sample in data} == {expected}
+        assert data.provenance["sources"][0]["prompt"] == expected
+    with pytest.raises(NormprobeError, match="--prompt: expected as many marks <image> as images"):
+        open_data(str(tmp_path), prompt="<image> or <image>?")
+    with pytest.raises(NormprobeError, match="--prompt: sample has prompts of its own"):
+        open_data("sample", prompt="What?")
+
+
+def test_a_folder_of_images_stays_inside(tmp_path, photo):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (tmp_path / "out.png").write_bytes(encode(photo))
+    (folder / "link.png").symlink_to(tmp_path / "out.png")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "vector.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EOF\n")
+    data = open_data(str(folder), skip_bad=True)
+    assert list(data) == []
+    reasons = {row.sample: row.reason for row in data.bad.skipped}
+    assert "leaves the folder" in reasons["images/link.png"]
+    assert "no plain file" in reasons["images/pipe.png"]
+    assert "no known image format" in reasons["images/vector.png"]

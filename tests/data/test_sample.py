@@ -1,7 +1,7 @@
 from PIL import Image
 
 from normprobe.data.images import image_hash
-from normprobe.data.sample import Sample
+from normprobe.data.sample import Sample, is_region, spans_of_word
 
 RED, BLUE = (Image.new("RGB", (4, 3), colour) for colour in ("red", "blue"))
 
@@ -40,3 +40,15 @@ def test_hashes():
     assert Sample("a", "", (RED, BLUE)).image_hashes == (red, blue)
     assert Sample("a", "", (RED,)).image_hash == red
     assert len({Sample("a", "", images).image_hash for images in ((RED, BLUE), (BLUE, RED))}) == 2
+
+
+def test_spans_are_whole_words():
+    assert spans_of_word("cat", "A cat, a catfish, the CAT") == [(2, 5), (22, 25)]
+    assert spans_of_word(" red cup ", "the red cup") == [(4, 11)]
+    assert spans_of_word(" ", "a b") == []
+
+
+def test_a_region_lies_in_the_picture():
+    assert is_region((0, 0, 32, 24), (32, 24))
+    assert not is_region((0, 0, 32, 24.1), (32, 24))
+    assert not is_region((0, 3, 32, 3), (32, 24))

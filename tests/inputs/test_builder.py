@@ -64,11 +64,12 @@ def test_batch_of_four_is_four_batches_of_one_padded_on_the_right(specimen_proce
         assert torch.equal(four["pixel_values"][row], one["pixel_values"][0])
 
 
-def test_image_stands_before_the_prompt(specimen_processor, samples):
-    ids = InputBuilder(specimen_processor).build(samples[:1])["input_ids"]
-    text = specimen_processor.tokenizer.decode(ids[0])
-    assert token_count(specimen_processor, ids, "<image>") == [64]
-    assert text.index("<image>") < text.index(samples[0].prompt)
+def test_image_stands_before_the_prompt_and_behind_a_system_prompt(specimen_processor, samples):
+    ids = InputBuilder(specimen_processor, system="Be very brief.").build(samples)["input_ids"]
+    assert token_count(specimen_processor, ids, "<image>") == [64] * 4
+    for text, sample in zip(specimen_processor.tokenizer.batch_decode(ids), samples, strict=True):
+        places = [text.index(part) for part in ("Be very brief.", "<image>", sample.prompt)]
+        assert places == sorted(places)
 
 
 def test_left_padding_of_a_tokenizer_does_not_matter(processor, samples):
@@ -87,18 +88,6 @@ def test_tokenizer_without_padding_token(processor, samples):
     assert (inputs["input_ids"][~kept] == processor.tokenizer.eos_token_id).all()
 
 
-def test_system_prompt_reaches_every_prompt(specimen_processor, samples):
-    inputs = InputBuilder(specimen_processor, system="Be very brief.").build(samples)
-    for text in specimen_processor.tokenizer.batch_decode(inputs["input_ids"]):
-        assert text.index("Be very brief.") < text.index("<image>")
-
-
-def test_begin_token_is_there_once(processor, samples):
-    processor.chat_template = "<s>" + processor.chat_template
-    ids = InputBuilder(processor).build(samples)["input_ids"]
-    assert token_count(processor, ids, "<s>") == [1, 1, 1, 1]
-
-
 def test_samples_with_and_without_image(specimen_processor, samples):
     text_only = Sample("x/1", "Which?")
     ids = InputBuilder(specimen_processor).build([samples[0], text_only])["input_ids"]
@@ -107,29 +96,31 @@ def test_samples_with_and_without_image(specimen_processor, samples):
     assert "pixel_values" not in alone
 
 
-def test_processor_without_template(processor, samples):
-    processor.chat_template = None
-    inputs = InputBuilder(processor).build(samples)
+@pytest.mark.parametrize("bare", [False, True])
+def test_without_a_template_prompts_are_plain(processor, samples, bare):
+    processor.chat_template = processor.tokenizer.chat_template = None
+    inputs = InputBuilder(processor.tokenizer if bare else processor).build(samples)
     texts = processor.tokenizer.batch_decode(inputs["input_ids"], skip_special_tokens=True)
     assert [text.strip() for text in texts] == [sample.prompt.strip() for sample in samples]
-    assert token_count(processor, inputs["input_ids"], "<image>") == [64] * 4
-
-
-def test_bare_tokenizer_reads_the_prompts(processor, samples):
-    tokenizer = processor.tokenizer
-    tokenizer.chat_template = None
-    inputs = InputBuilder(tokenizer).build(samples)
-    texts = tokenizer.batch_decode(inputs["input_ids"], skip_special_tokens=True)
-    assert [text.strip() for text in texts] == [sample.prompt.strip() for sample in samples]
+    assert token_count(processor, inputs["input_ids"], "<image>") == [0 if bare else 64] * 4
     assert set(inputs) >= {"input_ids", "attention_mask"}
 
 
-def test_bare_tokenizer_with_a_template_adds_no_special_tokens(processor, samples):
+def test_the_model_type_chooses_the_plain_layout(processor, samples):
+    processor.chat_template = None
+    ids = InputBuilder(processor, model_type="vipllava").build(samples[:1])["input_ids"]
+    text = processor.tokenizer.decode(ids[0])
+    assert text.endswith(f"{samples[0].prompt}###Assistant:")
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_begin_token_of_a_template_is_there_once(processor, samples, bare):
     tokenizer = processor.tokenizer
+    processor.chat_template = "<s>" + processor.chat_template
     tokenizer.chat_template = "<s>{{ messages[0].content }}"
-    ids = InputBuilder(tokenizer).build(samples)["input_ids"]
+    ids = InputBuilder(tokenizer if bare else processor).build(samples)["input_ids"]
     assert token_count(processor, ids, "<s>") == [1, 1, 1, 1]
-    assert token_count(processor, ids, "<image>") == [0, 0, 0, 0]
+    assert token_count(processor, ids, "<image>") == [0 if bare else 64] * 4
 
 
 def test_bare_image_processor_reads_the_images(specimen_processor, samples):
@@ -167,31 +158,18 @@ def test_prompt_with_the_image_token_is_refused(specimen_processor, photo):
         InputBuilder(specimen_processor).build([sample])
 
 
-def test_special_token_ids(processor):
+def test_token_ids_of_each_kind_of_processor(processor):
+    from tokenizers import AddedToken
+
     tokenizer = processor.tokenizer
     before = InputBuilder(processor).special_token_ids
     assert set(before) >= {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-    from tokenizers import AddedToken
-
     tokenizer.add_tokens([AddedToken("<|turn|>", special=True), AddedToken("plain")])
     marker = tokenizer.convert_tokens_to_ids("<|turn|>")
-    assert InputBuilder(processor).special_token_ids == sorted([*before, marker])
-    assert InputBuilder(tokenizer).special_token_ids == InputBuilder(processor).special_token_ids
-    assert InputBuilder(processor.image_processor).special_token_ids == []
-
-
-def test_a_builder_of_each_kind_of_processor(processor):
-    tokenizer = processor.tokenizer
-    assert InputBuilder(processor).tokenizer is tokenizer
-    assert InputBuilder(tokenizer).tokenizer is tokenizer
-    assert InputBuilder(processor.image_processor).tokenizer is None
-    ids = sorted(set(tokenizer.get_vocab().values()))
-    assert InputBuilder(processor).vocabulary_ids == ids
-    assert InputBuilder(processor.image_processor).vocabulary_ids == []
-
-
-def test_the_model_type_chooses_the_layout(processor, samples):
-    processor.chat_template = None
-    ids = InputBuilder(processor, model_type="vipllava").build(samples[:1])["input_ids"]
-    text = processor.tokenizer.decode(ids[0])
-    assert text.endswith(f"{samples[0].prompt}###Assistant:")
+    for held in (processor, tokenizer):
+        builder = InputBuilder(held)
+        assert builder.tokenizer is tokenizer
+        assert builder.special_token_ids == sorted([*before, marker])
+        assert builder.vocabulary_ids == sorted(set(tokenizer.get_vocab().values()))
+    bare = InputBuilder(processor.image_processor)
+    assert (bare.tokenizer, bare.special_token_ids, bare.vocabulary_ids) == (None, [], [])

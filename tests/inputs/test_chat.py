@@ -41,63 +41,47 @@ def render(processor, photo):
     return render_with
 
 
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        (PARTS, "[user]<image>Which?[assistant]"),
-        (STRINGS, "[user]<image>\nWhich?[assistant]"),
-        (TRIMMED_STRINGS, "[user]<image>\nWhich?"),
-        (DEFAULT_SYSTEM, "[system]You are helpful.[user]<image>Which?[assistant]"),
-    ],
-)
-def test_image_comes_first_whatever_the_template_reads(render, template, expected):
-    assert render(template) == expected
-
-
 @pytest.mark.parametrize("template", [PARTS, STRINGS, HOISTS])
 def test_marks_say_where_images_stand_whatever_the_template_does(render, template, photo):
     rendered = render(template, images=(photo, photo), prompt="Is <image> like <image>?")
     assert rendered == "[user]Is <image> like <image>?[assistant]"
 
 
-def test_several_images_come_first_without_marks(render, photo):
-    two = (photo, photo)
-    assert render(PARTS, images=two) == "[user]<image><image>Which?[assistant]"
-    assert render(HOISTS, images=two) == "[user]<image><image>Which?[assistant]"
-    assert render(STRINGS, images=two) == "[user]<image>\n<image>\nWhich?[assistant]"
-
-
-def test_text_alone_has_no_placeholder(render):
-    assert render(PARTS, images=()) == "[user]Which?[assistant]"
-    assert render(STRINGS, images=()) == "[user]Which?[assistant]"
-
-
 @pytest.mark.parametrize(
-    ("template", "expected"),
+    ("template", "images", "expected"),
     [
-        (PARTS, "[system]Be brief.[user]<image>Which?[assistant]"),
-        (STRINGS, "[system]Be brief.[user]<image>\nWhich?[assistant]"),
-        (STRING_SYSTEM, "[system]Be brief.[user]<image>Which?"),
-        (DEFAULT_SYSTEM, "[system]Be brief.[user]<image>Which?[assistant]"),
+        (PARTS, 1, "[user]<image>Which?[assistant]"),
+        (STRINGS, 1, "[user]<image>\nWhich?[assistant]"),
+        (TRIMMED_STRINGS, 1, "[user]<image>\nWhich?"),
+        (DEFAULT_SYSTEM, 1, "[system]You are helpful.[user]<image>Which?[assistant]"),
+        (PARTS, 2, "[user]<image><image>Which?[assistant]"),
+        (HOISTS, 2, "[user]<image><image>Which?[assistant]"),
+        (STRINGS, 2, "[user]<image>\n<image>\nWhich?[assistant]"),
+        (PARTS, 0, "[user]Which?[assistant]"),
+        (STRINGS, 0, "[user]Which?[assistant]"),
     ],
 )
-def test_system_prompt(render, template, expected):
-    assert render(template, system="Be brief.") == expected
+def test_images_come_first_whatever_the_template_reads(render, template, images, expected, photo):
+    assert render(template, images=(photo,) * images) == expected
 
 
 @pytest.mark.parametrize(
-    ("template", "expected"),
+    ("system", "template", "expected"),
     [
-        (DEFAULT_SYSTEM, "[system][user]<image>Which?[assistant]"),
+        ("Be brief.", PARTS, "[system]Be brief.[user]<image>Which?[assistant]"),
+        ("Be brief.", STRINGS, "[system]Be brief.[user]<image>\nWhich?[assistant]"),
+        ("Be brief.", STRING_SYSTEM, "[system]Be brief.[user]<image>Which?"),
+        ("Be brief.", DEFAULT_SYSTEM, "[system]Be brief.[user]<image>Which?[assistant]"),
+        ("none", DEFAULT_SYSTEM, "[system][user]<image>Which?[assistant]"),
         # Nothing to suppress, so no empty system turn either.
-        (PARTS, "[user]<image>Which?[assistant]"),
-        (STRINGS, "[user]<image>\nWhich?[assistant]"),
-        (NO_SYSTEM_ROLE, "[user]<image>Which?[assistant]"),
-        (SILENT_SYSTEM, "[user]<image>Which?[assistant]"),
+        ("none", PARTS, "[user]<image>Which?[assistant]"),
+        ("none", STRINGS, "[user]<image>\nWhich?[assistant]"),
+        ("none", NO_SYSTEM_ROLE, "[user]<image>Which?[assistant]"),
+        ("none", SILENT_SYSTEM, "[user]<image>Which?[assistant]"),
     ],
 )
-def test_system_none_suppresses_a_default_only(render, template, expected):
-    assert render(template, system="none") == expected
+def test_system_prompt(render, system, template, expected):
+    assert render(template, system=system) == expected
 
 
 @pytest.mark.parametrize("template", [NO_SYSTEM_ROLE, SILENT_SYSTEM])

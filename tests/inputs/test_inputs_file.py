@@ -57,28 +57,24 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("name", "text", "problem"),
     [
-        (None, "No such file"),
-        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
-        ("def build(:", "invalid syntax"),
-        ("raise SystemError('no')", "no"),
-        ("processor = 1", "defines none of the names"),
+        ("absent.py", None, "No such file"),
+        ("inputs.txt", "parts = {}", "expected the name of a Python file"),
+        ("inputs.py", "import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("inputs.py", "def build(:", "invalid syntax"),
+        ("inputs.py", "raise SystemError('no')", "no"),
+        ("inputs.py", "processor = 1", "defines none of the names"),
     ],
 )
-def test_a_file_that_cannot_be_used(text, problem, tmp_path, write):
-    path = tmp_path / "absent.py" if text is None else write(text)
+def test_a_file_that_cannot_be_used(name, text, problem, tmp_path):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(NormprobeError) as raised:
         read_inputs_file(path)
     assert problem in raised.value.problem
     assert "load_processor" in raised.value.remedy
-
-
-def test_a_file_without_a_python_name(tmp_path):
-    path = tmp_path / "inputs.txt"
-    path.write_text("parts = {}")
-    with pytest.raises(NormprobeError, match="Python file"):
-        read_inputs_file(path)
 
 
 def test_what_one_file_lacks_another_may_have(write):

@@ -1,4 +1,4 @@
-"""What a model is given besides what its processor returned."""
+"""What a model is given besides what its processor returned, and which inputs hold pixels."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -10,20 +10,59 @@ import torch
 from support.tiny_models import tiny_model
 from transformers import BatchFeature
 
-from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.on_device import inputs_for, pixel_inputs, with_other_pixels
 
 
-def batch() -> BatchFeature:
+def flat() -> BatchFeature:
     return BatchFeature(
         {"input_ids": torch.ones(3, 2, dtype=torch.long), "pixel_values": torch.ones(3, 1)}
     )
 
 
-def test_floats_take_the_dtype_of_the_model_and_ids_do_not() -> None:
-    inputs = inputs_for(tiny_model("llava").bfloat16(), batch())
-    assert inputs["pixel_values"].dtype == torch.bfloat16
-    assert inputs["input_ids"].dtype == torch.long
-    assert "decoder_input_ids" not in inputs
+def nested() -> BatchFeature:
+    """As MiniCPM-V takes it: tensors in lists in a dict."""
+    data = {
+        "pixel_values": [[torch.ones(2), torch.ones(3)], []],
+        "ids": torch.ones(2, dtype=torch.long),
+        "sizes": [(4, 3)],
+    }
+    return BatchFeature({"data": data, "attention_mask": torch.ones(2), "image_bound": None})
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [flat, nested])
+def test_floats_take_the_dtype_of_the_model_and_what_is_given_stays(
+    make: Callable[[], BatchFeature], dtype: torch.dtype
+) -> None:
+    model, given = tiny_model("llava").to(dtype), make()
+    held = dict(given)
+    first = inputs_for(model, given)
+    for moved, tensor in zip(tensors_of(first), tensors_of(given), strict=True):
+        assert moved.dtype == (dtype if tensor.is_floating_point() else torch.long)
+    assert set(first) == set(given)  # no start token, for one
+    if make is nested:
+        assert (first["data"]["sizes"], first["image_bound"]) == ([(4, 3)], None)
+    expected = copy.deepcopy(first)
+    for tensor in tensors_of(first):  # as a model may do that writes into its inputs
+        tensor.zero_()
+    second = inputs_for(model, given)
+    assert all(given[name] is value for name, value in held.items())
+    assert set(given) == set(held)
+    for kept, made in zip(tensors_of(given), tensors_of(make()), strict=True):
+        assert kept.dtype == made.dtype
+        assert torch.equal(kept, made)
+    for again, before in zip(tensors_of(second), tensors_of(expected), strict=True):
+        assert torch.equal(again, before)
 
 
 @pytest.mark.parametrize(
@@ -37,78 +76,61 @@ def test_floats_take_the_dtype_of_the_model_and_ids_do_not() -> None:
 def test_a_text_decoder_begins_with_its_start_token(
     config: dict[str, int], generation: dict[str, int], start: int
 ) -> None:
-    model = encoder_decoder(config, generation)
-    assert inputs_for(model, batch())["decoder_input_ids"].tolist() == [[start]] * 3
-    given = batch()
+    model = SimpleNamespace(  # as much of one as is asked for
+        parameters=lambda: iter([torch.zeros(1)]),
+        dtype=torch.float32,
+        config=SimpleNamespace(
+            is_encoder_decoder=True, get_text_config=lambda decoder: SimpleNamespace(), **config
+        ),
+        generation_config=SimpleNamespace(**generation),
+    )
+    given = flat()
+    assert inputs_for(model, given)["decoder_input_ids"].tolist() == [[start]] * 3
+    assert "decoder_input_ids" not in given
     given["decoder_input_ids"] = torch.zeros(3, 4, dtype=torch.long)
     assert inputs_for(model, given)["decoder_input_ids"].shape == (3, 4)
 
 
-def nested_batch() -> BatchFeature:
-    """As MiniCPM-V takes it: tensors in lists in a dict."""
-    data = {
-        "pixel_values": [[torch.ones(2), torch.ones(3)], []],
-        "ids": torch.ones(2, dtype=torch.long),
-        "sizes": [(4, 3)],
-    }
-    return BatchFeature({"data": data, "attention_mask": torch.ones(2), "image_bound": None})
+IDS = {"input_ids": torch.zeros(1, 3, dtype=torch.long), "attention_mask": torch.ones(1, 3)}
+PICTURE = torch.full((1, 3, 4), 0.5)
+ALL = {
+    "pixel_values": PICTURE,
+    "pixel_values_videos": PICTURE,
+    "video_grid_thw": torch.ones(1, 3, dtype=torch.long),
+    "video_second_per_grid": torch.ones(1),
+    "video_attention_mask": torch.ones(1, 3),
+    "input_features": PICTURE,
+    "input_features_mask": torch.ones(1, 3),
+    "input_audio_embeds": PICTURE,
+    "speech_values": torch.empty(0, 3),
+}
 
 
-def test_tensors_in_dicts_and_lists_are_moved_too() -> None:
-    moved = inputs_for(tiny_model("llava").bfloat16(), nested_batch())
-    assert moved["data"]["pixel_values"][0][1].dtype == torch.bfloat16
-    assert moved["attention_mask"].dtype == torch.bfloat16
-    assert moved["data"]["ids"].dtype == torch.long
-    assert moved["data"]["sizes"] == [(4, 3)]
-    assert moved["image_bound"] is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("make", [batch, nested_batch])
-def test_a_batch_that_is_given_twice_is_unchanged(
-    make: Callable[[], BatchFeature], dtype: torch.dtype
-) -> None:
-    model, given = tiny_model("llava").to(dtype), make()
-    held = dict(given)
-    first = inputs_for(model, given)
-    expected = copy.deepcopy(first)
-    for tensor in tensors_of(first):  # as a model may do that writes into its inputs
-        tensor.zero_()
-    second = inputs_for(model, given)
-    assert all(given[name] is value for name, value in held.items())
-    assert set(given) == set(held)
-    for kept, made in zip(tensors_of(given), tensors_of(make()), strict=True):
-        assert kept.dtype == made.dtype
-        assert torch.equal(kept, made)
-    for again, before in zip(tensors_of(second), tensors_of(expected), strict=True):
-        assert again.dtype == before.dtype
-        assert torch.equal(again, before)
-
-
-def test_a_start_token_is_not_written_into_the_given_batch() -> None:
-    model, given = encoder_decoder({"decoder_start_token_id": 5}, {}), batch()
-    inputs_for(model, given)
-    assert "decoder_input_ids" not in given
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in tensors_of(item)]
-    return []
-
-
-def encoder_decoder(config: dict[str, int], generation: dict[str, int]) -> SimpleNamespace:
-    """As much of a model as is asked for."""
-    text_config = SimpleNamespace()
-    return SimpleNamespace(
-        parameters=lambda: iter([torch.zeros(1)]),
-        dtype=torch.float32,
-        config=SimpleNamespace(
-            is_encoder_decoder=True, get_text_config=lambda decoder: text_config, **config
-        ),
-        generation_config=SimpleNamespace(**generation),
-    )
+@pytest.mark.parametrize(
+    ("group", "inputs", "expected"),
+    [
+        ("visual", {"pixel_values": PICTURE, "state": torch.ones(1, 7)}, ["pixel_values"]),
+        ("visual", {"data": {"ids": torch.zeros(1, 2), "pixel_values": [PICTURE]}}, ["data"]),
+        # no name is known: all that is not known to be something else
+        ("visual", {"picture": PICTURE}, ["picture"]),
+        ("visual", {"media": {"image": [PICTURE]}}, ["media"]),
+        ("visual", {"input_features": PICTURE}, []),
+        ("visual", {"weight": torch.tensor(0.5)}, []),
+        ("visual", {"pixel_values_videos": PICTURE, "input_values": PICTURE}, []),
+        ("visual", {"pixel_values": PICTURE[:0], "media": {"sound_clips": PICTURE}}, []),
+        ("visual", {}, []),
+        ("visual", ALL, ["pixel_values"]),
+        ("video", ALL, ["pixel_values_videos"]),
+        ("audio", ALL, ["input_features", "input_audio_embeds"]),
+        # sound in whole numbers
+        ("audio", {"audio_input_ids": torch.ones(1, 5, 8, dtype=torch.long)}, ["audio_input_ids"]),
+    ],
+)
+def test_the_names_of_pixels(group: str, inputs: dict[str, Any], expected: list[str]) -> None:
+    inputs = IDS | inputs
+    assert list(pixel_inputs(inputs, group)) == expected
+    changed = with_other_pixels(inputs, group)
+    for name, value in inputs.items():
+        pairs = zip(tensors_of(changed[name]), tensors_of(value), strict=True)
+        same = all(torch.equal(one, other) for one, other in pairs)
+        assert same == (name not in expected or name == "audio_input_ids")

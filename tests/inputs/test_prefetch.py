@@ -1,5 +1,6 @@
 """Batches from worker processes: the same inputs as made here, in a fixed order, little padding."""
 
+import json
 import os
 import sys
 import time
@@ -12,10 +13,12 @@ from PIL import Image
 
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.data.question import Question
-from normprobe.data.sample import Referent
+from normprobe.data.rows import BadRows
+from normprobe.data.sample import Referent, Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.prefetch import about_length, prefetched
+from normprobe.inputs.prefetch import InFlight, about_length, batches, prefetched
+from normprobe.inputs.processor import load_processor
 
 
 @pytest.fixture
@@ -23,22 +26,25 @@ def builder(specimen_processor):
     return InputBuilder(specimen_processor)
 
 
-def made(lengths, fail_at=None):
+def picture(number=0):
+    return Image.new("RGB", (40, 30), (number, 0, 0))
+
+
+def data_of(load, count):
+    """A data set of questions that ``load(number)`` reads."""
+    numbers = range(count)
+    questions = [Question("made", str(n), lambda n=n: load(n)) for n in numbers]
+    return DataSet("made", questions, {})
+
+
+def made(lengths):
     """Questions of so many words."""
+    return data_of(lambda number: ("word " * lengths[number], (picture(number),)), len(lengths))
 
-    def load(number, words):
-        if number == fail_at:
-            raise NormprobeError(f"row {number} is bad", "mend it")
-        return "word " * words, (Image.new("RGB", (40, 30), (number, 0, 0)),)
 
-    return DataSet(
-        "made",
-        [
-            Question("made", str(number), lambda number=number, words=words: load(number, words))
-            for number, words in enumerate(lengths)
-        ],
-        {},
-    )
+def assert_same(batch, other):
+    assert batch.image_hashes == other.image_hashes
+    assert all(torch.equal(batch.inputs[name], other.inputs[name]) for name in batch.inputs)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -74,13 +80,9 @@ def test_a_prompt_has_one_hash_alone_and_padded_in_a_batch(builder):
 
 
 def test_what_a_word_means_belongs_to_its_prompt(builder):
-    picture = Image.new("RGB", (40, 30))
     meant = [None, Referent("cup", (2, 3, 12, 8)), Referent("cup", (2, 3, 12, 9))]
-    questions = [
-        Question("made", str(number), lambda referent=referent: ("A cup.", (picture,), referent))
-        for number, referent in enumerate(meant)
-    ]
-    assert len(set(prompt_hashes(DataSet("made", questions, {}), builder, 1).values())) == 3
+    data = data_of(lambda number: ("A cup.", (picture(),), meant[number]), 3)
+    assert len(set(prompt_hashes(data, builder, 1).values())) == 3
 
 
 @pytest.mark.parametrize("imported", [False, True])
@@ -110,21 +112,19 @@ def test_as_many_processes_make_inputs_as_are_asked_for(builder, tmp_path, worke
     def load(number):
         if os.getpid() != here:
             (tmp_path / str(os.getpid())).touch()
-        return "Is it?", (Image.new("RGB", (40, 30), (number, 0, 0)),)
+        return "Is it?", (picture(number),)
 
-    questions = [Question("made", str(n), lambda n=n: load(n)) for n in range(12)]
-    data = DataSet("made", questions, {})
+    data = data_of(load, 12)
     ids = [list(batch.image_hashes) for batch in prefetched(data, builder, 1, workers=workers)]
     assert ids == [[sample_id] for sample_id in data.ids]
     assert len(list(tmp_path.iterdir())) == workers
 
 
 def test_the_order_is_always_the_same(builder):
-    orders = [
-        [list(batch.image_hashes) for batch in prefetched(made([9, 1] * 20), builder, 4)]
-        for _ in range(2)
+    first, second = (list(prefetched(made([9, 1] * 20), builder, 4)) for _ in range(2))
+    assert [list(batch.image_hashes) for batch in first] == [
+        list(batch.image_hashes) for batch in second
     ]
-    assert orders[0] == orders[1]
 
 
 def test_samples_of_about_the_same_length_go_together(builder):
@@ -152,54 +152,47 @@ def test_a_worker_holds_few_pictures_at_once(builder, monkeypatch, batch_size, m
     assert sum(held) == 400
 
 
+class Held:
+    """Loads pictures and counts those alive."""
+
+    def __init__(self):
+        self.alive: list[weakref.ref[Image.Image]] = []
+        self.most = 0
+
+    def picture(self, number):
+        image = picture(number)
+        self.alive.append(weakref.ref(image))
+        self.most = max(self.most, sum(reference() is not None for reference in self.alive))
+        return image
+
+
 def test_pictures_beyond_the_bound_are_decoded_again_and_change_no_batch(builder, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")  # where no process is forked
-    alive: list[weakref.ref[Image.Image]] = []
-    most = 0
-
-    def load(number):
-        nonlocal most
-        image = Image.new("RGB", (40, 30), (number, 0, 0))
-        alive.append(weakref.ref(image))
-        most = max(most, sum(reference() is not None for reference in alive))
-        return "word " * (1 + number * 7 % 5), (image,)
 
     def read(bound):
-        nonlocal most
-        alive.clear()
-        most = 0
+        held = Held()
         monkeypatch.setattr("normprobe.inputs.prefetch.PICTURE_BYTES", bound)
-        questions = [
-            Question("made", str(number), lambda number=number: load(number))
-            for number in range(32)
-        ]
-        return list(prefetched(DataSet("made", questions, {}), builder, 8)), most
+        data = data_of(lambda n: ("word " * (1 + n * 7 % 5), (held.picture(n),)), 32)
+        return list(prefetched(data, builder, 8)), held.most
 
     (all_kept, without), (few_kept, within) = read(10**9), read(4 * 40 * 30 * 2)
     assert without == 32
     assert within <= 2 + 8 + 1  # kept, a batch, and the next
-    for a, b in zip(all_kept, few_kept, strict=True):
-        assert a.image_hashes == b.image_hashes
-        assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+    for pair in zip(all_kept, few_kept, strict=True):
+        assert_same(*pair)
 
 
 def test_the_bound_on_pictures_is_that_of_all_workers(builder, monkeypatch, tmp_path):
-    alive: list[weakref.ref[Image.Image]] = []
+    held = Held()
 
     def load(number):
-        image = Image.new("RGB", (40, 30), (number, 0, 0))
-        alive.append(weakref.ref(image))
-        held = sum(reference() is not None for reference in alive)
-        with (tmp_path / str(os.getpid())).open("a") as file:
-            file.write(f"{held}\n")
+        image = held.picture(number)
+        (tmp_path / str(os.getpid())).write_text(str(held.most))
         return "Is it?", (image,)
 
     monkeypatch.setattr("normprobe.inputs.prefetch.PICTURE_BYTES", 32 * 4 * 40 * 30)
-    questions = [
-        Question("made", str(number), lambda number=number: load(number)) for number in range(128)
-    ]
-    list(prefetched(DataSet("made", questions, {}), builder, 8, workers=4))
-    most = [max(map(int, file.read_text().split())) for file in tmp_path.iterdir()]
+    list(prefetched(data_of(load, 128), builder, 8, workers=4))
+    most = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(most) == 4
     assert sum(most) <= 32 + 4 * (8 + 1)  # and a batch of each worker, as above
 
@@ -207,45 +200,48 @@ def test_the_bound_on_pictures_is_that_of_all_workers(builder, monkeypatch, tmp_
 def test_inputs_are_made_ahead_within_a_bound_and_are_the_same(builder, monkeypatch, tmp_path):
     def load(number):
         (tmp_path / str(number)).touch()
-        return "word " * (1 + number % 3), (Image.new("RGB", (40, 30), (number, 0, 0)),)
+        return "word " * (1 + number % 3), (picture(number),)
 
     def read(bound):
         monkeypatch.setattr("normprobe.inputs.prefetch.INPUT_BYTES", bound)
-        questions = [Question("made", str(n), lambda n=n: load(n)) for n in range(24)]
-        return prefetched(DataSet("made", questions, {}), builder, 2, workers=3)
+        return prefetched(data_of(load, 24), builder, 2, workers=3)
 
     unbounded = list(read(10**9))
     for file in tmp_path.iterdir():
         file.unlink()
-    batches = read(1)
-    found = [next(batches)]
+    arriving = read(1)
+    found = [next(arriving)]
     while not (tmp_path / "15").exists():  # the window that is taken next
         time.sleep(0.01)
     time.sleep(0.3)  # others would have begun by now
     assert sorted(int(file.name) for file in tmp_path.iterdir()) == list(range(16))
-    found.extend(batches)
-    assert len(found) == len(unbounded) == 12
-    for a, b in zip(found, unbounded, strict=True):
-        assert a.image_hashes == b.image_hashes
-        assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+    found.extend(arriving)
+    assert len(found) == 12
+    for pair in zip(found, unbounded, strict=True):
+        assert_same(*pair)
 
 
 def test_workers_that_wait_end_by_themselves_when_nobody_reads_on(builder, monkeypatch):
     monkeypatch.setattr("normprobe.inputs.prefetch.INPUT_BYTES", 1)
     killed, kill = [], BaseProcess.terminate
     monkeypatch.setattr(BaseProcess, "terminate", lambda its: (killed.append(its), kill(its))[1])
-    batches = prefetched(made([1] * 24), builder, 2, workers=2)
-    next(batches)
-    batches.close()
+    arriving = prefetched(made([1] * 24), builder, 2, workers=2)
+    next(arriving)
+    arriving.close()
     assert killed == []
 
 
 def test_the_error_of_a_worker_arrives_whole(builder):
-    batches = prefetched(made([1] * 6, fail_at=3), builder, 1)
+    def load(number):
+        if number == 3:
+            raise NormprobeError("row 3 is bad", "mend it")
+        return "word", (picture(number),)
+
+    arriving = prefetched(data_of(load, 6), builder, 1)
     for number in range(3):
-        assert list(next(batches).image_hashes) == [f"made/{number}"]
+        assert list(next(arriving).image_hashes) == [f"made/{number}"]
     with pytest.raises(NormprobeError) as caught:
-        next(batches)
+        next(arriving)
     assert (caught.value.problem, caught.value.remedy) == ("row 3 is bad", "mend it")
 
 
@@ -255,3 +251,74 @@ def test_image_tokens_count_where_the_processor_tells_them(builder):
     assert about_length(builder, long) > about_length(builder, short)
     assert about_length(builder, long) >= words
     assert about_length(InputBuilder(builder.tokenizer), long) == words
+
+
+def test_samples_that_the_processor_refuses_can_be_left_out(tmp_path, samples):
+    config = {"image_processor_type": "Qwen2VLImageProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    qwen = InputBuilder(load_processor(str(tmp_path)))
+    line = Image.new("RGB", (4000, 10))
+    given = [*samples[:3], *(Sample(f"pope/{number}", "What?", (line,)) for number in (7, 8, 9))]
+    bad = BadRows(skip=True)
+    parts = [[sample.id for sample in part] for part, _ in batches(given, qwen, 2, bad)]
+    assert parts == [[sample.id for sample in part] for part in (samples[:2], samples[2:3])]
+    assert [row.sample for row in bad.skipped] == ["pope/7", "pope/8", "pope/9"]
+    assert all("aspect ratio" in row.reason for row in bad.skipped)
+    with pytest.raises(NormprobeError, match="refuses pope/7"):
+        list(batches(given, qwen, 2))
+
+
+def test_batches_cover_the_data_in_order(builder):
+    data = open_data("sample", limit=5)
+    parts = list(batches(data, builder, 2))
+    assert [len(part) for part, _ in parts] == [2, 2, 1]
+    assert [sample.id for part, _ in parts for sample in part] == data.ids
+    assert [inputs["input_ids"].shape[0] for _, inputs in parts] == [2, 2, 1]
+
+
+def roomy(windows, count):
+    return [index for index in range(count) if windows.has_room(index)]
+
+
+def test_only_the_first_window_is_made_while_nobody_knows_how_large_they_are():
+    windows = InFlight(4, most=100)
+    assert roomy(windows, 4) == [0]
+    windows.begin(0)
+    assert roomy(windows, 4) == [0]
+    windows.made(0, 40)
+    assert roomy(windows, 4) == [0, 1, 2, 3]
+
+
+def test_a_window_that_is_being_made_counts_as_the_largest():
+    windows = InFlight(6, most=100)
+    windows.begin(0)
+    windows.made(0, 40)
+    windows.begin(1)
+    assert roomy(windows, 6) == [0]  # 40, 40 and another 40 are too many
+    windows.made(1, 10)
+    assert 2 in roomy(windows, 6)  # 40, 10 and 40
+    windows.begin(2)
+    assert 3 not in roomy(windows, 6)
+    windows.taken(0)
+    assert 3 in roomy(windows, 6)  # 10, 40 and 40
+
+
+def test_the_window_that_is_taken_next_is_made_however_large():
+    windows = InFlight(3, most=100)
+    windows.begin(0)
+    windows.made(0, 1000)
+    windows.taken(0)
+    assert roomy(windows, 3) == [0, 1]
+    windows.ended()  # nobody waits for a reader that is gone
+    windows.begin(2)
+
+
+def test_forked_processes_see_each_others_numbers():
+    windows = InFlight(2, most=100)
+    child = os.fork()
+    if child == 0:
+        windows.begin(0)
+        windows.made(0, 10)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert windows.has_room(1)

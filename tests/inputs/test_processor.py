@@ -1,17 +1,19 @@
-"""Processors load from folders, whole or not at all, and failures say what to do."""
+"""Processors load from folders, whole or not at all, and failures say what to do; their tokens."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.processor import load_processor
+from normprobe.inputs.processor import load_processor, token_text, tokenizer_of, vocabulary_ids
 
 
 @pytest.fixture
 def checkpoint(tmp_path, specimen_processor):
     specimen_processor.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
     return tmp_path
 
 
@@ -35,7 +37,6 @@ def test_load_bare_vision_encoder(checkpoint, specimen_processor, samples):
 
 
 def test_a_tokenizer_with_a_bad_pattern_is_refused(checkpoint):
-    (checkpoint / "config.json").write_text('{"model_type": "llava"}')
     file = checkpoint / "tokenizer.json"
     content = json.loads(file.read_text())
     split = {"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated", "invert": False}
@@ -44,21 +45,14 @@ def test_a_tokenizer_with_a_bad_pattern_is_refused(checkpoint):
         load_processor(str(checkpoint))
 
 
-@pytest.mark.parametrize("missing", ["tokenizer.json", "processor_config.json"])
-def test_half_a_processor_is_refused(checkpoint, missing):
+@pytest.mark.parametrize("missing", [["tokenizer.json"], ["processor_config.json"], None])
+def test_half_a_processor_or_none_is_refused(checkpoint, missing):
+    for file in missing or [path.name for path in checkpoint.iterdir()]:
+        (checkpoint / file).unlink()
     (checkpoint / "config.json").write_text('{"model_type": "llava"}')
-    (checkpoint / missing).unlink()
     with pytest.raises(NormprobeError, match="cannot be loaded") as refusal:
         load_processor(str(checkpoint))
     assert "processor files" in refusal.value.remedy
-
-
-def test_checkpoint_without_processor_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(NormprobeError, match="cannot be loaded"):
-        load_processor(str(tmp_path))
-    with pytest.raises(NormprobeError, match="nobody/nothing cannot be loaded"):
-        load_processor("nobody/nothing")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +62,7 @@ def test_checkpoint_without_processor_is_refused(tmp_path):
         (RuntimeError("operator torchvision::nms does not exist"), "normprobe[vision]"),
         (ImportError("X requires the sentencepiece library"), "install the library"),
         (ValueError("custom code ... `trust_remote_code=True`"), "--trust-remote-code"),
+        (OSError("not in the cache"), "unset HF_HUB_OFFLINE"),
     ],
 )
 def test_loading_remedies(monkeypatch, error, remedy):
@@ -77,7 +72,32 @@ def test_loading_remedies(monkeypatch, error, remedy):
         raise error
 
     monkeypatch.setattr(AutoProcessor, "from_pretrained", from_pretrained)
-    with pytest.raises(NormprobeError) as refusal:
+    with pytest.raises(NormprobeError, match="some/model cannot be loaded") as refusal:
         load_processor("some/model")
     assert remedy in refusal.value.remedy
     assert "\n" not in refusal.value.problem
+
+
+def test_a_bare_tokenizer_is_not_taken_for_what_it_holds():
+    held = SimpleNamespace()
+    tokenizer = SimpleNamespace(tokenizer=held, get_vocab=lambda: {"a": 1, "b": 0, "c": 1})
+    assert tokenizer_of(tokenizer) is tokenizer
+    assert tokenizer_of(SimpleNamespace(tokenizer=tokenizer)) is tokenizer
+    assert tokenizer_of(SimpleNamespace(tokenizer=held)) is None
+    assert vocabulary_ids(tokenizer) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "decoded", "text"),
+    [
+        ("\u2581dog", "dog", " dog"),
+        ("\u0120dog", " dog", " dog"),
+        ("\u00e2", "\ufffd", "\u00e2"),
+        ("<s>", "", "<s>"),
+    ],
+)
+def test_text_of_a_token(spelling, decoded, text):
+    tokenizer = SimpleNamespace(
+        convert_ids_to_tokens=lambda token_id: spelling, decode=lambda ids: decoded
+    )
+    assert token_text(tokenizer, 7) == text

@@ -1,11 +1,22 @@
-"""Groups by token id, and padding by the attention mask alone."""
+"""Groups by token id, padding by the mask alone; positions of an image by marks, and its number."""
 
 import pytest
 import torch
+from PIL import Image
 
+from normprobe.data.sample import IMAGE_MARK, Sample
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.token_groups import token_groups
-from normprobe.schema import AUDIO, PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
+from normprobe.inputs.token_groups import marked_positions, token_groups, with_image_numbers
+from normprobe.schema import (
+    AUDIO,
+    IMAGE_NUMBERS,
+    PADDING,
+    SPECIAL,
+    TEXT,
+    TOKEN_GROUPS,
+    VIDEO,
+    VISUAL,
+)
 
 V, S, T, F, A, P = (
     *(TOKEN_GROUPS.index(group) for group in (VISUAL, SPECIAL, TEXT, VIDEO, AUDIO)),
@@ -28,29 +39,75 @@ V, S, T, F, A, P = (
     ],
 )
 def test_token_groups(ids, mask, expected):
-    groups = token_groups(
-        torch.tensor([ids]),
-        None if mask is None else torch.tensor([mask]),
-        image_token_ids=[9],
-        special_token_ids=[0, 1, 2, 9, 10, 11],
-        video_token_ids=[10],
-        audio_token_ids=[11, -10],
-    )
+    mask = None if mask is None else torch.tensor([mask])
+    groups = token_groups(torch.tensor([ids]), mask, [9], [0, 1, 2, 9, 10, 11], [10], [11, -10])
     assert groups.dtype == torch.int8
     assert groups.tolist() == [expected]
-
-
-def test_token_groups_without_any_ids():
-    assert token_groups(torch.tensor([[1, 2]]), None, [], []).tolist() == [[T, T]]
+    no_ids = token_groups(torch.tensor([[1, 2]]), None, [], [])
+    assert no_ids.tolist() == [[T, T]]
 
 
 def test_token_groups_of_a_real_batch(specimen_processor, samples):
-    inputs = InputBuilder(specimen_processor).build(samples)
-    groups = token_groups(
-        inputs["input_ids"],
-        inputs["attention_mask"],
-        [specimen_processor.tokenizer.convert_tokens_to_ids("<image>")],
-        InputBuilder(specimen_processor).special_token_ids,
-    )
+    builder = InputBuilder(specimen_processor)
+    inputs = builder.build(samples)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    image = specimen_processor.tokenizer.convert_tokens_to_ids("<image>")
+    groups = token_groups(ids, mask, [image], builder.special_token_ids)
     assert (groups == V).sum(dim=1).tolist() == [64] * 4
-    assert ((groups == P) == (inputs["attention_mask"] == 0)).all()
+    assert ((groups == P) == (mask == 0)).all()
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"images_seq_mask": torch.tensor([[0, 1, 1, 0], [0, 0, 0, 1]])},
+        {"image_embeds_position_mask": torch.tensor([[0, 1, 1, 0], [0, 0, 0, 1]])},
+        {"image_input_idx": torch.tensor([[[1, -100], [2, -1]], [[3, -1], [-1, -1]]])},
+        {"data": {"image_bound": [torch.tensor([[1, 2], [2, 3]]), torch.tensor([[3, 4]])]}},
+    ],
+)
+def test_positions_that_an_input_marks(inputs):
+    marked = marked_positions(inputs, torch.Size((2, 4)))
+    assert marked.tolist() == [[False, True, True, False], [False, False, False, True]]
+    unmarked = {"input_ids": torch.zeros(1, 2), "image_input_idx": None}
+    assert marked_positions(unmarked, torch.Size((1, 2))) is None
+
+
+RED, BLUE = (Image.new("RGB", (40, 30), colour) for colour in ("red", "blue"))
+ONE, NONE = Sample("one", "What?", (RED,)), Sample("text", "What?")
+PAIR = Sample("pair", "Which?", (RED, BLUE))
+MARKED = Sample("marked", "Is <image> like <image>?", (RED, BLUE))
+
+
+def test_each_image_has_a_number(specimen_processor):
+    """The placeholders of each are as many as those of one alone, in a batch as alone."""
+    builder = InputBuilder(specimen_processor)
+    image = specimen_processor.tokenizer.convert_tokens_to_ids(specimen_processor.image_token)
+    count = int((builder.build([ONE])["input_ids"] == image).sum())
+    batch = builder.build([PAIR, MARKED])[IMAGE_NUMBERS]
+    for row, sample in enumerate((PAIR, MARKED)):
+        inputs = builder.build([sample])
+        numbers = inputs[IMAGE_NUMBERS][0]
+        assert numbers[inputs["input_ids"][0] == image].tolist() == [1] * count + [2] * count
+        assert torch.equal(batch[row, : len(numbers)], numbers)
+
+
+def test_placeholders_may_follow_each_other_without_a_gap():
+    def build(samples):
+        (sample,) = samples
+        ids = torch.tensor([[*map(ord, sample.prompt.replace(IMAGE_MARK, "##"))]])
+        return {"input_ids": ids, "pixel_values": torch.rand(2, 3, 4, 4)}
+
+    samples = [Sample("pair", f"{IMAGE_MARK}{IMAGE_MARK}?", (RED, BLUE))]
+    inputs = with_image_numbers(build(samples), samples, build)
+    assert inputs[IMAGE_NUMBERS].tolist() == [[1, 1, 2, 2, 2]]
+
+
+def test_padding_and_text_alone_are_no_image(specimen_processor):
+    inputs = InputBuilder(specimen_processor).build([PAIR, NONE, ONE])
+    numbers, read = inputs[IMAGE_NUMBERS], inputs["attention_mask"].bool()
+    assert not numbers[~read].any()
+    assert not numbers[1].any()
+    assert set(numbers[2, read[2]].tolist()) == {1}
+    for sample in (ONE, NONE):  # nothing is to be told apart
+        assert IMAGE_NUMBERS not in InputBuilder(specimen_processor).build([sample])

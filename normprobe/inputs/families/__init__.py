@@ -1,6 +1,7 @@
 """Model families with inputs of their own: one inputs file a family.
 
-To add a family, write a file here, as ``inputs_file`` describes it, and name it in ``FAMILIES``.
+To add a family, write a file here, as ``inputs_file`` describes it, named as its
+``config.model_type`` in lower case, and say in ``FAMILIES`` what tells its models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,37 +17,36 @@ class Family:
     """What tells a family: a type alone may be that of other code, too.
 
     Attributes:
-        file: the module here.
         classes: names of its model classes, as ``architectures`` or ``auto_map`` gives them.
         field: a config field that other models of this type and class lack; empty: there are none.
     """
 
-    file: str
     classes: tuple[str, ...]
     field: str = ""
 
 
 #: The family by ``config.model_type``.
 FAMILIES = {
-    "Keye": Family("keye", ("KeyeForConditionalGeneration",)),
-    "deepseek_vl_v2": Family("deepseek_vl_v2", ("DeepseekVLV2ForCausalLM",)),  # DeepSeek-OCR, too
-    "idefics": Family("idefics", ("IdeficsForVisionText2Text", "IdeficsModel")),
-    "internvl_chat": Family("internvl_chat", ("InternVLChatModel",)),
-    "kimi_vl": Family("kimi_vl", ("KimiVLForConditionalGeneration",)),
+    "Keye": Family(("KeyeForConditionalGeneration",)),
+    "deepseek_vl_v2": Family(("DeepseekVLV2ForCausalLM",)),  # DeepSeek-OCR, too
+    "idefics": Family(("IdeficsForVisionText2Text", "IdeficsModel")),
+    "internvl_chat": Family(("InternVLChatModel",)),
+    "kimi_vl": Family(("KimiVLForConditionalGeneration",)),
     # MiniCPM-V 2.0 names its vision encoder by a hub id.
-    "minicpmv": Family("minicpmv", ("MiniCPMV",), "vision_config"),
-    "molmo": Family("molmo", ("MolmoForCausalLM",)),
-    "moonvit": Family("moonvit", ("MoonVitPretrainedModel",)),
-    "ovis2_5": Family("ovis2_5", ("Ovis2_5",)),
-    "phi3_v": Family("phi3_v", ("Phi3VForCausalLM",)),
-    "phi4mm": Family("phi4mm", ("Phi4MMForCausalLM",)),
-    "vila": Family("vila", ("VILAForCausalLM", "VILAForConditionalGeneration")),
+    "minicpmv": Family(("MiniCPMV",), "vision_config"),
+    "molmo": Family(("MolmoForCausalLM",)),
+    "moonvit": Family(("MoonVitPretrainedModel",)),
+    "ovis2_5": Family(("Ovis2_5",)),
+    "phi3_v": Family(("Phi3VForCausalLM",)),
+    "phi4mm": Family(("Phi4MMForCausalLM",)),
+    "vila": Family(("VILAForCausalLM", "VILAForConditionalGeneration")),
 }
 
 
 def family_file(config: Any) -> InputsFile:
     """What is known of the inputs of a model."""
-    family = FAMILIES.get(str(_field(config, "model_type")))
+    model_type = str(_field(config, "model_type"))
+    family = FAMILIES.get(model_type)
     if family is None:
         return NO_INPUTS_FILE
     named = set(_classes(config))  # a config may name no class: then its type is all there is
@@ -54,8 +54,9 @@ def family_file(config: Any) -> InputsFile:
         family.field and _field(config, family.field) is None
     ):
         return NO_INPUTS_FILE
-    found = inputs_file_of(import_module(f"{__name__}.{family.file}"))
-    return replace(found, record={"family": family.file})
+    name = model_type.lower()
+    found = inputs_file_of(import_module(f"{__name__}.{name}"))
+    return replace(found, record={"family": name})
 
 
 def _classes(config: Any) -> Iterable[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs import own_ways
+from normprobe.inputs.standard import build_documented
 
 parts = {
     "vision_encoder": "visual",
@@ -33,4 +33,4 @@ def build(
             "pass --attn-implementation flash_attention_2 and --dtype bfloat16, or --batch-size 1 "
             "and one image a sample",
         )
-    return own_ways.build(processor, samples, system)
+    return build_documented(processor, samples, system)

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import torch
 from support.remote_code import plain_model
+from support.remote_code.opened import opened
 
 from normprobe import NormprobeError
-from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import deepseek_vl_v2
-from normprobe.inputs.inputs_file import inputs_file_of
-from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.structure import find_parts
@@ -21,7 +18,6 @@ from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import STRUCTURAL, TOKEN_GROUPS, VISUAL
 
-FILE = inputs_file_of(deepseek_vl_v2)
 #: Of one image: two lines of two patches, the separator, two lines of four patches.
 LINES = "vv|vv|-vvvv|vvvv|"
 
@@ -37,13 +33,10 @@ def checkpoint(folder):
 
 
 @pytest.fixture(scope="module")
-def builder(folder, checkpoint):
-    processor = load_processor(str(folder), trust_remote_code=True, load=FILE.load_processor)
-    return InputBuilder(processor, None, "deepseek_vl_v2", True, FILE)
-
-
-def test_the_processor_is_that_of_the_package(builder):
-    assert type(builder.processor).__module__.startswith("deepseek_vl2.")
+def builder(folder):
+    found = opened(folder)
+    assert type(found.processor).__module__.startswith("deepseek_vl2.")
+    return found
 
 
 def test_without_the_package_the_error_says_how_to_install_it(folder):
@@ -99,12 +92,6 @@ def test_a_padded_batch_can_be_run(checkpoint, builder, samples):
         alone = model(**builder.build(samples[:1]), use_cache=False).logits
     kept = together["attention_mask"][0]
     np.testing.assert_allclose(both[0, kept], alone[0], rtol=1e-4, atol=1e-4)
-
-
-def test_text_alone_brings_no_pixels(builder, samples):
-    """The processor makes up an empty tile."""
-    inputs = builder.build([replace(sample, images=()) for sample in samples])
-    assert set(inputs) == {"input_ids", "attention_mask"}
 
 
 def test_the_placement_of_norms_is_told_by_a_layer_without_experts(checkpoint):

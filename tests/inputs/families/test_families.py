@@ -1,5 +1,6 @@
 """Inputs of families whose processors are called their own way, on miniatures of them."""
 
+import json
 import pkgutil
 import subprocess
 import sys
@@ -11,14 +12,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support.capture import replaced_forward
 from support.remote_code.expected import PARTS
 from support.remote_code.opened import opened
 
-from normprobe.errors import NormprobeError
+from normprobe import NormprobeError, probe_layers
+from normprobe.data.sample import Sample
 from normprobe.inputs import families
-from normprobe.inputs.families import FAMILIES, family_file
+from normprobe.inputs.families import FAMILIES, family_file, keye
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
+from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import build_on_meta
+from normprobe.model.load.plan import plan_loading
 from normprobe.schema import MASKS
 
 every_family = pytest.mark.parametrize("family", PARTS)
@@ -51,12 +58,12 @@ def last_states(family, model, inputs):
 def test_every_file_is_named():
     modules = [file.name for file in pkgutil.iter_modules(families.__path__)]
     shared = {"layouts"}
-    assert set(modules) - shared == {family.file for family in FAMILIES.values()}
+    assert set(modules) - shared == set(map(str.lower, FAMILIES))
     for model_type, family in FAMILIES.items():
-        module = import_module(f"{families.__name__}.{family.file}")
+        module = import_module(f"{families.__name__}.{model_type.lower()}")
         known = {"model_type": model_type, "architectures": [family.classes[0]], family.field: {}}
         found = family_file(known)
-        assert found == replace(inputs_file_of(module), record={"family": family.file})
+        assert found == replace(inputs_file_of(module), record={"family": model_type.lower()})
         assert found != NO_INPUTS_FILE
 
 
@@ -86,7 +93,7 @@ def test_asking_for_no_family_imports_none():
     code = (
         "import sys; from normprobe.inputs.families import FAMILIES, family_file; "
         "family_file({'model_type': 'llava'}); loaded = set(sys.modules); "
-        "names = {f'normprobe.inputs.families.{family.file}' for family in FAMILIES.values()}; "
+        "names = {f'normprobe.inputs.families.{name.lower()}' for name in FAMILIES}; "
         "assert not names & loaded; "
         "assert not {'torch', 'transformers'} & loaded"
     )
@@ -99,23 +106,26 @@ def test_a_batch_holds_what_its_samples_hold(family, builder, samples):
     made = builder(family)
     together = last_states(family, made.model, made.build(samples))
     for sample, state in zip(samples, together, strict=True):
-        (alone,) = last_states(family, made.model, made.build([sample]))
+        inputs = made.build([sample])
+        (alone,) = last_states(family, made.model, inputs)
         np.testing.assert_allclose(state, alone, rtol=1e-4, atol=1e-4)
-
-
-@every_family
-def test_the_prompt_is_in_the_text(family, builder, samples):
-    made = builder(family)
-    text = text_of(made.processor, made.build(samples[:1]))
-    assert samples[0].prompt in text
+        assert sample.prompt in text_of(made.processor, inputs)
 
 
 @every_family
 def test_text_alone(family, builder, samples):
     made = builder(family)
     inputs = made.build([replace(samples[0], images=())])
+    assert set(inputs) == TEXT_ALONE.get(family, set(inputs))  # nothing empty for an image
     (state,) = last_states(family, made.model, inputs)
     assert np.isfinite(state).all()
+
+
+TEXT_ALONE = {
+    "deepseek_vl_v2": {"input_ids", "attention_mask"},  # the processor makes up an empty tile
+    "phi3_v": {"input_ids", "attention_mask"},
+    "phi4mm": {"input_ids", "attention_mask", "position_ids", "input_mode"},
+}
 
 
 @every_own_way
@@ -131,7 +141,11 @@ def test_a_system_prompt(family, builder, samples):
 @pytest.mark.parametrize(
     ("family", "placeholder"),
     [
+        # Two of these would be taken for a slice; one is an error of shapes in the processor.
+        *(("minicpmv", mark) for mark in ("<image>", "</image>", "<slice>", "</slice>")),
         ("minicpmv", "(<image>./</image>)"),
+        ("internvl_chat", "<image>"),
+        ("internvl_chat", "<IMG_CONTEXT>"),
         ("ovis2_5", "<image>"),
         ("deepseek_vl_v2", "<image>"),
         ("phi4mm", "<|image_1|>"),
@@ -141,6 +155,53 @@ def test_a_placeholder_in_the_prompt_is_refused(family, placeholder, builder, sa
     bad = replace(samples[0], prompt=f"What is {placeholder} or {placeholder}?")
     with pytest.raises(NormprobeError, match="placeholder"):
         builder(family).build([bad])
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "count"),
+    [
+        ("phi3_v", {}, 25),
+        ("phi4mm", {"input_mode": torch.tensor([0])}, 13),
+    ],
+)
+def test_placeholders_without_pixels_are_refused(family, given, count, builder):
+    made = builder(family)
+    image = Image.effect_noise((40, 80), 80).convert("RGB")
+    inputs = made.build([Sample("a", "What is shown?", (image,))])
+    names = [name for name in TEXT_ALONE[family] if name in inputs]
+    with pytest.raises(NormprobeError, match=f"{count} image placeholders, and the inputs no pix"):
+        probe_layers(made.model, {name: inputs[name] for name in names} | given)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flash_attention_2"])
+def test_keye_refuses_images_that_would_mix(attention, builder, samples):
+    config = SimpleNamespace(_attn_implementation=attention)
+    model = SimpleNamespace(visual=SimpleNamespace(config=config))
+    processor = builder("unseen").processor  # it is called as that of Keye-VL is
+    assert len(keye.build(model, processor, samples[:1], None)["input_ids"]) == 1
+    if attention == "flash_attention_2":
+        assert len(keye.build(model, processor, samples, None)["input_ids"]) == 2
+        return
+    with pytest.raises(NormprobeError, match=f"mixes the images of a batch under {attention}"):
+        keye.build(model, processor, samples, None)
+
+
+def test_vila_is_refused_before_anything_is_loaded(tmp_path):
+    auto_map = {"AutoConfig": "modeling_vila.VILAConfig"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vila", "auto_map": auto_map}))
+    with pytest.raises(NormprobeError, match="neither weights nor positions") as refused:
+        open_checkpoint(str(tmp_path), trust_remote_code=True)
+    assert "FOLDER/llm" in refused.value.remedy
+
+
+def test_of_ovis_no_more_is_read_than_is_needed(repository):
+    """Its code reads its own folder while it is built."""
+    checkpoint = open_checkpoint(str(repository("ovis2_5")), trust_remote_code=True)
+    plan = plan_loading(checkpoint, build_on_meta(checkpoint), ["vte.weight"])
+    assert plan.because == ""
+    model = load_model(checkpoint, plan, device="cpu")
+    assert model.vte.weight.is_meta
+    assert model.name_or_path == model.config.name_or_path == str(repository("ovis2_5"))
 
 
 def test_a_processor_of_another_making_is_named_not_traced(builder, samples):

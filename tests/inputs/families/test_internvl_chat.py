@@ -11,7 +11,6 @@ from support.remote_code.opened import opened
 from normprobe import Probe
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Sample
-from normprobe.errors import NormprobeError
 from normprobe.schema import MASKS
 
 SIDE, TOKENS = 28, 4  # pixels and tokens of a square
@@ -100,12 +99,6 @@ def test_the_system_prompt_is_replaced_or_left_out(builder, system, opening):
     text = text_of(replace(builder, system=system), Sample("a", "What?"))
     assert text == opening + TURN.format("What?")
     assert text_of(builder, Sample("a", "What?")) == OPENING + TURN.format("What?")
-
-
-@pytest.mark.parametrize("mark", ["<image>", "<IMG_CONTEXT>"])
-def test_marks_of_the_model_are_refused(builder, mark):
-    with pytest.raises(NormprobeError, match="placeholder"):
-        builder.build([Sample("a", f"What is {mark} or {mark}?", (picture(28, 28),))])
 
 
 @torch.no_grad()

@@ -6,13 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.remote_code.expected import PARTS
+from support.remote_code.opened import opened
 
 from normprobe import Probe
-from normprobe.errors import NormprobeError
-from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import minicpmv
-from normprobe.inputs.inputs_file import inputs_file_of
-from normprobe.inputs.processor import load_processor
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
 from normprobe.model.tracing.trace import trace_parts
@@ -25,9 +21,8 @@ def folder(repository):
 
 
 @pytest.fixture(scope="module")
-def builder(folder):
-    processor = load_processor(folder, trust_remote_code=True)
-    return InputBuilder(processor, None, "minicpmv", True, inputs_file_of(minicpmv))
+def builder(repository):
+    return opened(repository("minicpmv"))
 
 
 def text_of(builder, inputs):
@@ -49,14 +44,6 @@ def test_the_model_takes_one_dict(builder, samples):
     positions, mask = inputs["data"]["position_ids"], inputs["attention_mask"]
     for row, kept in zip(positions, mask.bool(), strict=True):
         assert row[kept].tolist() == list(range(int(kept.sum())))
-
-
-@pytest.mark.parametrize("mark", ["<image>", "</image>", "<slice>", "</slice>"])
-def test_marks_of_slices_in_a_prompt_are_refused(mark, builder, samples):
-    """Two of them would be taken for a slice; one is an error of shapes inside the processor."""
-    bad = replace(samples[0], prompt=f"What does {mark} mean, and {mark}?")
-    with pytest.raises(NormprobeError, match="placeholder"):
-        builder.build([bad])
 
 
 def test_images_of_a_sample_are_told_apart(builder, samples):

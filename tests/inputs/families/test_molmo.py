@@ -5,26 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.remote_code.opened import opened
 
 from normprobe import Probe
 from normprobe.data.rows import RefusedSample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.families import molmo
 from normprobe.inputs.families.molmo import stacked
-from normprobe.inputs.inputs_file import inputs_file_of
-from normprobe.inputs.processor import load_processor
 
 
 @pytest.fixture(scope="module")
-def folder(repository):
-    return str(repository("molmo"))
-
-
-@pytest.fixture(scope="module")
-def builder(folder):
-    processor = load_processor(folder, trust_remote_code=True)
-    return InputBuilder(processor, None, "molmo", True, inputs_file_of(molmo))
+def builder(repository):
+    return opened(repository("molmo"))
 
 
 def test_it_pads_on_the_right(builder, samples):
@@ -72,7 +63,8 @@ def test_one_image_before_the_prompt(builder, samples):
             builder.build([bad])
 
 
-def test_both_tables_of_the_embedding_are_one(folder):
+def test_both_tables_of_the_embedding_are_one(repository):
+    folder = str(repository("molmo"))
     record = Probe(folder, trust_remote_code=True).embeddings()
     weights = load_file(f"{folder}/model.safetensors")
     tables = [weights[f"model.transformer.wte.{name}"] for name in ("embedding", "new_embedding")]

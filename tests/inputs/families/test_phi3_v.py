@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from support.capture import replaced_forward
 from support.remote_code.opened import opened
 
-from normprobe import NormprobeError, probe_layers
+from normprobe import probe_layers
 from normprobe.data.sample import Sample
 from normprobe.model.checkpoint import VISION_LANGUAGE, open_checkpoint
 from normprobe.model.load.loading import load_model
@@ -78,17 +78,6 @@ def test_finished_inputs_have_the_same_rows(builder, samples):
     of_masks, asked = (probe_layers(builder.model, one) for one in (inputs, finished))
     assert of_masks["tokens"].tolist() == asked["tokens"].tolist()
     assert set(asked["group"]) == {"visual", "structural", "text", "non_visual"}
-
-
-def test_placeholders_without_pixels_are_refused(builder, samples):
-    inputs = builder.build(samples[2:])
-    text = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    with pytest.raises(NormprobeError, match="25 image placeholders, and the inputs no pixels"):
-        probe_layers(builder.model, text)
-
-
-def test_text_alone_has_no_masks(builder, samples):
-    assert set(builder.build(samples[1:2])) == {"input_ids", "attention_mask"}
 
 
 def test_eager_attention_stands_for_one_that_is_not_installed(repository, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from support.capture import replaced_forward
 from support.remote_code.opened import opened
 
-from normprobe import NormprobeError, probe_layers
+from normprobe import NormprobeError
 from normprobe.inputs.families import phi4mm
 from normprobe.schema import MASKS
 
@@ -45,20 +45,6 @@ def test_positions_count_from_the_first_token(builder, samples):
     assert not mask[1, 0]  # padded on the left
     for positions, kept in zip(inputs["position_ids"], mask.bool(), strict=True):
         assert positions[kept].tolist() == list(range(int(kept.sum())))
-
-
-def test_placeholders_without_pixels_are_refused(builder, samples):
-    inputs = builder.build(samples[:1])
-    text = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-    text["input_mode"] = torch.tensor([0])
-    with pytest.raises(NormprobeError, match="13 image placeholders, and the inputs no pixels"):
-        probe_layers(builder.model, text)
-
-
-def test_text_alone_brings_nothing_empty(builder, samples):
-    inputs = builder.build([replace(samples[0], images=())])
-    assert set(inputs) == {"input_ids", "attention_mask", "position_ids", "input_mode"}
-    assert inputs["input_mode"].tolist() == [0]
 
 
 @pytest.mark.parametrize(
