@@ -13,9 +13,10 @@ from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import moved_to, pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import marked_positions, token_groups
-from normprobe.model.find.norms import norm_placement_note, norms_of
+from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Part, Parts, by_hand
+from normprobe.model.find.residual import norms_of
 from normprobe.model.parts_check import wrong_part
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import (

@@ -2,7 +2,7 @@
 
 A branch adds a to a state x. ``update_norm`` is ||a||, ``relative_update`` ||a|| / ||x||, and
 ``angle`` that between x and x + a: by how much this branch alone turns the state (Eq. 8). Blocks in
-parallel turn the same x. ``model.find.layer_branches`` tells the branches apart.
+parallel turn the same x. ``model.find.branches`` tells the branches apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements.layers.measure import observe
-from normprobe.model.find.layer_branches import LayerBranches
+from normprobe.model.find.branches import split
+from normprobe.model.find.residual import Residual
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.layer_words import layer_names
 from normprobe.schema import BRANCH_METRICS, BRANCHES, TOKEN_METRICS
@@ -39,28 +40,28 @@ class BranchWatcher:
         self._none = unsplit
         self.unsplit: dict[int, str] = {}
         self.fits: dict[int, Tensor] = {}
-        self._layer = LayerBranches()
+        self._residual = Residual()
 
     def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
         """As a ``Watcher``."""
-        return self._layer.following(layers)
+        return self._residual.following(layers)
 
     def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
         """As a ``Watcher``; NaN where a layer has no such branch."""
         numbers = h.new_full((len(self.metrics), *h.shape[:2]), torch.nan, dtype=widened(h).dtype)
         if number == 0:
             return numbers
-        split = self._layer.take()
-        if self._none or split.fits is None:
-            self.unsplit[number] = self._none or split.reason
+        branches, reason, fits = split(self._residual.take())
+        if self._none or fits is None:
+            self.unsplit[number] = self._none or reason
             return numbers
-        for branch in split.branches:
+        for branch in branches:
             state, *terms = (widened(t).reshape(h.shape) for t in (branch.state, *branch.terms))
             moved = token_metrics(state, state + sum(terms))
             place = self.metrics.index(f"{branch.name}_{BRANCH_METRICS[0]}")
             numbers[place : place + len(_METRICS)] = moved.metrics[_METRICS]
-        self.fits[number] = split.fits
-        return torch.where(split.fits, numbers, torch.nan)
+        self.fits[number] = fits
+        return torch.where(fits, numbers, torch.nan)
 
 
 def watcher(model: MeasuredModel) -> BranchWatcher:

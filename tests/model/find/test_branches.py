@@ -35,7 +35,8 @@ from support.toy_layers import (
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from normprobe.model.find.layer_branches import LayerBranches
+from normprobe.model.find.branches import split
+from normprobe.model.find.residual import Residual
 
 # --- more hand-made layers ------------------------------------------------------------------------
 
@@ -325,11 +326,11 @@ BY_HAND = {
 
 
 def followed(layer, x):
-    """The layer has run under the eyes of ``LayerBranches``: its split."""
-    branches = LayerBranches()
+    """The layer has run under the eyes of ``Residual``: its split."""
+    branches = Residual()
     with torch.no_grad(), branches.following([layer]):
         layer.eval()(x.clone())
-    return branches.take()
+    return split(branches.take())
 
 
 def state(dtype=torch.float32):
@@ -395,13 +396,13 @@ def test_nothing_outlives_its_layer():
         module.register_forward_hook(lambda _, __, output: seen.append(storage_of(output)))
     gone = []
     layer.register_forward_hook(lambda *_: gone.extend(storage.expired() for storage in seen))
-    branches = LayerBranches()
+    branches = Residual()
     with torch.no_grad(), branches.following([layer]):
         layer(state())
         assert gone == [False, True, False]  # attention, inside the MLP, MLP
         branches.take()
         assert all(storage.expired() for storage in seen)
-        assert branches.take().reason == "it has not run"
+        assert split(branches.take()).reason == "it has not run"
 
 
 def storage_of(output):
@@ -414,9 +415,9 @@ def test_hooks_go_and_the_output_is_the_same():
     before = len(hooks_of(layer))
     with torch.no_grad():
         expected = layer(x)
-        with LayerBranches().following([layer]):
+        with Residual().following([layer]):
             assert torch.equal(layer(x), expected)
-        with pytest.raises(RuntimeError), LayerBranches().following([layer]):
+        with pytest.raises(RuntimeError), Residual().following([layer]):
             layer(state()[..., 1:])
     assert len(hooks_of(layer)) == before
 
