@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from normprobe.errors import NormprobeError
     from normprobe.measurements.interface.measure import probe_interface
     from normprobe.measurements.layers.one_batch import probe_layers
-    from normprobe.model.align.files import save_alignment
     from normprobe.model.align.norm import GlobalWeightCompensatedLayerNorm, remove_norm
     from normprobe.model.align.target import align_norms
     from normprobe.model.find.parts import Parts
     from normprobe.model.find.structure import find_parts
+    from normprobe.model.load.alignment import save_alignment
     from normprobe.model.load.loading import load_aligned
     from normprobe.probe import Probe
     from normprobe.run import Run, compare, load_run

@@ -17,8 +17,7 @@ from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Part, Parts, by_hand
 from normprobe.model.find.residual import norms_of
-from normprobe.model.parts_check import wrong_part
-from normprobe.model.vision_stages import VisionStages
+from normprobe.model.vision_stages import VisionStages, wrong_part
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,

@@ -12,9 +12,13 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.alignment import HOLDS_A_NORM, put_norm_back
-from normprobe.model.load.buffers import restore_buffers
 from normprobe.model.load.device import placement
-from normprobe.model.load.partial_load import build_on_meta, explained_failures, show_again
+from normprobe.model.load.partial_load import (
+    build_on_meta,
+    explained_failures,
+    restore_buffers,
+    show_again,
+)
 from normprobe.model.load.plan import LoadPlan, plan_loading
 from normprobe.model.load.weight_checks import (
     refuse_lacking,

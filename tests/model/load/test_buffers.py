@@ -14,8 +14,8 @@ from support.remote_code import HERE
 
 from normprobe import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.load.buffers import changed_buffers
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import changed_buffers
 
 Repository = Callable[[str], Path]
 
