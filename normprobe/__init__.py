@@ -73,7 +73,7 @@ _HOME = {
     "probe_interface": "normprobe.measurements.interface.measure",
     "probe_layers": "normprobe.measurements.layers.one_batch",
     "remove_norm": "normprobe.model.align.norm",
-    "save_alignment": "normprobe.model.align.files",
+    "save_alignment": "normprobe.model.load.alignment",
 }
 
 

@@ -1,4 +1,7 @@
-"""Norms on the way from pixels to the decoder, reduced as the modules return."""
+"""The way from pixels to the decoder: norms, reduced as the modules return; and its parts, checked.
+
+A part is found by names and structure. The first batch with an image shows what it hands over.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

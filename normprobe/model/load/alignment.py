@@ -1,6 +1,8 @@
-"""The alignment norm of a checkpoint: its weights read and checked, the norm put back."""
+"""The alignment norm on disk: written as an adapter, read and checked, put back into a model.
 
-from collections.abc import Callable, Mapping
+Which checkpoints hold a norm, and what they say of it, is in ``model.config``.
+"""
+
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +25,41 @@ from normprobe.model.load.weight_files import WeightFiles, adapter_files, weight
 
 #: The remedy where a norm was expected.
 HOLDS_A_NORM = "pass an adapter of `normprobe align`, or a checkpoint of an aligned model"
+
+
+def save_alignment(
+    model: nn.Module, folder: Path, *, base_model: str, revision: str | None = None
+) -> None:
+    """Write the norm of an aligned model as an adapter.
+
+    Args:
+        model: of ``align_norms``.
+        folder: made if absent; ``ADAPTER_FILES`` go there.
+        base_model: what ``load_aligned`` is to load: a hub id or a path.
+        revision: commit of a hub id.
+
+    Raises:
+        NormprobeError: when the model has no alignment norm.
+    """
+    from safetensors.torch import save_file
+
+    norm = inserted_norm(model)
+    if norm is None:
+        raise NormprobeError(
+            f"{type(model).__name__} has no alignment norm to save", "call align_norms(model) first"
+        )
+    settings = AlignmentSettings(
+        **norm.placement,
+        folder=folder,
+        base_model=base_model,
+        revision=revision,
+        model_type=getattr(getattr(model, "config", None), "model_type", None),
+        hidden_size=norm.normalized_shape[0],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {f"{NAME}.{name}": tensor.cpu() for name, tensor in norm.state_dict().items()}
+    save_file(weights, folder / ADAPTER_WEIGHTS)
+    write_adapter_settings(settings)
 
 
 def saved_norm(
@@ -68,62 +105,14 @@ def norm_weights(files: WeightFiles) -> dict[str, Tensor]:
 
 
 def put_norm_back(checkpoint: Checkpoint, files: WeightFiles, model: nn.Module) -> None:
-    """Attach the alignment norm of a checkpoint to its loaded model, if it holds one.
+    """Attach the alignment norm of a checkpoint where it was, if it holds one.
 
-    The auto classes know nothing of the norm and leave it out in silence.
+    The auto classes know nothing of the norm and leave it out in silence. Where the projector was
+    not loaded, the model goes without it.
     """
     settings = checkpoint.alignment
-    if settings is not None:
-        source = files if settings.folder is None else adapter_files(settings.folder)
-        put_back(model, settings, lambda: norm_weights(source))
-
-
-def save_alignment(
-    model: nn.Module, folder: Path, *, base_model: str, revision: str | None = None
-) -> None:
-    """Write the norm of an aligned model as an adapter.
-
-    Args:
-        model: of ``align_norms``.
-        folder: made if absent; ``ADAPTER_FILES`` go there.
-        base_model: what ``load_aligned`` is to load: a hub id or a path.
-        revision: commit of a hub id.
-
-    Raises:
-        NormprobeError: when the model has no alignment norm.
-    """
-    from safetensors.torch import save_file
-
-    norm = inserted_norm(model)
-    if norm is None:
-        raise NormprobeError(
-            f"{type(model).__name__} has no alignment norm to save", "call align_norms(model) first"
-        )
-    settings = AlignmentSettings(
-        **norm.placement,
-        folder=folder,
-        base_model=base_model,
-        revision=revision,
-        model_type=getattr(getattr(model, "config", None), "model_type", None),
-        hidden_size=norm.normalized_shape[0],
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {f"{NAME}.{name}": tensor.cpu() for name, tensor in norm.state_dict().items()}
-    save_file(weights, folder / ADAPTER_WEIGHTS)
-    write_adapter_settings(settings)
-
-
-def put_back(
-    model: nn.Module, settings: AlignmentSettings, read: Callable[[], Mapping[str, Tensor]]
-) -> None:
-    """Attach a saved norm where it was.
-
-    Args:
-        model: the base model.
-        settings: what the checkpoint says of its norm.
-        read: gives gain (``weight``) and ``bias``, ``[hidden]`` each. It is not called where the
-            projector was not loaded: then the model goes without its norm.
-    """
+    if settings is None:
+        return
 
     def mismatch(what: str) -> NormprobeError:
         return NormprobeError(
@@ -145,7 +134,7 @@ def put_back(
         ) from None
     if running_device(projector.module).type == "meta":
         return
-    weights = read()
+    weights = norm_weights(files if settings.folder is None else adapter_files(settings.folder))
     hidden = len(weights["weight"])
     text = config.get_text_config(decoder=True) if config is not None else None
     expected = getattr(text, "hidden_size", hidden)

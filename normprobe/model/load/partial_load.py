@@ -1,9 +1,15 @@
-"""Models without weights: built on meta, and loaded without some of their tensors."""
+"""Models without weights: built on meta, and loaded without some of their tensors.
+
+transformers 5 gives buffers that no checkpoint holds, such as rotary tables, memory without values.
+Only ``_init_weights`` of the model's class fills it, and code that is older than transformers 5 has
+none for its tables: what they hold then is garbage that differs from run to run. So they are made
+again as the model's ``__init__`` makes them.
+"""
 
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from accelerate import init_empty_weights
@@ -13,21 +19,15 @@ from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
 from normprobe.model.load.repository import FETCH_AGAIN
-from normprobe.versions import is_line_5
-
-if TYPE_CHECKING:
-    from torch import nn
+from normprobe.versions import is_line_5, made_on_meta
 
 
-def build_on_meta(checkpoint: Checkpoint) -> "nn.Module":
+def build_on_meta(checkpoint: Checkpoint) -> nn.Module:
     """The modules of a model from the config alone: their parameters hold no values.
 
     Nor do the buffers of a model of transformers. Code of a repository may need the values of those
     while it is built.
     """
-    from normprobe.bridges import foreign_code
-    from normprobe.versions import made_on_meta
-
     with (
         explained_failures(checkpoint),
         foreign_code(checkpoint.trust_remote_code, checkpoint.bridges),
