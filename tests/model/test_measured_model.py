@@ -18,7 +18,7 @@ from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
 from normprobe.measurements import measurement
-from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, layers_of_all_depths
 from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, VISUAL
 
 layers, interface = measurement("layers"), measurement("interface")
@@ -268,3 +268,14 @@ def test_images_that_cannot_be_told_apart_have_no_tokens() -> None:
     assert images is not None
     assert not images[0].any()
     assert torch.equal(images[1] == 1, groups[1] == TOKEN_GROUPS.index(VISUAL))
+
+
+# --- layers that stand for all depths -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "shown", "expected"),
+    [(32, 4, [8, 16, 24, 32]), (6, 4, [2, 3, 4, 6]), (3, 4, [1, 2, 3]), (1, 4, [1])],
+)
+def test_they_are_spread_and_end_with_the_last(layers, shown, expected):
+    assert layers_of_all_depths(layers, shown) == expected

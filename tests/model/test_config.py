@@ -1,10 +1,13 @@
-"""What adapters and checkpoints of aligned models say of their norm, whole and broken."""
+"""config.json as it stands in its file; nothing where it cannot be read."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.tiny_models import tiny_model
+from torch import nn
+from transformers import LlamaConfig, LlavaConfig, PretrainedConfig
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
@@ -13,8 +16,81 @@ from normprobe.model.config import (
     CONFIG_ENTRY,
     AlignmentSettings,
     adapter_settings,
+    read_config_file,
+    vision_fields,
+    vision_modules,
     write_adapter_settings,
 )
+
+
+def test_the_fields_are_those_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
+    assert read_config_file(tmp_path / "config.json") == {"model_type": "llava"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_what_cannot_be_read_has_no_fields(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    assert read_config_file(tmp_path / "config.json") == {}
+
+
+def test_no_file_has_no_fields(tmp_path: Path) -> None:
+    assert read_config_file(None) == read_config_file(tmp_path / "absent.json") == {}
+
+
+# --- which configs speak of images: by the names of their fields, or by what those hold -----------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("img_processor", {"name": "a_tower"}),
+        ("embd_layer", {"embedding_cls": "image"}),
+        ("embd_layer", {"image_embd_layer": {"use": True}}),
+        ("vision_tower", "a/tower"),
+        ("mm_vision_tower", "a/tower"),
+        ("vision_cfg", {}),
+        ("visual", {"width": 16}),
+        ("encoders", [{"path": "google/siglip-so400m"}]),
+        ("tower", "clip_vision_model"),
+        ("image_token_id", 7),
+        ("vit_config", {"depth": 2}),
+    ],
+)
+def test_a_config_that_speaks_of_images(name: str, value: Any) -> None:
+    assert vision_fields(PretrainedConfig(**{name: value})) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("img_processor", None),
+        ("use_image", False),
+        ("code_revision", "main"),
+        ("supervision", {"division": 2}),
+        ("_name_or_path", "home/vision/llama"),
+        ("tokenizer_class", "ImageTokenizer"),
+        ("activation", "gelu"),
+        ("clip_qkv", 8),
+    ],
+)
+def test_a_config_that_does_not(name: str, value: Any) -> None:
+    assert vision_fields(PretrainedConfig(**{name: value})) == []
+
+
+@pytest.mark.parametrize("config", [LlavaConfig(), LlamaConfig(image_token_id=7)])
+def test_types_of_transformers_are_known(config: PretrainedConfig) -> None:
+    assert vision_fields(config) == []
+
+
+def test_modules_that_speak_of_images() -> None:
+    tower = nn.ModuleDict({"img_proj": nn.Linear(2, 2), "layers": nn.ModuleList()})
+    model = nn.ModuleDict({"vision": tower, "division": nn.Linear(2, 2), "text": nn.Linear(2, 2)})
+    assert vision_modules(model) == ["vision"]
+
+
+# --- what adapters and checkpoints of aligned models say of their norm, whole and broken ----------
+
 
 ENTRY = {"after": "model.multi_modal_projector", "compensate": True}
 
