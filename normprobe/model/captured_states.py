@@ -1,4 +1,4 @@
-"""States taken without hooks, and token groups told by other pixels: what ``--verify`` goes by.
+"""States taken without hooks, and token groups told by other pixels: what ``verify`` goes by.
 
 Each module's ``forward`` is replaced by one that keeps what it takes and returns. The model's own
 ``output_hidden_states`` gives most states of decoder layers a second time.

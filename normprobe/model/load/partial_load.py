@@ -19,6 +19,7 @@ from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint, auto_class
 from normprobe.model.load.repository import FETCH_AGAIN
+from normprobe.model.load.required_tensors import tensor_names
 from normprobe.versions import is_line_5, made_on_meta
 
 
@@ -97,7 +98,7 @@ def partial_class(
         hidden: list[tuple[nn.Module, str, str]] = []
         _hide(self, "", frozenset(unneeded), hidden)
         setattr(self, _HIDDEN, hidden)
-        names = _tensor_names(self, "")
+        names = tensor_names(self)
         tied: dict[str, str] = getattr(self, "all_tied_weights_keys", {})
         for target, source in list(tied.items()):
             if target not in names or source not in names:
@@ -135,7 +136,7 @@ def _hide(
     for name, child in module._modules.items():
         if child is None:
             continue
-        below = _tensor_names(child, f"{prefix}{name}.")
+        below = {f"{prefix}{name}.{inner}" for inner in tensor_names(child)}
         if below and below <= unneeded:
             hidden.append((module, "_modules", name))
         else:
@@ -157,12 +158,6 @@ def _move_out(owner: nn.Module, kind: str, name: str) -> None:
     """
     owner.__dict__[name] = getattr(owner, kind)[name]
     getattr(owner, kind)[name] = None
-
-
-def _tensor_names(module: nn.Module, prefix: str) -> set[str]:
-    parameters = module.named_parameters(remove_duplicate=False)
-    buffers = module.named_buffers(remove_duplicate=False)
-    return {f"{prefix}{name}" for name, _ in [*parameters, *buffers]}
 
 
 #: The mark of the loader on what it read.

@@ -26,7 +26,7 @@ from torch import nn
 
 from normprobe import NormprobeError, find_parts, probe_interface
 from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
-from normprobe.model.find.parts import Parts
+from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.partial_load import changed_buffers
 from normprobe.model.load.plan import plan_for
@@ -39,7 +39,6 @@ from normprobe.model.load.required_tensors import (
     outside,
     unneeded,
 )
-from normprobe.model.measured_model import weight_of
 from normprobe.versions import tied_weights
 
 NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)
