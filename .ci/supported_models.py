@@ -1,6 +1,6 @@
 """Write the table of supported model types, from tiny models of every type.
 
-Run by `make models`; tests/model/find/test_supported_models.py holds the table to it.
+Run by `make models`; tests/model/test_every_type.py holds the table to it.
 """
 
 import csv
@@ -8,20 +8,48 @@ import io
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "normprobe/model/find/supported_models.csv"
 COLUMNS = ("model_type", "family", "norm_placement", "found_by", "notes")
 
 
-def rows() -> list[dict[str, str]]:
-    """One row a type, from the code; types whose extra package is absent are left out."""
-    from support.tiny_inputs import tiny_inputs
-    from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, tiny_model
+def row(name: str, model: Any, parts: Any, traced: Any) -> dict[str, str]:
+    """The row of a type, from the code; ``traced``: what a trace finds, of a type with images."""
+    from support.tiny_models import NEEDS, WITHOUT_IMAGES
 
     from normprobe.model.find.norms import find_norm_placement
     from normprobe.model.find.overrides import OVERRIDES
     from normprobe.model.find.parts import STREAMS, family_of
+
+    notes = []
+    if name in WITHOUT_IMAGES:
+        notes.append(f"no images: {WITHOUT_IMAGES[name]}")
+    if OVERRIDES.get(name, {}).get("videos_only"):
+        notes.append("videos only")
+    if traced and traced.injected_layers:
+        notes.append("DeepStack")
+    if parts.stream is not STREAMS["single"]:
+        notes.append(f"measured: {parts.stream.meaning}")
+    if OVERRIDES.get(name, {}).get("positions"):
+        notes.append("visual rows by perturbation")
+    if name in NEEDS:
+        notes.append(f"needs {NEEDS[name]}")
+    return {
+        "model_type": name,
+        "family": family_of(parts),
+        "norm_placement": find_norm_placement(model, parts),
+        "found_by": "override" if name in OVERRIDES else "structure",
+        "notes": "; ".join(notes),
+    }
+
+
+def rows() -> list[dict[str, str]]:
+    """One row a type; types whose extra package is absent are left out."""
+    from support.tiny_inputs import tiny_inputs
+    from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, tiny_model
+
     from normprobe.model.find.structure import find_parts
     from normprobe.model.tracing import trace_parts
 
@@ -30,30 +58,8 @@ def rows() -> list[dict[str, str]]:
         if name in NEEDS and find_spec(NEEDS[name]) is None:
             continue
         model = tiny_model(name)
-        parts = find_parts(model)
-        notes = []
-        if name in WITHOUT_IMAGES:
-            notes.append(f"no images: {WITHOUT_IMAGES[name]}")
-        else:
-            if OVERRIDES.get(name, {}).get("videos_only"):
-                notes.append("videos only")
-            if trace_parts(model, tiny_inputs(model)).injected_layers:
-                notes.append("DeepStack")
-        if parts.stream is not STREAMS["single"]:
-            notes.append(f"measured: {parts.stream.meaning}")
-        if OVERRIDES.get(name, {}).get("positions"):
-            notes.append("visual rows by perturbation")
-        if name in NEEDS:
-            notes.append(f"needs {NEEDS[name]}")
-        made.append(
-            {
-                "model_type": name,
-                "family": family_of(parts),
-                "norm_placement": find_norm_placement(model, parts),
-                "found_by": "override" if name in OVERRIDES else "structure",
-                "notes": "; ".join(notes),
-            }
-        )
+        traced = None if name in WITHOUT_IMAGES else trace_parts(model, tiny_inputs(model))
+        made.append(row(name, model, find_parts(model), traced))
     return made
 
 

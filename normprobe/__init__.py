@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from normprobe.measurements.interface.measure import probe_interface
     from normprobe.measurements.layers.also import per_group, per_pair, per_token
     from normprobe.measurements.layers.table import probe_layers
-    from normprobe.model.align.files import save_alignment
     from normprobe.model.align.norm import GlobalWeightCompensatedLayerNorm, remove_norm
     from normprobe.model.align.target import align_norms
     from normprobe.model.find.parts import Parts
     from normprobe.model.find.structure import find_parts
+    from normprobe.model.load.alignment import save_alignment
     from normprobe.model.load.loading import load_aligned
     from normprobe.probe import Probe
     from normprobe.run import Run, compare, load_run
@@ -81,7 +81,7 @@ _HOME = {
     "probe_interface": "normprobe.measurements.interface.measure",
     "probe_layers": "normprobe.measurements.layers.table",
     "remove_norm": "normprobe.model.align.norm",
-    "save_alignment": "normprobe.model.align.files",
+    "save_alignment": "normprobe.model.load.alignment",
 }
 
 

@@ -1,4 +1,4 @@
-"""Which attention implementation runs in the parts of a model, as its modules say."""
+"""Attention in the parts of a model: which implementation runs, and its weights, row by row."""
 
 import weakref
 from collections.abc import Callable, Iterator

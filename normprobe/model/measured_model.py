@@ -1,4 +1,4 @@
-"""A few layers that stand for all of a deep model."""
+"""A model to measure: its parts, and the token groups of the batches that are put to it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,18 +6,17 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import attached, observing, on_input, run_until
 from normprobe.inputs.on_device import moved_to, pixel_inputs, with_other_pixels
 from normprobe.inputs.token_groups import marked_positions, token_groups
-from normprobe.model.find.norms import norm_placement_note, norms_of
+from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
-from normprobe.model.find.parts import Part, Parts, by_hand
-from normprobe.model.parts_check import wrong_part
-from normprobe.model.vision_stages import VisionStages
+from normprobe.model.find.parts import Parts, by_hand, weight_of
+from normprobe.model.find.residual import norms_of
+from normprobe.model.vision_stages import VisionStages, wrong_part
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,
@@ -32,60 +31,6 @@ from normprobe.schema import (
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.tensors import find_named, to_device
 
-
-def layers_of_all_depths(layers: int, shown: int) -> list[int]:
-    """Numbers of ``shown`` layers spread evenly over the model, the last among them."""
-    shown = min(shown, layers)
-    return [round(layers * step / shown) for step in range(1, shown + 1)]
-
-
-_TABLES = ("weight", "embedding", "new_embedding")
-
-
-def weight_of(part: Part) -> Tensor:
-    """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one.
-
-    An offloaded table is fetched from where accelerate put it.
-    """
-    with align_module_device(part.module):
-        tables = [getattr(part.module, name, None) for name in _TABLES]
-        present = [table.detach() for table in tables if isinstance(table, Tensor)]
-    return present[0] if len(present) == 1 else torch.cat(present)
-
-
-def embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) -> float | None:
-    """The one scalar between table rows and the decoder input, if there is one.
-
-    Gemma scales inside the embedding module, Granite after it; position terms make it more than a
-    scalar. Measured on the text tokens of the prompt: x = s w up to rounding.
-
-    Args:
-        parts: of a model whose embedding weights are in memory.
-        input_ids: ``[batch, seq]``.
-        x: ``[batch, seq, hidden]``, the decoder input.
-        groups: ``[batch, seq]`` token group codes of ``x``.
-
-    Returns:
-        s; None where no scalar fits, or the prompt holds no text token.
-    """
-    assert parts.text_embedding is not None
-    if groups.shape != input_ids.shape:  # rows before or behind the prompt come with positions
-        return None
-    weight = weight_of(parts.text_embedding)
-    text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device)
-    w = weight[input_ids[text].to(weight.device)].float()
-    x = x[text.to(x.device)].to(w).float()
-    length = torch.linalg.vecdot(w, w)
-    w, x, length = w[length > 0], x[length > 0], length[length > 0]
-    if not len(w):
-        return None
-    scales = torch.linalg.vecdot(x, w) / length
-    scale = float(scales.median())
-    rounding = max(4 * torch.finfo(weight.dtype).eps, 1e-5)
-    misfit = token_norms(x - scale * w) / token_norms(x)
-    return scale if bool((misfit <= rounding).all()) else None
-
-
 #: Numbers of a weight that are summed to notice that it changed, at most.
 _SUMMED = 4096
 
@@ -97,13 +42,6 @@ _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL
 
 #: What the processors of transformers call the tokens of a modality, beside 0 text and 1 image.
 _TOKEN_TYPES = {VIDEO: 2, AUDIO: 3}
-
-
-def positions_of(config: Any) -> int | None:
-    """How many positions the decoder of a config was made for; None: it sets no limit."""
-    text = getattr(config, "get_text_config", lambda **_: None)(decoder=True)
-    limit = getattr(text, "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 class MeasuredModel:
@@ -402,6 +340,11 @@ class MeasuredModel:
         ]
 
 
+def _holds_numbers(weight: Tensor) -> bool:
+    """Neither offloaded nor of a class of its own, as quantised and sharded weights are."""
+    return not weight.is_meta and type(weight.data) is Tensor
+
+
 @dataclass(frozen=True)
 class MeasuredBatch:
     """The inputs of one forward, and which group each of their tokens belongs to.
@@ -470,11 +413,6 @@ class MeasuredBatch:
         return chosen
 
 
-def _holds_numbers(weight: Tensor) -> bool:
-    """Neither offloaded nor of a class of its own, as quantised and sharded weights are."""
-    return not weight.is_meta and type(weight.data) is Tensor
-
-
 def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:
     """The ids that the measured decoder reads and their mask, each None where there is none.
 
@@ -508,3 +446,49 @@ def fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:
             "this model type is not supported yet; open an issue with its name",
         )
     return groups
+
+
+def embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) -> float | None:
+    """The one scalar between table rows and the decoder input, if there is one.
+
+    Gemma scales inside the embedding module, Granite after it; position terms make it more than a
+    scalar. Measured on the text tokens of the prompt: x = s w up to rounding.
+
+    Args:
+        parts: of a model whose embedding weights are in memory.
+        input_ids: ``[batch, seq]``.
+        x: ``[batch, seq, hidden]``, the decoder input.
+        groups: ``[batch, seq]`` token group codes of ``x``.
+
+    Returns:
+        s; None where no scalar fits, or the prompt holds no text token.
+    """
+    assert parts.text_embedding is not None
+    if groups.shape != input_ids.shape:  # rows before or behind the prompt come with positions
+        return None
+    weight = weight_of(parts.text_embedding)
+    text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device)
+    w = weight[input_ids[text].to(weight.device)].float()
+    x = x[text.to(x.device)].to(w).float()
+    length = torch.linalg.vecdot(w, w)
+    w, x, length = w[length > 0], x[length > 0], length[length > 0]
+    if not len(w):
+        return None
+    scales = torch.linalg.vecdot(x, w) / length
+    scale = float(scales.median())
+    rounding = max(4 * torch.finfo(weight.dtype).eps, 1e-5)
+    misfit = token_norms(x - scale * w) / token_norms(x)
+    return scale if bool((misfit <= rounding).all()) else None
+
+
+def positions_of(config: Any) -> int | None:
+    """How many positions the decoder of a config was made for; None: it sets no limit."""
+    text = getattr(config, "get_text_config", lambda **_: None)(decoder=True)
+    limit = getattr(text, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def layers_of_all_depths(layers: int, shown: int) -> list[int]:
+    """Numbers of ``shown`` layers spread evenly over the model, the last among them."""
+    shown = min(shown, layers)
+    return [round(layers * step / shown) for step in range(1, shown + 1)]

@@ -34,14 +34,13 @@ from normprobe.model.checkpoint import (
 )
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
-from normprobe.model.load.buffers import changed_buffers
 from normprobe.model.load.loading import (
     bytes_to_fetch,
     load_model,
     reading_record,
     reading_sentence,
 )
-from normprobe.model.load.partial_load import build_on_meta
+from normprobe.model.load.partial_load import build_on_meta, changed_buffers
 from normprobe.model.load.plan import LoadPlan, plan_for
 from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel, positions_of

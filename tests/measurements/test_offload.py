@@ -12,7 +12,7 @@ from support.tiny_models import tiny_model
 from normprobe import align_norms, find_parts, probe_interface, probe_layers
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.find.parts import Part
+from normprobe.model.find.parts import Part, weight_of
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import plan_for
 from normprobe.model.load.required_tensors import (
@@ -20,7 +20,6 @@ from normprobe.model.load.required_tensors import (
     embedding_tables,
     forward_to_last_layer,
 )
-from normprobe.model.measured_model import weight_of
 from normprobe.statistics.weights import embedding_statistics
 
 

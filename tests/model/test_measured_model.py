@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from support.processors import make_processor
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
-from support.tiny_models import BOS, EOS, INDICATORS, VLM_TYPES, tiny_model
+from support.tiny_models import BOS, EOS, INDICATORS, tiny_model
 from transformers import AutoModelForCausalLM
 
 from normprobe import NormprobeError, find_parts, probe_interface, probe_layers
@@ -18,7 +18,7 @@ from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
 from normprobe.measurements import measurement
-from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, layers_of_all_depths
 from normprobe.schema import IMAGE_NUMBERS, STRUCTURAL, TOKEN_GROUPS, VISUAL
 
 layers, interface = measurement("layers"), measurement("interface")
@@ -106,7 +106,9 @@ def test_the_vision_side_runs_twice_more_for_the_first_batch_alone(model_type, m
 
 
 @pytest.mark.parametrize("measure", [layers, interface])
-@pytest.mark.parametrize("model_type", VLM_TYPES)
+@pytest.mark.parametrize(
+    "model_type", ["llava", "llava_next", "llava_onevision", "ovis2", "qwen3_vl"]
+)
 def test_a_model_measured_before_gives_the_rows_of_a_fresh_one(model_type, measure) -> None:
     model = measured(model_type)
     for seed in (0, 1, 0):
@@ -268,3 +270,14 @@ def test_images_that_cannot_be_told_apart_have_no_tokens() -> None:
     assert images is not None
     assert not images[0].any()
     assert torch.equal(images[1] == 1, groups[1] == TOKEN_GROUPS.index(VISUAL))
+
+
+# --- layers that stand for all depths -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "shown", "expected"),
+    [(32, 4, [8, 16, 24, 32]), (6, 4, [2, 3, 4, 6]), (3, 4, [1, 2, 3]), (1, 4, [1])],
+)
+def test_they_are_spread_and_end_with_the_last(layers, shown, expected):
+    assert layers_of_all_depths(layers, shown) == expected

@@ -16,8 +16,8 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_media
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
+from normprobe.model.captured_states import traced_groups
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.traced_groups import traced_groups
 from normprobe.model.tracing.trace import trace_parts
 from normprobe.run import page_of
 from normprobe.schema import DECODER_INPUT, PADDING, TOKEN_GROUPS

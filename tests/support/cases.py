@@ -7,7 +7,6 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from normprobe.model.tracing.trace import TracedParts, trace_parts
 from support.capture import States, capture
 from support.expected_parts import PARTS, ExpectedParts
 from support.reference import Groups, Observations, observe_layers, token_groups
@@ -33,13 +32,6 @@ class Case:
 @cache
 def model_of(model_type: str) -> PreTrainedModel:
     return tiny_model(model_type)
-
-
-@cache
-def trace_of(model_type: str) -> TracedParts:
-    """What a trace finds in a model and its ``tiny_inputs``."""
-    model = model_of(model_type)
-    return trace_parts(model, tiny_inputs(model))
 
 
 @cache

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from normprobe.model.align.files import save_alignment
 from normprobe.model.config import ADAPTER_FILES
+from normprobe.model.load.alignment import save_alignment
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.runs.files import write_failures
 from normprobe.runs.run_folder import RunFolder

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from normprobe.measurements.embeddings.shift import measure_shift
 from normprobe.measurements.embeddings.text_table import TextTable
+from normprobe.model.find.parts import weight_of
 from normprobe.model.find.structure import image_token_rows
-from normprobe.model.measured_model import MeasuredModel, weight_of
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TEXT, VISUAL
 from normprobe.statistics.weights import row_norms, scope_table
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.processor import token_text
-from normprobe.model.measured_model import MeasuredModel, weight_of
+from normprobe.model.find.parts import weight_of
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.weights import row_norms
 
 #: Config fields and special tokens that bound or hold an image.

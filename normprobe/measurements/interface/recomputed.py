@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from normprobe.hooks import PROJECTED_STATE
 from normprobe.measurements.interface.measure import observe, rows
 from normprobe.measurements.interface.rows_from_pixels import RowsFromPixels, rows_from_pixels
-from normprobe.model.captured_states import Call, captured_calls
+from normprobe.model.captured_states import Call, Masks, captured_calls, traced_groups
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.traced_groups import Masks, traced_groups
 from normprobe.model.tracing.observation import other_pixels
 from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (

@@ -12,8 +12,8 @@ from normprobe.measurements.interface.references import (
     place_of_reference,
 )
 from normprobe.measurements.interface.visual_table import visual_table_histogram
-from normprobe.model.find.parts import Parts
-from normprobe.model.measured_model import MeasuredModel, weight_of
+from normprobe.model.find.parts import Parts, weight_of
+from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.sentences import quoted
 from normprobe.schema import (
     DECODER_INPUT,

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.model.find.parts import Parts
-from normprobe.model.measured_model import weight_of
+from normprobe.model.find.parts import Parts, weight_of
 from normprobe.schema import DECODER_INPUT, PROJECTOR_INPUT, TEXT, VISUAL
 from normprobe.statistics.sample_statistics import GROWTH, histogram_of
 from normprobe.statistics.weights import row_norms

@@ -15,9 +15,8 @@ from torch import Tensor
 from normprobe.measurements.layers import all_pairs
 from normprobe.measurements.layers.measure import observe, rows
 from normprobe.measurements.layers.theory import theory_table
-from normprobe.model.captured_states import CapturedStates, captured_states
+from normprobe.model.captured_states import CapturedStates, Masks, captured_states, traced_groups
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.model.traced_groups import Masks, traced_groups
 from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     ATTENTION_INPUT,

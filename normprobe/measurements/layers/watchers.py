@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.measurements.layers.massive import SUFFIX, WITHOUT
-from normprobe.model.find.layer_branches import LayerBranches
+from normprobe.model.find.branches import split
+from normprobe.model.find.residual import Residual
 from normprobe.schema import (
     BRANCH_METRICS,
     BRANCHES,
@@ -168,28 +169,28 @@ class BranchWatcher:
         self._none = _UNSPLIT.get(norm_placement, "")
         self.unsplit: dict[int, str] = {}
         self.fits: dict[int, Tensor] = {}
-        self._layer = LayerBranches()
+        self._residual = Residual()
 
     def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
         """As a ``Watcher``."""
-        return self._layer.following(layers)
+        return self._residual.following(layers)
 
     def see(self, number: int, x: Tensor, h: Tensor) -> Tensor:
         """As a ``Watcher``; NaN where a layer has no such branch."""
         numbers = h.new_full((len(self.metrics), *h.shape[:2]), torch.nan, dtype=widened(h).dtype)
         if number == 0:
             return numbers
-        split = self._layer.take()
-        if self._none or split.fits is None:
-            self.unsplit[number] = self._none or split.reason
+        branches, reason, fits = split(self._residual.take())
+        if self._none or fits is None:
+            self.unsplit[number] = self._none or reason
             return numbers
-        for branch in split.branches:
+        for branch in branches:
             state, *terms = (widened(t).reshape(h.shape) for t in (branch.state, *branch.terms))
             moved = token_metrics(state, state + sum(terms))
             place = self.metrics.index(f"{branch.name}_{BRANCH_METRICS[0]}")
             numbers[place : place + len(_OF_TOKENS)] = moved.metrics[_OF_TOKENS]
-        self.fits[number] = split.fits
-        return torch.where(split.fits, numbers, torch.nan)
+        self.fits[number] = fits
+        return torch.where(fits, numbers, torch.nan)
 
     @property
     def without_branches(self) -> dict[int, str]:

@@ -170,7 +170,7 @@ def norm_set_aside(model: nn.Module) -> Iterator[None]:
 
 def _name(model: nn.Module, norm: GlobalWeightCompensatedLayerNorm) -> None:
     model.add_module(NAME, norm)
-    if hasattr(model, "config"):  # a saved checkpoint keeps it: see ``alignment_settings``
+    if hasattr(model, "config"):  # a saved checkpoint keeps it: see ``model.config``
         setattr(model.config, CONFIG_ENTRY, norm.placement)
 
 

@@ -26,15 +26,9 @@ from normprobe.model.align.norm import (
     projector_to_align,
     remove_norm,
 )
-from normprobe.model.find.parts import Parts
+from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.find.structure import find_parts
-from normprobe.model.measured_model import (
-    MeasuredModel,
-    embedding_scale,
-    fitted,
-    text_ids,
-    weight_of,
-)
+from normprobe.model.measured_model import MeasuredModel, embedding_scale, fitted, text_ids
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.statistics.weights import row_norms

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+import torch
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
@@ -194,3 +196,17 @@ def candidates(model: nn.Module, names: dict[int, str]) -> str:
     """The lists of modules in a model and their lengths, for a message."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
     return ", ".join(f"{names[id(m)]} ({len(m)})" for m in lists) or "none"
+
+
+_TABLES = ("weight", "embedding", "new_embedding")
+
+
+def weight_of(part: Part) -> Tensor:
+    """The table itself, ``[rows, hidden]``. Molmo keeps added tokens in a second one.
+
+    An offloaded table is fetched from where accelerate put it.
+    """
+    with align_module_device(part.module):
+        tables = [getattr(part.module, name, None) for name in _TABLES]
+        present = [table.detach() for table in tables if isinstance(table, Tensor)]
+    return present[0] if len(present) == 1 else torch.cat(present)

@@ -1,9 +1,9 @@
-"""Whether a model with code of its own speaks of images, whatever its parts are called."""
+"""Where a model keeps its parts, told by its interfaces, its module tree and its config."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -31,17 +31,6 @@ from normprobe.model.find.parts import (
     size_of,
 )
 from normprobe.versions import decoder, image_encoder
-
-if TYPE_CHECKING:
-    from torch import nn
-
-
-def image_token_rows(model: nn.Module) -> list[int]:
-    """The ids in the vocabulary that the codes of the image tokenizer are mapped to."""
-    mappings = (getattr(module, "vocabulary_mapping", None) for module in model.modules())
-    ids = (getattr(mapping, "image_tokens", ()) for mapping in mappings if mapping is not None)
-    return sorted({int(id_) for found in ids for id_ in found})
-
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -161,19 +150,6 @@ def find_tables(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> 
         if table is None:
             raise failure
         return Parts(None, None, table, None, None, (), family=UNKNOWN)
-
-
-def _refuse_unseen_images(model: nn.Module) -> None:
-    """Refuse to take a model for a language model that speaks of images."""
-    modules = vision_modules(model)
-    fields = vision_fields(model.config) if _config(model) is not None else []
-    if fields or modules:
-        raise NormprobeError(
-            f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
-            f"; modules: {', '.join(modules[:3]) or 'none'}), but its structure tells neither a "
-            "vision encoder nor a projector",
-            by_hand(model, "--vision-encoder NAME --projector", "NAME"),
-        )
 
 
 def _override(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,6 +280,19 @@ def _projector(
     return next(reversed(beside or inside), None)
 
 
+def _refuse_unseen_images(model: nn.Module) -> None:
+    """Refuse to take a model for a language model that speaks of images."""
+    modules = vision_modules(model)
+    fields = vision_fields(model.config) if _config(model) is not None else []
+    if fields or modules:
+        raise NormprobeError(
+            f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
+            f"; modules: {', '.join(modules[:3]) or 'none'}), but its structure tells neither a "
+            "vision encoder nor a projector",
+            by_hand(model, "--vision-encoder NAME --projector", "NAME"),
+        )
+
+
 def _refuse_language_inside(
     model: nn.Module, sides: Iterable[tuple[str, Part | None]], language: Sequence[nn.Module]
 ) -> None:
@@ -365,6 +354,13 @@ def _ids_in_config(model: nn.Module, fields: Sequence[str]) -> tuple[int, ...]:
             value = getattr(holder, field, None)
             ids.extend([value] if isinstance(value, int) else value or [])
     return tuple(dict.fromkeys(ids))
+
+
+def image_token_rows(model: nn.Module) -> list[int]:
+    """The ids in the vocabulary that the codes of the image tokenizer are mapped to."""
+    mappings = (getattr(module, "vocabulary_mapping", None) for module in model.modules())
+    ids = (getattr(mapping, "image_tokens", ()) for mapping in mappings if mapping is not None)
+    return sorted({int(id_) for found in ids for id_ in found})
 
 
 def _ask(accessor: Callable[[], Any]) -> nn.Module | None:

@@ -1,20 +1,65 @@
-"""The alignment norm of a checkpoint: its weights read and checked, the norm put back."""
+"""The alignment norm on disk: written as an adapter, read and checked, put back into a model.
+
+Which checkpoints hold a norm, and what they say of it, is in ``model.config``.
+"""
 
 from pathlib import Path
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
-from normprobe.model.align.files import put_back
-from normprobe.model.align.norm import NAME
+from normprobe.model.align.norm import NAME, attach_norm, inserted_norm, running_device
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
-from normprobe.model.config import adapter_settings
+from normprobe.model.config import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    AlignmentSettings,
+    adapter_settings,
+    write_adapter_settings,
+)
+from normprobe.model.find.parts import Part
 from normprobe.model.load.repository import FETCH_AGAIN
 from normprobe.model.load.weight_files import WeightFiles, adapter_files, weight_files_of
 
 #: The remedy where a norm was expected.
 HOLDS_A_NORM = "pass an adapter of `normprobe align`, or a checkpoint of an aligned model"
+
+
+def save_alignment(
+    model: nn.Module, folder: Path, *, base_model: str, revision: str | None = None
+) -> None:
+    """Write the norm of an aligned model as an adapter.
+
+    Args:
+        model: of ``align_norms``.
+        folder: made if absent; ``ADAPTER_FILES`` go there.
+        base_model: what ``load_aligned`` is to load: a hub id or a path.
+        revision: commit of a hub id.
+
+    Raises:
+        NormprobeError: when the model has no alignment norm.
+    """
+    from safetensors.torch import save_file
+
+    norm = inserted_norm(model)
+    if norm is None:
+        raise NormprobeError(
+            f"{type(model).__name__} has no alignment norm to save", "call align_norms(model) first"
+        )
+    settings = AlignmentSettings(
+        **norm.placement,
+        folder=folder,
+        base_model=base_model,
+        revision=revision,
+        model_type=getattr(getattr(model, "config", None), "model_type", None),
+        hidden_size=norm.normalized_shape[0],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {f"{NAME}.{name}": tensor.cpu() for name, tensor in norm.state_dict().items()}
+    save_file(weights, folder / ADAPTER_WEIGHTS)
+    write_adapter_settings(settings)
 
 
 def saved_norm(
@@ -60,11 +105,46 @@ def norm_weights(files: WeightFiles) -> dict[str, Tensor]:
 
 
 def put_norm_back(checkpoint: Checkpoint, files: WeightFiles, model: nn.Module) -> None:
-    """Attach the alignment norm of a checkpoint to its loaded model, if it holds one.
+    """Attach the alignment norm of a checkpoint where it was, if it holds one.
 
-    The auto classes know nothing of the norm and leave it out in silence.
+    The auto classes know nothing of the norm and leave it out in silence. Where the projector was
+    not loaded, the model goes without it.
     """
     settings = checkpoint.alignment
-    if settings is not None:
-        source = files if settings.folder is None else adapter_files(settings.folder)
-        put_back(model, settings, lambda: norm_weights(source))
+    if settings is None:
+        return
+
+    def mismatch(what: str) -> NormprobeError:
+        return NormprobeError(
+            f"the alignment norm does not fit its base model: {what}",
+            "fetch the checkpoint again"
+            if settings.base_model is None
+            else f"set base_model in {ADAPTER_CONFIG} to the model that it was made for",
+        )
+
+    config = getattr(model, "config", None)
+    model_type = getattr(config, "model_type", None)
+    if settings.model_type not in (None, model_type):
+        raise mismatch(f"made for a {settings.model_type}, the base model is a {model_type}")
+    try:
+        projector = Part(settings.after, model.get_submodule(settings.after))
+    except AttributeError:
+        raise mismatch(
+            f"it stands behind {settings.after}, which {type(model).__name__} has not"
+        ) from None
+    if running_device(projector.module).type == "meta":
+        return
+    weights = norm_weights(files if settings.folder is None else adapter_files(settings.folder))
+    hidden = len(weights["weight"])
+    text = config.get_text_config(decoder=True) if config is not None else None
+    expected = getattr(text, "hidden_size", hidden)
+    if expected != hidden:
+        raise mismatch(f"it has {hidden} gains, the decoder reads rows of {expected}")
+    norm = attach_norm(model, projector, hidden, compensate=settings.compensate)
+    # As exact as it was saved: a gain trained in float32 inside a bfloat16 model stays so.
+    own = norm.weight
+    saved = {
+        name: weight.to(own.device, torch.promote_types(own.dtype, weight.dtype))
+        for name, weight in weights.items()
+    }
+    norm.load_state_dict(saved, assign=True)

@@ -3,18 +3,23 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.filesize import decimal
+from torch import nn
 
 from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.checkpoint import Checkpoint, open_checkpoint
 from normprobe.model.load.alignment import HOLDS_A_NORM, put_norm_back
-from normprobe.model.load.buffers import restore_buffers
 from normprobe.model.load.device import placement
-from normprobe.model.load.partial_load import build_on_meta, explained_failures, show_again
+from normprobe.model.load.partial_load import (
+    build_on_meta,
+    explained_failures,
+    restore_buffers,
+    show_again,
+)
 from normprobe.model.load.plan import LoadPlan, plan_loading
 from normprobe.model.load.weight_checks import (
     refuse_lacking,
@@ -23,9 +28,6 @@ from normprobe.model.load.weight_checks import (
     refuse_unread,
 )
 from normprobe.versions import load_and_report
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def reading_sentence(plan: LoadPlan) -> str:
@@ -102,7 +104,7 @@ def _size(size: int | None) -> str:
     return "an unknown size" if size is None else decimal(size)
 
 
-def merge_adapter(checkpoint: Checkpoint, model: "nn.Module") -> "nn.Module":
+def merge_adapter(checkpoint: Checkpoint, model: nn.Module) -> nn.Module:
     """Merge a checkpoint's adapter into its base."""
     try:
         from peft import PeftConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -143,7 +145,7 @@ def load_model(
     dtype: str = "auto",
     attn_implementation: str | None = None,
     device_map: str | Mapping[str, str] | None = None,
-) -> "nn.Module":
+) -> nn.Module:
     """Load the weights of a checkpoint, all of them or those of a plan."""
     plan = plan or plan_loading(checkpoint, build_on_meta(checkpoint))
     arguments = placement(device, dtype, device_map)
@@ -184,7 +186,7 @@ def load_aligned(
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
-) -> "nn.Module":
+) -> nn.Module:
     """Load a model with its alignment norm.
 
     Args:

@@ -5,11 +5,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from normprobe.bridges import foreign_code
 from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint
+from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.partial_load import build_on_meta, partial_class
 from normprobe.model.load.required_tensors import Needs, unneeded
@@ -21,12 +25,6 @@ from normprobe.model.load.weight_checks import (
 )
 from normprobe.model.load.weight_files import TensorHeader, WeightFiles, weight_files_of
 from normprobe.versions import load_and_report
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from normprobe.model.find.parts import Parts
 
 
 def dry_run(
@@ -61,8 +59,7 @@ class _StandIn:
         self.was_read = False
         self.failure: NormprobeError | None = None
 
-    def __getitem__(self, _: Any) -> "torch.Tensor":
-        import torch
+    def __getitem__(self, _: Any) -> torch.Tensor:
         from transformers.modeling_utils import str_to_torch_dtype
 
         self.was_read = True
@@ -157,7 +154,7 @@ def plan_for(
     checkpoint: Checkpoint,
     *,
     named: Mapping[str, Any] | None = None,
-    find: "Callable[..., Parts]" = find_parts,
+    find: Callable[..., Parts] = find_parts,
     range_reads: bool = False,
 ) -> LoadPlan:
     """Plan the load of the tensors that a measurement reads. Reads headers, no weights."""
@@ -172,14 +169,12 @@ def plan_for(
 
 def plan_loading(
     checkpoint: Checkpoint,
-    model: "nn.Module",
+    model: nn.Module,
     without: Collection[str] = (),
     *,
     weights: WeightFiles | None = None,
 ) -> LoadPlan:
     """Plan the load of a model without some of its tensors. Reads headers, no weights."""
-    import torch
-
     weights = weights or weight_files_of(checkpoint)
     if is_quantised(checkpoint):
         refuse_scaled(checkpoint, weights, _tables(weights, model))
@@ -215,7 +210,7 @@ def is_quantised(checkpoint: Checkpoint) -> bool:
     return getattr(checkpoint.config, "quantization_config", None) is not None
 
 
-def _tables(weights: WeightFiles, model: "nn.Module") -> list[str]:
+def _tables(weights: WeightFiles, model: nn.Module) -> list[str]:
     """The keys of the tensors that have the shape of the embedding table."""
     embedding = getattr(model, "get_input_embeddings", lambda: None)()
     shape = tuple(getattr(getattr(embedding, "weight", None), "shape", ()))

@@ -26,21 +26,21 @@ Needs = Callable[["nn.Module", "Parts"], set[str]]
 def embedding_tables(model: "nn.Module", parts: "Parts") -> set[str]:
     """The text embedding table, and the visual one where there is one."""
     tables = (parts.text_embedding, parts.visual_embedding)
-    return _below(_tensors(model), [table.name for table in tables if table])
+    return _below(tensor_names(model), [table.name for table in tables if table])
 
 
 def before_the_decoder(model: "nn.Module", parts: "Parts") -> set[str]:
     """What runs before decoder layer 1; of a bare vision encoder, the encoder."""
     if parts.decoder_layers is None:
         encoder = parts.vision_encoder
-        return _below(_tensors(model), [encoder.name] if encoder else [])
-    layers = _below(_tensors(model), [parts.decoder_layers.name])
+        return _below(tensor_names(model), [encoder.name] if encoder else [])
+    layers = _below(tensor_names(model), [parts.decoder_layers.name])
     return forward_to_last_layer(model, parts) - layers
 
 
 def forward_to_last_layer(model: "nn.Module", parts: "Parts") -> set[str]:
     """Everything but the output embedding, which runs after the last decoder layer."""
-    tensors = _tensors(model)
+    tensors = tensor_names(model)
     head = getattr(model, "get_output_embeddings", lambda: None)()
     heads = [name for name, module in model.named_modules() if head is not None and module is head]
     return tensors - _below(tensors, heads)
@@ -48,7 +48,7 @@ def forward_to_last_layer(model: "nn.Module", parts: "Parts") -> set[str]:
 
 def everything(model: "nn.Module", parts: "Parts") -> set[str]:
     """All tensors: a trace runs the whole model."""
-    return _tensors(model)
+    return tensor_names(model)
 
 
 def unneeded(needs: Needs, model: "nn.Module", parts: "Parts") -> frozenset[str]:
@@ -58,7 +58,7 @@ def unneeded(needs: Needs, model: "nn.Module", parts: "Parts") -> frozenset[str]
 
 def outside(part_name: str, model: "nn.Module") -> frozenset[str]:
     """The parameters and buffers outside a part, by its dotted name."""
-    return _all_but(_below(_tensors(model), [part_name]), model)
+    return _all_but(_below(tensor_names(model), [part_name]), model)
 
 
 def _all_but(needed: set[str], model: "nn.Module") -> frozenset[str]:
@@ -68,10 +68,11 @@ def _all_but(needed: set[str], model: "nn.Module") -> frozenset[str]:
     tied = tied_weights(model)
     sources = {tied.get(name, name) for name in needed}
     partners = {name for name in tied if tied[name] in sources}
-    return frozenset(_tensors(model) - needed - sources - partners)
+    return frozenset(tensor_names(model) - needed - sources - partners)
 
 
-def _tensors(model: "nn.Module") -> set[str]:
+def tensor_names(model: "nn.Module") -> set[str]:
+    """Its parameters and buffers; one that is shared has several names."""
     parameters = model.named_parameters(remove_duplicate=False)
     return {name for name, _ in [*parameters, *model.named_buffers(remove_duplicate=False)]}
 

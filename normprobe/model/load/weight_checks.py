@@ -6,15 +6,15 @@ silence, and casts an 8-bit table without its scales.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.weight_files import WeightFiles
-
-if TYPE_CHECKING:
-    from torch import nn
 
 #: Numbers of a weight that are looked at, at most, and too few to judge by.
 _LOOKED_AT, _FEW = 2**16, 100
@@ -41,7 +41,7 @@ def refuse_missing(checkpoint: Checkpoint, report: Mapping[str, Any]) -> None:
     )
 
 
-def refuse_unread(checkpoint: Checkpoint, model: "nn.Module") -> None:
+def refuse_unread(checkpoint: Checkpoint, model: nn.Module) -> None:
     """Refuse weights that the loader did not mark as read.
 
     Its report does not list weights that a model class declares as unneeded. Tensors on meta were
@@ -56,10 +56,8 @@ def refuse_unread(checkpoint: Checkpoint, model: "nn.Module") -> None:
     refuse_lacking(checkpoint, sorted(unread))
 
 
-def refuse_non_finite(checkpoint: Checkpoint, model: "nn.Module") -> None:
+def refuse_non_finite(checkpoint: Checkpoint, model: nn.Module) -> None:
     """Refuse weights that hold NaN or infinity: all states computed from them do too."""
-    import torch
-
     floats = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
     weights = [
         (name, weight)
@@ -98,7 +96,7 @@ def refuse_scaled(checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[s
 
 
 def refuse_whole_numbers(
-    checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[str], model: "nn.Module"
+    checkpoint: Checkpoint, weights: WeightFiles, keys: Iterable[str], model: nn.Module
 ) -> None:
     """Refuse whole numbers where the model has floats: the loader would cast them in silence."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -116,10 +114,8 @@ def refuse_whole_numbers(
         )
 
 
-def unread_layers(model: "nn.Module", report: Mapping[str, Any]) -> list[str]:
+def unread_layers(model: nn.Module, report: Mapping[str, Any]) -> list[str]:
     """Layers in the files for which the model has no place, in words."""
-    from torch import nn
-
     lists = {name: len(m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     saved: dict[str, int] = {}
     for key in report["unexpected_keys"]:
@@ -149,8 +145,6 @@ def is_relabelled(weight: Any) -> bool:
     about 1. The mean of their absolute values is then nearly their root mean square; of a bell
     curve it is 0.80, of a flat one 0.87.
     """
-    import torch
-
     if weight.is_meta or type(weight.data) is not torch.Tensor or not weight.is_floating_point():
         return False
     with torch.no_grad():

@@ -1,8 +1,8 @@
 import pytest
+from normprobe.measurements.layers.terminal import print_layers, show
 from support import made_tables
 from support.printed import assert_fits, extreme, printed
 
-from normprobe.measurements.layers.terminal import print_layers, show
 from normprobe.runs.run_folder import RunStore
 
 LAYERS = made_tables.layers()

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.capture import capture
@@ -13,16 +14,16 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import ALL_TYPES, IMAGE, NEEDS, VLM_TYPES, WITHOUT_IMAGES, tiny_model
 
 from normprobe import NormprobeError, align_norms, find_parts, probe_interface, remove_norm
+from normprobe.measurements import measurement
 from normprobe.model.align.norm import inserted_norm
-from normprobe.model.align.target import align
+from normprobe.model.align.target import align, aligned
+from normprobe.model.config import CONFIG_ENTRY
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import DECODER_INPUT, EFFECTIVE_EMBEDDING, PROMPT_ROWS, TEXT, VISUAL
 
 #: Ovis mixes its visual rows from a table.
 ALIGNED = [name for name in VLM_TYPES if name != "ovis2"]
 GEMMAS = ("gemma3", "paligemma")  # multiply the text rows by sqrt(hidden)
-
-every_type = pytest.mark.parametrize("model_type", ALIGNED)
 
 TOKEN_FIELDS = ("input_ids", "attention_mask")
 
@@ -57,7 +58,7 @@ def norms_after(model, model_type, inputs):
     return mean_norm(behind), mean_norm(states.layers[0].entered[groups == VISUAL])
 
 
-@every_type
+@pytest.mark.parametrize("model_type", ALIGNED)
 @pytest.mark.parametrize("with_inputs", [False, True])
 def test_visual_tokens_become_as_loud_as_the_table(model_type, with_inputs):
     model = fresh(model_type)
@@ -68,22 +69,27 @@ def test_visual_tokens_become_as_loud_as_the_table(model_type, with_inputs):
     gain = norm.weight.detach().double().numpy()
     np.testing.assert_allclose(gain, expected / np.sqrt(hidden), rtol=1e-4)
     assert not norm.bias.any()
-    behind, entering = norms_after(model, model_type, inputs)
-    assert behind == pytest.approx(expected, rel=0.01)
-    assert entering == pytest.approx(expected, rel=0.01)
+    assert norms_after(model, model_type, inputs) == pytest.approx((expected, expected), rel=0.01)
 
 
-@every_type
+@pytest.mark.parametrize("model_type", ALIGNED)
 def test_visual_tokens_become_as_loud_as_the_prompt(model_type):
+    """Twice is once, and it can be undone."""
     model = fresh(model_type)
     inputs = tiny_inputs(model, 3)
     groups = token_groups(model, inputs, PARTS[model_type])
-    expected = mean_norm(
-        capture(model, inputs, PARTS[model_type]).layers[0].entered[groups == TEXT]
-    )
-    align_norms(model, "prompt", inputs=inputs)
-    _, entering = norms_after(model, model_type, inputs)
-    assert entering == pytest.approx(expected, rel=0.01)
+    states = capture(model, inputs, PARTS[model_type]).layers[0].entered
+    with torch.no_grad():
+        before = model(**inputs).logits
+        align_norms(model, "prompt", inputs=inputs)
+        once = model(**inputs).logits
+        align_norms(model, "prompt", inputs=inputs)
+        _, entering = norms_after(model, model_type, inputs)
+        assert entering == pytest.approx(mean_norm(states[groups == TEXT]), rel=0.01)
+        assert torch.equal(once, model(**inputs).logits)
+        remove_norm(model)
+        assert torch.equal(before, model(**inputs).logits)
+    assert not torch.equal(before, once)
 
 
 @pytest.mark.parametrize("target", [0.25, 12.0])
@@ -139,23 +145,6 @@ def test_an_unknown_target_leaves_the_layer_that_is_there():
     with pytest.raises(NormprobeError, match="unknown alignment target 'loud'"):
         align_norms(model, "loud")
     assert inserted_norm(model) is norm
-
-
-@every_type
-def test_aligning_twice_is_aligning_once_and_can_be_undone(model_type):
-    model = fresh(model_type)
-    inputs = tiny_inputs(model, 2)
-    with torch.no_grad():
-        before = model(**inputs).logits
-        align_norms(model, inputs=inputs)
-        once = model(**inputs).logits
-        align_norms(model, inputs=inputs)
-        twice = model(**inputs).logits
-        remove_norm(model)
-        after = model(**inputs).logits
-    assert torch.equal(once, twice)
-    assert torch.equal(before, after)
-    assert not torch.equal(before, once)
 
 
 def test_the_training_mode_and_other_hooks_are_as_before():
@@ -216,3 +205,52 @@ def test_inputs_without_an_image_show_the_text_scale_alone():
     aligned = align(MeasuredModel(model, find_parts(model)), "table", [text])
     assert aligned.scale == 1.0
     assert aligned.gain == pytest.approx(expected / np.sqrt(hidden), rel=1e-4)
+
+
+# --- a norm that is there for a while: afterwards the model has the norm that it had, itself ------
+
+
+@pytest.mark.parametrize("target", [3.0, "table"])
+def test_a_model_without_a_norm_has_none_afterwards(target: str | float) -> None:
+    model = tiny_model("llava")
+    measured = MeasuredModel(model, find_parts(model))
+    with aligned(measured, target, [tiny_inputs(model)]) as alignment:
+        assert inserted_norm(model) is alignment.norm
+    assert inserted_norm(model) is None
+    assert not hasattr(model.config, CONFIG_ENTRY)
+
+
+@pytest.mark.parametrize("target", [3.0, "loud"])
+def test_an_optimizer_goes_on_with_the_norm_it_holds(target: str | float) -> None:
+    model = tiny_model("llava").train()
+    norm = align_norms(model, 7.0)
+    optimizer = torch.optim.SGD(norm.parameters(), lr=0.1)
+    inputs = tiny_inputs(model)
+    try:
+        with aligned(MeasuredModel(model, find_parts(model)), target, [inputs]) as alignment:
+            assert inserted_norm(model) is alignment.norm is not norm
+    except NormprobeError as refusal:
+        assert "unknown alignment target" in refusal.problem
+    assert inserted_norm(model) is norm
+    before = norm.weight.detach().clone()
+    model(**inputs).logits.sum().backward()
+    optimizer.step()
+    assert not torch.equal(norm.weight, before)
+
+
+def test_newlines_that_pass_the_norm_stay_structural() -> None:
+    """HunYuan-VL writes them before its last projection: aligned, they are other states."""
+    model = tiny_model("hunyuan_vl")
+    measured = MeasuredModel(model, find_parts(model))
+    inputs = tiny_inputs(model)
+    plain = measurement("layers").sample_rows(measured, inputs)
+    with aligned(measured, "table", [inputs]):
+        inside = measurement("layers").sample_rows(measured, inputs)
+    after = measurement("layers").sample_rows(measured, inputs)
+    counts = [
+        rows[rows["layer"] == 0].set_index("group")["tokens"].dropna().to_dict()
+        for rows in (plain, inside, after)
+    ]
+    assert counts[0]["structural"] > 0
+    assert counts[0] == counts[1] == counts[2]
+    pd.testing.assert_frame_equal(after, plain)

@@ -253,19 +253,17 @@ def test_fsdp2_of_two_processes_gives_the_gradients_of_one(tmp_path):
             torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend",
     [
         "aot_eager",
         pytest.param(
             "inductor",
-            marks=[
-                pytest.mark.slow,
-                pytest.mark.skipif(
-                    not (shutil.which("g++") or shutil.which("clang++")) or sys.platform == "win32",
-                    reason="torch.compile needs a C++ compiler",
-                ),
-            ],
+            marks=pytest.mark.skipif(
+                not (shutil.which("g++") or shutil.which("clang++")) or sys.platform == "win32",
+                reason="torch.compile needs a C++ compiler",
+            ),
         ),
     ],
 )
@@ -285,6 +283,7 @@ def test_torch_compile_traces_the_layer_whole(backend):
         torch.testing.assert_close(seen[1][name], seen[0][name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_torch_compile_of_the_projector_keeps_the_norm():
     model = aligned_model()
     projector = model.model.multi_modal_projector

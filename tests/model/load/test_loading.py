@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import model_of
 from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.load.loading import load_model
+from normprobe.model.load.device import device_and_dtype, pick_device, placement
+from normprobe.model.load.loading import load_model, reading_record, reading_sentence
 from normprobe.model.load.partial_load import build_on_meta
+from normprobe.model.load.plan import plan_for
+from normprobe.model.load.required_tensors import embedding_tables, everything
 
 
 @pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "clip", "siglip", "llama", "qwen3"])
@@ -74,3 +78,61 @@ def test_a_weight_that_the_report_hides_is_an_error(
     monkeypatch.setattr(type(model), "_keys_to_ignore_on_load_missing", [r".*projector.*"])
     with pytest.raises(NormprobeError, match=r"projector\.linear"):
         load_model(open_checkpoint(str(tmp_path)))
+
+
+# --- the sentence and the record of what a load reads ---------------------------------------------
+
+
+def test_a_partial_load_names_files_and_bytes(tmp_path: Path) -> None:
+    model_of("llava").save_pretrained(tmp_path, max_shard_size="50KB")
+    plan = plan_for(embedding_tables, open_checkpoint(str(tmp_path)))
+    number = len(plan.weights.files)
+    assert number > 2
+    assert reading_sentence(plan).startswith(f"reads 1 of {number} weight files of ")
+    table = model_of("llava").get_input_embeddings().weight
+    record = reading_record(plan)
+    assert record["bytes"] == table.nbytes
+    assert record["files"] == plan.files
+    assert record["everything_because"] is None
+
+
+def test_a_full_load_says_why(tmp_path: Path) -> None:
+    model_of("llava").save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    asked_for = plan_for(everything, checkpoint)
+    assert "weight file of" in reading_sentence(asked_for)
+    unknown = plan_for(embedding_tables, checkpoint, named={"decoder_layers": "model.nowhere"})
+    assert "reads every weight of" in reading_sentence(unknown)
+    assert "its structure does not tell its parts" in reading_sentence(unknown)
+    assert reading_record(unknown)["everything_because"] == unknown.because
+
+
+# --- devices and dtypes by name -------------------------------------------------------------------
+
+
+def test_auto_takes_a_device_that_is_there() -> None:
+    assert torch.ones(1, device=pick_device("auto")).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("toaster", "there is no device 'toaster'"),
+        ("cuda:99", "device 'cuda:99' is not available: "),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(name: str, problem: str) -> None:
+    with pytest.raises(NormprobeError, match=problem) as failure:
+        pick_device(name)
+    assert "\n" not in failure.value.problem
+
+
+def test_a_dtype_that_is_unknown_is_refused() -> None:
+    with pytest.raises(NormprobeError, match="unknown dtype 'float7'") as failure:
+        placement("cpu", "float7", None)
+    assert "bfloat16" in failure.value.remedy
+
+
+def test_weights_on_meta_do_not_count() -> None:
+    assert device_and_dtype(model_of("llava")) == ("cpu", "float32")
+    assert device_and_dtype(torch.nn.Linear(2, 2, device="meta")) == ("", "None")

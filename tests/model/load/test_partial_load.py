@@ -1,12 +1,19 @@
 """What a measurement loads equals a full load bit for bit, for every model type."""
 
+import json
+import shutil
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.cases import model_of
+from support.remote_code import HERE
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import (
     ALL_TYPES,
@@ -14,14 +21,14 @@ from support.tiny_models import (
     NEEDS,
     VISION_ENCODERS,
     VLM_TYPES,
-    WITHOUT_IMAGES,
 )
 from torch import nn
 
-from normprobe import find_parts, probe_interface
+from normprobe import NormprobeError, find_parts, probe_interface
 from normprobe.model.checkpoint import Checkpoint, auto_class, open_checkpoint
-from normprobe.model.find.parts import Parts
+from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.load.loading import load_model
+from normprobe.model.load.partial_load import changed_buffers
 from normprobe.model.load.plan import plan_for
 from normprobe.model.load.required_tensors import (
     Needs,
@@ -32,8 +39,6 @@ from normprobe.model.load.required_tensors import (
     outside,
     unneeded,
 )
-from normprobe.model.measured_model import weight_of
-from normprobe.statistics.weights import embedding_statistics
 from normprobe.versions import tied_weights
 
 NEEDED = (embedding_tables, before_the_decoder, forward_to_last_layer)
@@ -45,6 +50,8 @@ LOADABLE = [
     for name in (*VISION_ENCODERS, *LANGUAGE_MODELS, *ALL_TYPES)
     if name not in NOT_LOADABLE and find_spec(NEEDS.get(name, "torch"))
 ]
+#: A language model, bare encoders, tied tables, DeepStack, layers that are shared with an encoder.
+FAST = ("llama", "clip", "siglip2_vision_model", "llava", "gemma3", "qwen3_vl", "udop")
 
 
 def saved(model_type: str, folder: Path) -> Checkpoint:
@@ -64,7 +71,10 @@ def inside(name: str, parts: Parts) -> bool:
     return name.startswith(f"{parts.decoder_layers.name}.")
 
 
-@pytest.mark.parametrize("model_type", LOADABLE)
+@pytest.mark.parametrize(
+    "model_type",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in LOADABLE],
+)
 def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> None:
     checkpoint = saved(model_type, tmp_path)
     full = auto_class(checkpoint).from_pretrained(tmp_path)
@@ -87,6 +97,12 @@ def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> N
             tied = tied_weights(full)
             shared = {*tied, *tied.values(), *(name for name, _ in full.named_buffers())}
             assert all(name in shared for name in held if inside(name, parts))
+        if needs is before_the_decoder and model_type in VLM_TYPES:  # all that it reads is there
+            tables = [
+                probe_interface(model, tiny_inputs(model), special_token_ids=SPECIAL_IDS)
+                for model in (partial, full.eval())
+            ]
+            pd.testing.assert_frame_equal(*tables, check_exact=True)
         if needs is forward_to_last_layer:
             head = full.get_output_embeddings()
             alone = {name for name, module in full.named_modules() if module is head}
@@ -95,35 +111,6 @@ def test_what_is_loaded_equals_a_full_load(model_type: str, tmp_path: Path) -> N
                 name.rpartition(".")[0] in alone and name not in tied
                 for name in values.keys() - held.keys()
             )
-
-
-@pytest.mark.parametrize("model_type", VLM_TYPES)
-def test_interface_rows_are_those_of_the_whole_model(model_type: str, tmp_path: Path) -> None:
-    if model_type in WITHOUT_IMAGES:
-        pytest.skip("reads no images")
-    checkpoint = saved(model_type, tmp_path)
-    full = load_model(checkpoint, device="cpu")
-    partial = load_model(checkpoint, plan_for(before_the_decoder, checkpoint), device="cpu")
-    inputs = tiny_inputs(full)
-    pd.testing.assert_frame_equal(
-        probe_interface(partial, inputs, special_token_ids=SPECIAL_IDS),
-        probe_interface(full, inputs, special_token_ids=SPECIAL_IDS),
-        check_exact=True,
-    )
-
-
-@pytest.mark.parametrize("model_type", VLM_TYPES + LANGUAGE_MODELS)
-def test_embedding_rows_are_those_of_the_whole_model(model_type: str, tmp_path: Path) -> None:
-    checkpoint = saved(model_type, tmp_path)
-    full = load_model(checkpoint, device="cpu")
-    partial = load_model(checkpoint, plan_for(embedding_tables, checkpoint), device="cpu")
-    table, expected = find_parts(partial).text_embedding, find_parts(full).text_embedding
-    assert table is not None and expected is not None
-    pd.testing.assert_frame_equal(
-        embedding_statistics(weight_of(table)),
-        embedding_statistics(weight_of(expected)),
-        check_exact=True,
-    )
 
 
 def test_a_bare_encoder_needs_no_text_side(tmp_path: Path) -> None:
@@ -191,3 +178,95 @@ def test_a_dtype_that_is_asked_for(dtype: str, tmp_path: Path) -> None:
     full = auto_class(checkpoint).from_pretrained(tmp_path, dtype=dtype)
     values = loaded(full)
     assert all(torch.equal(tensor, values[name]) for name, tensor in loaded(partial).items())
+
+
+# --- a buffer that no checkpoint holds is as a fresh model has it, or the checkpoint is refused ---
+
+
+Repository = Callable[[str], Path]
+
+IDS = torch.tensor([[5, 9, 12, 30, 7]])
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The model as plain PyTorch makes it: nothing of transformers' loading takes part."""
+    package = tmp_path_factory.mktemp("plain") / "plain_buffers"
+    shutil.copytree(HERE / "buffers", package)
+    shutil.copy(HERE / "shared/tiny_blocks.py", package)
+    (package / "__init__.py").write_text("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(package.parent)
+        module: Any = import_module("plain_buffers.modeling_buffers")
+    return module.BuffersForCausalLM(module.BuffersConfig(vocab_size=300)).eval()
+
+
+@pytest.fixture
+def folder(repository: Repository, tmp_path: Path) -> Path:
+    """The repository, without the buffer that some checkpoints hold."""
+    copy = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    tensors = load_file(copy / "model.safetensors")
+    del tensors["saved_or_not"]
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    return copy
+
+
+def with_trait(folder: Path, trait: str) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"trait": trait}))
+    tensors = load_file(folder / "model.safetensors")
+    gains = {f"layers.{n}.tables.gain": torch.ones(16) for n in range(2)}
+    save_file(tensors | gains, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@torch.no_grad()
+def test_every_buffer_is_that_of_a_fresh_model(folder: Path, fresh: Any) -> None:
+    for _ in range(3):
+        model = load_model(open_checkpoint(str(folder), trust_remote_code=True))
+        for name, buffer in fresh.named_buffers():
+            torch.testing.assert_close(model.get_buffer(name), buffer, rtol=0, atol=0, msg=name)
+        own, other = model.layers[1].tables, fresh.layers[1].tables
+        torch.testing.assert_close(own.attribute, other.attribute, rtol=0, atol=0)
+        torch.testing.assert_close(own.listed[0], other.listed[0], rtol=0, atol=0)
+        fresh.load_state_dict(model.state_dict())
+        torch.testing.assert_close(model(IDS).logits, fresh(IDS).logits, rtol=0, atol=0)
+
+
+def test_a_buffer_that_is_saved_is_read(repository: Repository, tmp_path: Path) -> None:
+    folder = shutil.copytree(repository("buffers"), tmp_path / "buffers")
+    saved = torch.tensor([4.0, 3.0, 2.0, 1.0])
+    tensors = load_file(folder / "model.safetensors") | {"saved_or_not": saved}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    model = load_model(open_checkpoint(str(folder), trust_remote_code=True))
+    torch.testing.assert_close(model.saved_or_not, saved, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("trait", "words"),
+    [
+        ("random", r"tables\.drawn.*random numbers"),
+        ("of weights", r"tables\.norm.*does not make it"),
+    ],
+)
+def test_a_buffer_that_nobody_can_make_again_is_refused(
+    trait: str, words: str, folder: Path
+) -> None:
+    with pytest.raises(NormprobeError, match=words):
+        load_model(open_checkpoint(str(with_trait(folder, trait)), trust_remote_code=True))
+
+
+@torch.no_grad()
+def test_buffers_of_garbage_are_named(folder: Path) -> None:
+    checkpoint = open_checkpoint(str(folder), trust_remote_code=True)
+    model = load_model(checkpoint)
+    assert changed_buffers(checkpoint, model) == []
+    unsaved = [
+        (f"{prefix}.{name}", buffer)
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name in module._non_persistent_buffers_set and buffer.is_floating_point()
+    ]
+    name, buffer = unsaved[0]
+    buffer += 1.0
+    assert changed_buffers(checkpoint, model) == [name]

@@ -12,6 +12,7 @@ from support.tiny_models import tiny_model
 from normprobe import find_parts
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.find.parts import weight_of
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.plan import plan_for
 from normprobe.model.load.required_tensors import (
@@ -20,7 +21,6 @@ from normprobe.model.load.required_tensors import (
     embedding_tables,
     forward_to_last_layer,
 )
-from normprobe.model.measured_model import weight_of
 
 RANK, ALPHA = 2, 6
 TARGETS = ["q_proj", "linear_1"]

@@ -1,34 +1,29 @@
 """A trace of the tiny models: the parts it finds, the model after it, and its memory."""
 
+import copy
+
 import pytest
 import torch
 from support.allocations import allocations
+from support.cases import model_of
 from support.expected_parts import PARTS
 from support.hooks import hooks_of
-from support.tiny_inputs import PIXELS, tiny_inputs
+from support.tiny_inputs import tiny_inputs
 from support.tiny_models import (
-    EVERY,
-    IMAGE,
     LANGUAGE_MODELS,
-    NEEDS,
     VISION_ENCODERS,
-    VLM_TYPES,
     tiny_model,
 )
 from torch import Tensor, nn
+from transformers import BatchFeature
 
-from normprobe import find_parts
+from normprobe import NormprobeError, find_parts
 from normprobe.model.tracing.observation import other_pixels, other_words
 from normprobe.model.tracing.recording import record, sketch
-from normprobe.model.tracing.trace import trace_parts, verify
-
-#: Every type with an image and a text. New ones are tested when they arrive.
-IMAGE_TEXT_TYPES = [name for name in EVERY if name in PIXELS and name not in VISION_ENCODERS]
+from normprobe.model.tracing.trace import find_or_trace, trace_parts, traced_example, verify
 
 
 def model_and_inputs(model_type, batch_size=2):
-    if model_type in NEEDS:
-        pytest.importorskip(NEEDS[model_type])
     model = tiny_model(model_type)
     return model, tiny_inputs(model, batch_size)
 
@@ -36,42 +31,9 @@ def model_and_inputs(model_type, batch_size=2):
 # --- what it finds -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", VLM_TYPES)
-def test_parts_as_written_down(model_type):
-    model, inputs = model_and_inputs(model_type)
-    traced, expected = trace_parts(model, inputs), PARTS[model_type]
-    assert traced.vision_encoder == expected.vision_encoder
-    assert traced.projector == expected.projector
-    assert traced.text_embedding == expected.text_embedding
-    assert traced.decoder_layers == expected.decoder_layers
-    assert traced.fusion == "in-sequence"
-    assert traced.injected_layers == ((2, 3) if model_type == "qwen3_vl" else ())
-
-
-@pytest.mark.parametrize("model_type", VLM_TYPES)
-def test_visual_positions(model_type):
-    """The image tokens; LLaVA-NeXT and OneVision write newlines to some, which no pixel changes."""
-    model, inputs = model_and_inputs(model_type)
-    found = trace_parts(model, inputs).visual_positions
-    image = inputs["input_ids"] == IMAGE
-    assert not (found & ~image).any()
-    newlines = (image & ~found).sum()
-    assert (newlines > 0) == model_type.startswith(("llava_next", "llava_onevision"))
-
-
-@pytest.mark.parametrize(
-    "model_type",
-    [
-        # test_every_type does the same with one sample for each of them
-        pytest.param(name, marks=[] if name in VLM_TYPES else pytest.mark.slow)
-        for name in IMAGE_TEXT_TYPES
-    ],
-)
-def test_static_discovery_agrees(model_type):
-    """The two share no rule: where they agree, both are right."""
-    model, inputs = model_and_inputs(model_type)
-    report = verify(find_parts(model), trace_parts(model, inputs))
-    assert report["agree"].all(), report
+def test_deepstack():
+    traced = trace_parts(*model_and_inputs("qwen3_vl"))
+    assert (traced.fusion, traced.injected_layers) == ("in-sequence", (2, 3))
 
 
 @pytest.mark.parametrize("model_type", LANGUAGE_MODELS)
@@ -237,3 +199,76 @@ def test_sketches_are_small():
 def test_narrow_axes_are_joined():
     assert sketch(torch.randn(2, 5, 4, 8)).shape == (2, 5)
     assert sketch(torch.randn(3)).shape == ()
+
+
+# --- parts by structure, by hand, or by a trace where the structure does not tell them ------------
+
+
+def no_example():
+    raise AssertionError("no example is needed")
+
+
+@pytest.fixture
+def model():
+    return copy.deepcopy(model_of("llava"))
+
+
+def example_of(model):
+    return lambda: BatchFeature(tiny_inputs(model))
+
+
+def test_structure_needs_no_example(model):
+    assert find_or_trace(model, {}, no_example) == (find_parts(model), "structure")
+
+
+def test_parts_named_by_hand_are_not_traced(model):
+    named = {"projector": "model.multi_modal_projector.linear_2"}
+    parts, found_by = find_or_trace(model, named, no_example)
+    assert found_by == "by hand"
+    assert parts.projector.name == named["projector"]
+    with pytest.raises(NormprobeError, match="no module 'nowhere'"):
+        find_or_trace(model, {"projector": "nowhere"}, no_example)
+
+
+def test_a_trace_finds_what_the_structure_does_not_tell(model):
+    expected, example = find_parts(model), example_of(model)
+    model.config.text_config.num_hidden_layers += 1  # no list has that many layers
+    parts, found_by = find_or_trace(model, {}, example)
+    assert found_by == "trace"
+    assert dict(parts) == dict(expected)
+    assert parts.image_token_ids == ()
+    assert parts.class_rows == expected.class_rows
+
+
+def test_where_the_trace_fails_too_the_first_error_is_raised(model):
+    model.config.text_config.num_hidden_layers += 1
+
+    def fail():
+        raise NormprobeError("no sample has an image", "pass one")
+
+    with pytest.raises(NormprobeError, match="no decoder layers found") as failure:
+        find_or_trace(model, {}, fail)
+    assert failure.value.problem.endswith("fails, too: no sample has an image")
+    assert failure.value.remedy.startswith("name it by hand")
+
+
+def test_why_a_trace_fails_is_told(model):
+    model.config.text_config.num_hidden_layers += 1
+    inputs = {name: value for name, value in tiny_inputs(model).items() if name != "input_ids"}
+    with pytest.raises(NormprobeError, match=r"no decoder layers found.*fails on these inputs"):
+        find_or_trace(model, {}, lambda: inputs)
+
+
+def test_parts_in_use_beside_a_trace(model):
+    parts = find_parts(model)
+    traced = traced_example(model, parts, BatchFeature(tiny_inputs(model)))
+    assert verify(parts, traced)["agree"].all()
+
+
+@pytest.mark.parametrize("model_type", ["clip", "siglip2", "clip_vision_model"])
+def test_the_vision_side_of_a_dual_encoder_runs_alone(model_type):
+    model = model_of(model_type)
+    parts = find_parts(model)
+    traced = traced_example(model, parts, tiny_inputs(model))
+    assert verify(parts, traced)["agree"].all()
+    assert model.get_submodule(traced.encoder_layers)

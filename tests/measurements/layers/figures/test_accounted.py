@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from normprobe.measurements.layers.figures.accounted import figure
 
 from experiments.theory import WORLDS, simulated
 from normprobe.measurements.layers.accounted import PARTS, accounted_table
-from normprobe.measurements.layers.figures.accounted import figure
 from normprobe.measurements.layers.table import layer_intervals, layers_table
 
 

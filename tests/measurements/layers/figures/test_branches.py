@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-
 from normprobe.measurements.layers.charts import branch_charts
 from normprobe.measurements.layers.figures.branches import BRANCH_LINES, figure
+
 from normprobe.report.figures.lines import INTERVAL_WORDS
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import BRANCH_METRICS

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pandas as pd
+from normprobe.measurements.layers.figures.directions import figure
 
 from experiments.theory import FAITHFUL, simulated
-from normprobe.measurements.layers.figures.directions import figure
 from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.measurements.layers.theory import theory_table
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS

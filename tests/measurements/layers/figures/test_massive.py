@@ -1,9 +1,9 @@
 """The figure of massive activations."""
 
 import numpy as np
+from normprobe.measurements.layers.figures.massive import figure
 from support import made_massive
 
-from normprobe.measurements.layers.figures.massive import figure
 from normprobe.report.figures.lines import BAND_WORDS
 from normprobe.schema import VISUAL
 

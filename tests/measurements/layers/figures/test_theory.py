@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color
+from normprobe.measurements.layers.figures.theory import figure
+from normprobe.measurements.layers.theory_panels import PANELS
 from support import made_tables
 
 from normprobe.measurements.layers.assumptions import CRITERIA, assumptions_table
-from normprobe.measurements.layers.figures.theory import figure
-from normprobe.measurements.layers.theory_panels import PANELS
 from normprobe.report.figures.lines import BAND_WORDS
 
 RANGES = {criterion.column: (criterion.low, criterion.high) for criterion in CRITERIA}

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from importlib.util import find_spec
 from itertools import combinations
 
 import pytest
@@ -12,7 +11,7 @@ import transformers
 from support.cases import model_of
 from support.hooks import hooks_of
 from support.tiny_inputs import tiny_inputs
-from support.tiny_models import ALL_TYPES, EVERY, IMAGE, NEEDS, TINY, VISION_ENCODERS, build
+from support.tiny_models import EVERY, IMAGE, build
 from support.toy_layers import (
     HIDDEN,
     BranchPost,
@@ -46,7 +45,7 @@ from transformers import AutoModelForCausalLM
 
 from normprobe import find_parts
 from normprobe.errors import NormprobeError
-from normprobe.model.find.norms import THEORY_APPLIES, find_norm_placement, norm_placement
+from normprobe.model.find.norms import find_norm_placement, norm_placement
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -191,69 +190,12 @@ def test_a_model_that_does_not_run_says_why():
         find_norm_placement(model, parts_of(model))
 
 
-# --- transformers: what the sources say -----------------------------------------------------------
-
-PRE_PARALLEL = {"aya_vision", "cohere2_vision", "cohere_compass", "llava_gptj"}
-BRANCH_POST = {"exaone4_5"}
-SANDWICH = {
-    *("diffusion_gemma", "gemma3", "gemma4", "gemma4_unified", "shieldgemma2", "t5gemma2"),
-    *("glm46v", "glm4v", "glm_ocr", "glmga", "hyperclovax_vision_v2", "lfm3_vl"),
-    *("muse_glimmer", "muse_spark"),
-}
-POST = {"blip", "florence2", "git", "vision-encoder-decoder"}
-MULTI_STREAM = {"gemma3n", "glm5_next", "inkling2", "qwen4_exp"}
+# --- language models of transformers; test_every_type.py has the others ---------------------------
 
 
 def parts_of(model):
     """The config of a video model names no image token; which one it is moves no norm."""
     return find_parts(model, named={"image_token_ids": (IMAGE,)})
-
-
-def placement_of(model_type):
-    """All others, 70 of the 97 types, are pre-norm."""
-    words = {
-        "pre-parallel": PRE_PARALLEL,
-        "branch-post": BRANCH_POST,
-        "sandwich": SANDWICH,
-        "post": POST,
-        "multi-stream": MULTI_STREAM,
-    }
-    return next((word for word, types in words.items() if model_type in types), "pre")
-
-
-def marked(model_type):
-    """Types beyond the ones that every test runs on are slow."""
-    needed = NEEDS.get(model_type, "torch")
-    marks = [pytest.mark.skipif(find_spec(needed) is None, reason=f"needs {needed}")]
-    if model_type not in TINY:
-        marks.append(pytest.mark.slow)
-    return pytest.param(model_type, marks=marks)
-
-
-def decoders(types):
-    return [marked(model_type) for model_type in types if model_type not in VISION_ENCODERS]
-
-
-@pytest.mark.parametrize("model_type", decoders(EVERY))
-def test_types_without_weights(model_type):
-    with torch.device("meta"):
-        model = build(model_type)
-    assert find_norm_placement(model, parts_of(model)) == placement_of(model_type)
-
-
-@pytest.mark.parametrize("model_type", decoders(EVERY))
-def test_every_layer_of_a_type_with_weights(model_type):
-    model = model_of(model_type)
-    forward = partial(model, **tiny_inputs(model))
-    width = getattr(model.config.get_text_config(decoder=True), "hidden_size", None)
-    for layer in parts_of(model).decoder_layers.module:
-        assert norm_placement(layer, forward, hidden_size=width) == placement_of(model_type)
-
-
-def test_the_table_is_about_known_types():
-    named = PRE_PARALLEL | BRANCH_POST | SANDWICH | POST | MULTI_STREAM
-    assert named - {"llava_gptj"} < set(ALL_TYPES)
-    assert {placement_of("llava"), placement_of("llava_gptj")} == THEORY_APPLIES
 
 
 SMALL = {
@@ -325,6 +267,7 @@ def with_switch(model_type, switches):
         ("molmo2", {"norm_after": True}, "branch-post"),
         ("molmo2", {"norm_after": False}, "pre"),
         ("hyperclovax_vision_v2", {"use_post_norm": False}, "pre"),
+        ("llava_gptj", {}, "pre-parallel"),
     ],
     ids=str,
 )
@@ -387,14 +330,15 @@ def test_equal_values_say_the_same_of_hand_made_layers(toy):
     assert placement_by_values(layer, partial(layer, state())) == TOYS[toy]
 
 
-COMPARED = [*TINY, "exaone4_5", "aya_vision", "florence2", "git", "glm_ocr", "molmo2", "lfm3_vl"]
+#: Of each placement; in the rest of the table test_every_type.py believes the followed residual.
+COMPARED = ("llava", "aya_vision", "exaone4_5", "gemma3", "git", "molmo2", "lfm3_vl")
 
 
-@pytest.mark.parametrize("model_type", decoders(COMPARED))
+@pytest.mark.parametrize("model_type", COMPARED)
 def test_equal_values_say_the_same_of_types(model_type):
     model = model_of(model_type)
-    layer = parts_of(model).decoder_layers.module[1]
-    by_values = placement_by_values(layer, partial(model, **tiny_inputs(model)))
-    with torch.device("meta"):
-        bare = build(model_type)
-    assert find_norm_placement(bare, parts_of(bare)) == by_values
+    parts = parts_of(model)
+    by_values = placement_by_values(
+        parts.decoder_layers.module[1], partial(model, **tiny_inputs(model))
+    )
+    assert find_norm_placement(model, parts) == by_values

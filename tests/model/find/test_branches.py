@@ -35,7 +35,8 @@ from support.toy_layers import (
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from normprobe.model.find.layer_branches import LayerBranches
+from normprobe.model.find.branches import split
+from normprobe.model.find.residual import Residual
 
 # --- more hand-made layers ------------------------------------------------------------------------
 
@@ -181,155 +182,95 @@ class Identity(Layer):
 # --- what they add, by hand -----------------------------------------------------------------------
 
 
-def one_after_the_other(x, attention, mlp, scale=1):
+def attends(layer, y):
+    return layer.attend(layer.first(y))
+
+
+def thinks(layer, y):
+    return layer.mlp(layer.second(y))
+
+
+def one_by_one(attention=attends, mlp=thinks, scale=1):
     """The states and what is added to them; ``scale`` multiplies the residual in between."""
-    attended = attention(x)
-    between = (x + attended) * scale
-    return {"attention": (x, attended), "mlp": (between, mlp(between))}
+
+    def added(layer, x):
+        attended = attention(layer, x)
+        between = (x + attended) * scale
+        return {"attention": (x, attended), "mlp": (between, mlp(layer, between))}
+
+    return added
 
 
-def in_parallel(x, attention, mlp):
-    return {"attention": (x, attention(x)), "mlp": (x, mlp(x))}
+def in_parallel(attention, mlp):
+    return lambda layer, x: {"attention": (x, attention(layer, x)), "mlp": (x, mlp(layer, x))}
 
 
-def pre(layer, x):
-    return one_after_the_other(
-        x, lambda y: layer.attend(layer.first(y)), lambda y: layer.mlp(layer.second(y))
-    )
-
-
-def multiplied(layer, x):
-    return one_after_the_other(
-        x,
-        lambda y: 0.25 * layer.attend(layer.first(y)),
-        lambda y: 0.25 * layer.mlp(layer.second(y)),
-        scale=0.5,
-    )
-
-
-def closed(layer, x):
-    return {"attention": (x, 0 * x), "mlp": (x, 0 * x)}
+def alone(mlp):
+    return lambda layer, x: {"mlp": (x, mlp(layer, x))}
 
 
 def nested(layer, x):
     """Two MLPs in a row are one branch."""
     first = layer.halves[0].branch(layer.halves[0].norm(x))
-    return {"mlp": (x, first + layer.halves[1].branch(layer.halves[1].norm(x + first)))}
-
-
-def parallel(layer, x):
-    return in_parallel(
-        x, lambda y: layer.attend(layer.first(y)), lambda y: layer.mlp(layer.first(y))
-    )
-
-
-def parallel_two_norms(layer, x):
-    return in_parallel(
-        x, lambda y: layer.attend(layer.first(y)), lambda y: layer.mlp(layer.second(y))
-    )
-
-
-def parallel_sandwich(layer, x):
-    return in_parallel(
-        x,
-        lambda y: layer.second(layer.attend(layer.first(y))),
-        lambda y: layer.third(layer.mlp(layer.first(y))),
-    )
-
-
-def branch_post(layer, x):
-    return one_after_the_other(
-        x, lambda y: layer.first(layer.attend(y)), lambda y: layer.second(layer.mlp(y))
-    )
-
-
-def sandwich(layer, x):
-    return one_after_the_other(
-        x,
-        lambda y: layer.second(layer.attend(layer.first(y))),
-        lambda y: layer.fourth(layer.mlp(layer.third(y))),
-    )
-
-
-def half_sandwich(layer, x):
-    return one_after_the_other(
-        x,
-        lambda y: layer.attend(layer.first(y)),
-        lambda y: layer.third(layer.mlp(layer.second(y))),
-    )
-
-
-def two_modules(layer, x):
-    return one_after_the_other(
-        x,
-        lambda y: layer.attn_conv(layer.attend(layer.first(y)).mT).mT,
-        lambda y: layer.fc2(layer.fc1(layer.second(y)).relu()),
-    )
-
-
-def experts(layer, x):
-    return one_after_the_other(
-        x,
-        lambda y: layer.attend(layer.first(y)),
-        lambda y: (
-            layer.router(y).sigmoid() * layer.mlp(layer.second(y)) + layer.shared(layer.second(y))
-        ),
-    )
-
-
-def added_inside(layer, x):
-    return one_after_the_other(
-        x,
-        lambda y: layer.self_attention.branch(layer.first(y)),
-        lambda y: layer.mlp.branch(layer.second(y)),
-    )
-
-
-def positions(layer, x):
-    return one_after_the_other(
-        x, lambda y: 2 * layer.attend(layer.first(y + 1)), lambda y: layer.mlp(layer.second(y))
-    )
+    return first + layer.halves[1].branch(layer.halves[1].norm(x + first))
 
 
 def crossed(layer, x):
-    found = {"attention": (x, layer.attend(layer.first(x)))}
+    found = {"attention": (x, attends(layer, x))}
     x = sum(found["attention"])
     found["cross_attention"] = x, layer.encoder_attn(layer.third(x))[0]
     x = sum(found["cross_attention"])
-    return found | {"mlp": (x, layer.mlp(layer.second(x)))}
+    return found | {"mlp": (x, thinks(layer, x))}
 
 
 BY_HAND = {
-    Pre: pre,
-    PreInPlace: pre,
-    PreThroughViews: pre,
-    PreWithMultiplier: multiplied,
-    PreWithScaledResidual: pre,
-    PreInFloat: pre,
-    PreClosedGate: closed,
-    PreSingleBranch: lambda layer, x: {"mlp": (x, layer.mlp(layer.first(x)))},
-    PreNested: nested,
-    Parallel: parallel,
-    ParallelTwoNorms: parallel_two_norms,
-    ParallelSandwich: parallel_sandwich,
-    BranchPost: branch_post,
-    Sandwich: sandwich,
-    HalfSandwich: half_sandwich,
-    NoNorm: lambda layer, x: {"mlp": (x, layer.mlp(x))},
-    OneBranchOfTwoModules: two_modules,
-    ExpertsAndShared: experts,
-    AddedInside: added_inside,
-    WithPositions: positions,
+    **dict.fromkeys((Pre, PreInPlace, PreThroughViews, PreWithScaledResidual), one_by_one()),
+    PreInFloat: one_by_one(),
+    PreWithMultiplier: one_by_one(
+        lambda layer, y: 0.25 * attends(layer, y), lambda layer, y: 0.25 * thinks(layer, y), 0.5
+    ),
+    PreClosedGate: in_parallel(lambda _, y: 0 * y, lambda _, y: 0 * y),
+    PreSingleBranch: alone(lambda layer, y: layer.mlp(layer.first(y))),
+    PreNested: alone(nested),
+    Parallel: in_parallel(attends, lambda layer, y: layer.mlp(layer.first(y))),
+    ParallelTwoNorms: in_parallel(attends, thinks),
+    ParallelSandwich: in_parallel(
+        lambda layer, y: layer.second(attends(layer, y)),
+        lambda layer, y: layer.third(layer.mlp(layer.first(y))),
+    ),
+    BranchPost: one_by_one(
+        lambda layer, y: layer.first(layer.attend(y)), lambda layer, y: layer.second(layer.mlp(y))
+    ),
+    Sandwich: one_by_one(
+        lambda layer, y: layer.second(attends(layer, y)),
+        lambda layer, y: layer.fourth(layer.mlp(layer.third(y))),
+    ),
+    HalfSandwich: one_by_one(mlp=lambda layer, y: layer.third(thinks(layer, y))),
+    NoNorm: alone(lambda layer, y: layer.mlp(y)),
+    OneBranchOfTwoModules: one_by_one(
+        lambda layer, y: layer.attn_conv(attends(layer, y).mT).mT,
+        lambda layer, y: layer.fc2(layer.fc1(layer.second(y)).relu()),
+    ),
+    ExpertsAndShared: one_by_one(
+        mlp=lambda layer, y: (
+            layer.router(y).sigmoid() * thinks(layer, y) + layer.shared(layer.second(y))
+        )
+    ),
+    AddedInside: one_by_one(
+        lambda layer, y: layer.self_attention.branch(layer.first(y)),
+        lambda layer, y: layer.mlp.branch(layer.second(y)),
+    ),
+    WithPositions: one_by_one(lambda layer, y: 2 * layer.attend(layer.first(y + 1))),
     CrossAttention: crossed,
 }
 
 
 def followed(layer, x):
-    """The layer has run under the eyes of ``LayerBranches``: its split."""
-    branches = LayerBranches()
+    """The layer has run under the eyes of ``Residual``: its split."""
+    branches = Residual()
     with torch.no_grad(), branches.following([layer]):
         layer.eval()(x.clone())
-    return branches.take()
+    return split(branches.take())
 
 
 def state(dtype=torch.float32):
@@ -395,13 +336,13 @@ def test_nothing_outlives_its_layer():
         module.register_forward_hook(lambda _, __, output: seen.append(storage_of(output)))
     gone = []
     layer.register_forward_hook(lambda *_: gone.extend(storage.expired() for storage in seen))
-    branches = LayerBranches()
+    branches = Residual()
     with torch.no_grad(), branches.following([layer]):
         layer(state())
         assert gone == [False, True, False]  # attention, inside the MLP, MLP
         branches.take()
         assert all(storage.expired() for storage in seen)
-        assert branches.take().reason == "it has not run"
+        assert split(branches.take()).reason == "it has not run"
 
 
 def storage_of(output):
@@ -414,9 +355,9 @@ def test_hooks_go_and_the_output_is_the_same():
     before = len(hooks_of(layer))
     with torch.no_grad():
         expected = layer(x)
-        with LayerBranches().following([layer]):
+        with Residual().following([layer]):
             assert torch.equal(layer(x), expected)
-        with pytest.raises(RuntimeError), LayerBranches().following([layer]):
+        with pytest.raises(RuntimeError), Residual().following([layer]):
             layer(state()[..., 1:])
     assert len(hooks_of(layer)) == before
 

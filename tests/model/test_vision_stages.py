@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransforme
 
 from normprobe import NormprobeError, Probe, find_parts, probe_interface, probe_layers, schema
 from normprobe.model.find.overrides import IN_SEQUENCE
-from normprobe.model.parts_check import wrong_part
+from normprobe.model.vision_stages import wrong_part
 from normprobe.versions import is_line_5
 
 WITH_PROJECTOR = [name for name in TINY if PARTS[name].projector and PARTS[name].decoder_layers]
