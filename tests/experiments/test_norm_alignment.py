@@ -20,6 +20,8 @@ from experiments.norm_alignment import (
 )
 from experiments.specimen.questions import QUESTION_KINDS
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 FOLDER = Path(experiments.__file__).parent
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
 RESULTS = pd.read_csv(FOLDER / RESULTS_FILE, dtype={"layer": "Int64"})
@@ -99,7 +101,6 @@ def test_intervals_are_those_of_student_and_differences_are_paired() -> None:
     assert float(paired.split("±")[1].strip(" |")) < 1e-9
 
 
-@pytest.mark.slow
 def test_a_run_of_a_few_steps_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from support.tiny_inputs import (
 )
 from support.tiny_models import ALL_TYPES, FIRST_TEXT, NEEDS, WITHOUT_IMAGES
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 WITH_IMAGES = [name for name in ALL_TYPES if name not in WITHOUT_IMAGES]
 every_type = pytest.mark.parametrize("model_type", ALL_TYPES)
 every_image_type = pytest.mark.parametrize("model_type", WITH_IMAGES)

@@ -21,6 +21,8 @@ from support.reference import (
 from support.tiny_inputs import SPECIAL_IDS, collate, perturbed, tiny_inputs, tiny_samples
 from support.tiny_models import INDICATORS, TINY, VISION_ENCODERS, VLM_TYPES, tiny_model
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 
 def logits(model, inputs):
     with torch.no_grad():

@@ -14,6 +14,8 @@ from experiments.specimen.chat import IMAGE_ID, VISUAL_TOKENS
 from experiments.specimen.norms import measure_norms
 from normprobe.specimen import SPECIMEN_DIR
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 PICTURE = Image.new("RGB", (100, 80), "red")
 USER = {
     "role": "user",
@@ -56,7 +58,6 @@ def test_weights_are_bfloat16() -> None:
     assert config["architectures"] == ["LlavaForConditionalGeneration"]
 
 
-@pytest.mark.slow  # a process of its own imports the libraries
 def test_processor_loads_without_torchvision() -> None:
     command = [sys.executable, "-c", WITHOUT_TORCHVISION, str(SPECIMEN_DIR)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

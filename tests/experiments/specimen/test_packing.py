@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from experiments.specimen.accuracy import conversation
@@ -11,6 +12,8 @@ from experiments.specimen.packing import NO_LABEL, Encoder, answer_scores, pack
 from experiments.specimen.pixels import to_pixel_values
 from experiments.specimen.questions import Question, ask_many
 from experiments.specimen.scenes import render, sample_scene
+
+pytestmark = pytest.mark.slow  # no behaviour of the package
 
 SCENE = sample_scene(np.random.default_rng(11))
 QUESTIONS = ask_many(SCENE, 3, np.random.default_rng(12))

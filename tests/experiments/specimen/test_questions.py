@@ -11,6 +11,8 @@ import pytest
 from experiments.specimen.questions import QUESTION_KINDS, Question, ask, ask_many
 from experiments.specimen.scenes import caption, sample_scene
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 PHRASE = re.compile(
     r"a (?P<color>\w+) (?P<digit>digit )?(?P<kind>\w+) at the (?P<place>[\w ]+?) [,.]"
 )

@@ -17,6 +17,8 @@ from experiments.specimen.scenes import (
     sample_scene,
 )
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 
 def scenes(count: int, seed: int = 0) -> list[Scene]:
     rng = np.random.default_rng(seed)

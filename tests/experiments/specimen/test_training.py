@@ -16,6 +16,8 @@ from experiments.specimen.scenes import Scene, SceneObject
 from experiments.specimen.train import LOG_FILE, train
 from experiments.specimen.training import learning_rate_factor
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 
 def test_learning_rate_rises_then_falls() -> None:
     factors = [learning_rate_factor(step, 100) for step in range(101)]
@@ -55,7 +57,6 @@ def test_attention_mask_of_packed_questions() -> None:
     assert not np.triu(mask.numpy(), 1).any()
 
 
-@pytest.mark.slow
 def test_tiny_training_run_writes_a_loadable_folder(tmp_path: Path) -> None:
     train(tmp_path, scale=0.001, items_per_kind=4)
     model, processor = load(tmp_path)
