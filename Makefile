@@ -91,11 +91,13 @@ figure-references: $(READY)  ## after a look at them: what the tests compare fig
 faults: $(READY)  ## faults that the tests must find, planted in a copy: FAULTS="bands CSV" for some
 	$(BIN)/python .ci/faults.py $(FAULTS)
 
-check: $(READY)  ## lint, format, types, import layers, spelling, workflows
+check: $(READY)  ## lint, format, types, import layers, unused code, size, spelling, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
+	$(BIN)/python .ci/budget.py
 	$(BIN)/codespell
 	$(BIN)/zizmor --offline --quiet .github
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
