@@ -18,7 +18,6 @@ from experiments.norm_alignment import (
     missing_runs,
     report,
 )
-from experiments.specimen.questions import QUESTION_KINDS
 
 pytestmark = pytest.mark.slow  # no behaviour of the package
 
@@ -46,14 +45,6 @@ def test_every_seed_has_every_variant() -> None:
     assert sizes.nunique().eq(1).all()
     assert not RESULTS.duplicated(["variant", "seed", "quantity", "layer"]).any()
     assert RESULTS["value"].notna().all()
-
-
-def test_accuracy_is_the_mean_over_question_kinds() -> None:
-    for variant in VARIANTS:
-        kinds = pd.concat([value(variant, f"accuracy_{kind}") for kind in QUESTION_KINDS], axis=1)
-        pd.testing.assert_series_equal(
-            kinds.mean(axis=1), value(variant, "accuracy"), check_names=False, atol=1e-5
-        )
 
 
 @pytest.mark.parametrize("part", ["vision_encoder", "projector"])

@@ -24,10 +24,6 @@ def test_card_quotes_the_evaluation() -> None:
     assert quoted.strip() == EVALUATION.to_markdown().strip()
 
 
-def test_evaluation_survives_a_round_trip() -> None:
-    assert Evaluation.from_json(EVALUATION.to_json()) == EVALUATION
-
-
 def test_card_states_the_items_and_the_size() -> None:
     assert all(score.n == ITEMS_PER_KIND for score in EVALUATION.scores.values())
     assert f"{EVALUATION.parameters:,} weights" in CARD
