@@ -18,10 +18,85 @@ from support.reference import (
     token_groups,
     unit,
 )
-from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_samples
-from support.tiny_models import INDICATORS, VISION_ENCODERS, VLM_TYPES
+from support.tiny_inputs import (
+    RIGHT_PADDED,
+    SPECIAL_IDS,
+    UNBATCHABLE,
+    collate,
+    perturbed,
+    tiny_inputs,
+    tiny_samples,
+)
+from support.tiny_models import (
+    ALL_TYPES,
+    FIRST_TEXT,
+    INDICATORS,
+    LANGUAGE_MODELS,
+    NEEDS,
+    VISION_ENCODERS,
+    VLM_TYPES,
+    WITHOUT_IMAGES,
+    tiny_model,
+)
 
-pytestmark = pytest.mark.slow  # no behaviour of the package
+
+def model_or_skip(model_type):
+    if model_type in NEEDS:
+        pytest.importorskip(NEEDS[model_type], reason=f"{model_type} needs {NEEDS[model_type]}")
+    return model_of(model_type)
+
+
+def logits(model, inputs):
+    """A row a token that the model read. GIT puts rows of the image before them."""
+    with torch.no_grad():
+        found = model(**inputs).logits
+    if "input_ids" in inputs and "decoder_input_ids" not in inputs:
+        found = found[:, -inputs["input_ids"].shape[1] :]
+    return found.masked_fill(found < -1e30, 0.0)  # Chameleon forbids image tokens
+
+
+def changed(before, after):
+    return (after - before).abs().max() > 0.1 * before.std()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", [*ALL_TYPES, *VISION_ENCODERS, *LANGUAGE_MODELS])
+def test_models_are_small(model_type):
+    model = model_or_skip(model_type)
+    assert model.config.model_type == model_type
+    assert not model.training
+    for weight in model.parameters():
+        assert weight.dtype == torch.float32
+        assert torch.isfinite(weight).all()
+    assert sum(weight.numel() * 4 for weight in model.parameters()) < 3e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", [name for name in ALL_TYPES if name not in WITHOUT_IMAGES])
+def test_it_sees_its_image_reads_its_text_and_a_batch_is_its_samples(model_type):
+    model = model_or_skip(model_type)
+    inputs = tiny_inputs(model)
+    plain = logits(model, inputs)
+    assert changed(plain, logits(model, perturbed(inputs)))
+    field = "input_ids" if "input_ids" in inputs else "decoder_input_ids"
+    others = inputs[field].clone()
+    others[0, 1] = FIRST_TEXT if others[0, 1] != FIRST_TEXT else FIRST_TEXT + 1
+    assert changed(plain, logits(model, inputs | {field: others}))
+    samples = tiny_samples(model, 4)
+    for padding in ("right", "left"):
+        together = logits(model, collate(samples, padding))
+        assert torch.isfinite(together).all()
+        if model_type in UNBATCHABLE or (padding == "left" and model_type in RIGHT_PADDED):
+            continue
+        for rows, sample in zip(together, samples, strict=True):
+            alone = logits(model, sample)[0]
+            rows = rows[: len(alone)] if padding == "right" else rows[-len(alone) :]
+            torch.testing.assert_close(rows, alone, rtol=1e-3, atol=1e-3)
+
+
+def test_models_repeat():
+    first, second = tiny_model("llava", seed=3), tiny_model("llava", seed=3)
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
 
 
 @pytest.mark.parametrize("model_type", VISION_ENCODERS)
