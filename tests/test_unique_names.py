@@ -19,7 +19,7 @@ CONTRACTS = {
         # a measurement folder
         *("MEASUREMENT", "measure.py", "table.py", "words.py", "page.py", "terminal.py"),
         *("watcher.py", "compared.py", "observe", "rows", "tables", "show", "verdict", "section"),
-        *("headline", "watcher"),
+        *("headline", "lead", "watcher", "drawings", "shown.py", "figures.py", "also.py"),
         # what `compare` reads of a measurement, in its compared.py
         *("COLUMNS", "ROW_COLUMNS", "NOTES", "figures", "measures"),
         # a figure
