@@ -24,7 +24,7 @@ RELEASE := .venv-release
 RELEASE_READY := $(RELEASE)/ready
 WHEEL := .venv-wheel
 
-.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references faults check \
+.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references golden faults check \
 	docs links columns wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -88,14 +88,19 @@ figures: $(READY)  ## every figure of ten models on sheets to look at, in runs/f
 figure-references: $(READY)  ## after a look at them: what the tests compare figures with
 	PYTHONPATH=tests $(BIN)/python -m support.figure_references
 
+golden: $(READY)  ## after a look at them: what runs of made tables show, in all forms
+	PYTHONPATH=tests $(BIN)/python -m support.golden
+
 faults: $(READY)  ## faults that the tests must find, planted in a copy: FAULTS="bands CSV" for some
 	$(BIN)/python .ci/faults.py $(FAULTS)
 
-check: $(READY)  ## lint, format, types, import layers, spelling, workflows
+check: $(READY)  ## lint, format, types, import layers, unused code, size, spelling, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
+	$(BIN)/python .ci/budget.py
 	$(BIN)/codespell
 	$(BIN)/zizmor --offline --quiet .github
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -14,6 +14,7 @@ COMMANDS_PAGE = (DOCS / "reference/commands.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"^\[?(-?\d+(\.\d+)?)[],]?$")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
     block = README.split("<!-- layers -->\n```text\n")[1].split("```\n<!-- /layers -->")[0]
@@ -31,6 +32,7 @@ def test_the_table_is_what_layers_prints(tmp_path: Path) -> None:
             assert there == here
 
 
+@pytest.mark.slow
 def test_the_weights_of_a_7b_are_those_of_its_headers() -> None:
     block = README.split("<!-- weights -->\n")[1].split("<!-- /weights -->")[0]
     assert block == loaded(ROOT / ".ci/readme.py").weights_block(), "run `make readme`"
@@ -43,6 +45,7 @@ def test_every_command_has_help_and_is_documented(command: str) -> None:
     assert f"normprobe {command}" in COMMANDS_PAGE
 
 
+@pytest.mark.slow
 def test_the_python_block_runs_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

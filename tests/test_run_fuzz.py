@@ -46,7 +46,7 @@ def check(name: str, root: Path, cases: int) -> Counter[str]:
 
 @pytest.mark.parametrize("name", ["run", *TABLES])
 def test_damaged_run_folders(name: str, tmp_path: Path) -> None:
-    assert check(name, tmp_path, 30)["refused"] >= 5
+    assert check(name, tmp_path, 10)["refused"] >= 1
 
 
 def check_maps(root: Path, cases: int) -> Counter[str]:
@@ -65,16 +65,12 @@ def check_maps(root: Path, cases: int) -> Counter[str]:
     return found
 
 
-def test_damaged_maps(tmp_path: Path) -> None:
-    assert check_maps(tmp_path, 12)["refused"] >= 1
-
-
 @pytest.mark.slow
 def test_many_damaged_maps(tmp_path: Path) -> None:
-    check_maps(tmp_path, 150)
+    assert check_maps(tmp_path, 150)["refused"] >= 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", *TABLES])
 def test_many_damaged_run_folders(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path, 300)
+    assert check(name, tmp_path, 300)["refused"] >= 50

@@ -22,6 +22,8 @@ from experiments.statistics import (
 )
 from normprobe.statistics import bootstrap
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 PAGE = Path(__file__).parents[2] / "docs/explanation/statistics.md"
 SETS = 500
 #: Four standard errors of a share of 5 % of so many data sets.
@@ -31,7 +33,6 @@ ERROR = 4 * np.sqrt(0.05 * 0.95 / SETS)
 WELL = ["norm_geometric_ratio_to_text", "angle_geometric_ratio_to_text", "norm_share"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("images", [5, 10, 50])
 def test_intervals_cover(images: int) -> None:
     """95 %, with four standard errors either way; the percentiles alone miss too often."""
@@ -49,7 +50,6 @@ def test_intervals_cover(images: int) -> None:
         assert (plain["both"] > 0.05 + ERROR).all(), plain
 
 
-@pytest.mark.slow
 def test_bands_name_no_layer_by_chance() -> None:
     """At most 5 % and four standard errors; pointwise intervals name one far more often."""
     found = false_alarms([8, 80], [5, 10, 20], SETS, [gaps, ratios])
@@ -59,7 +59,6 @@ def test_bands_name_no_layer_by_chance() -> None:
     assert (alone["share"] > 0.05 + ERROR).all(), alone
 
 
-@pytest.mark.slow
 def test_signs_alone_would_name_layers_where_token_counts_are_unequal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

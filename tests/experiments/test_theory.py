@@ -6,11 +6,13 @@ import pytest
 
 from experiments.theory import DEPENDENT, WORLDS, rates
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 BALANCED = "Modality Norm Imbalance"
 
 
 @pytest.mark.parametrize("broken", WORLDS)
-@pytest.mark.parametrize("seeds", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [3, 200])
 def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str, seeds: int) -> None:
     world, failing = WORLDS[broken]
     found = rates(world, range(1000, 1000 + seeds))

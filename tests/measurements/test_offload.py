@@ -28,14 +28,13 @@ def table_of(part: Part | None) -> Part:
     return part
 
 
-@pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "gemma3"])
-@pytest.mark.parametrize("layers_on", ["disk", "cpu"])
-@pytest.mark.parametrize("rest_on", ["disk", "cpu"])
+@pytest.mark.parametrize(
+    ("model_type", "layers_on", "rest_on"),
+    [("llava", "disk", "cpu"), ("qwen2_vl", "cpu", "disk"), ("gemma3", "disk", "disk")],
+)
 def test_offloaded_numbers_are_the_plain_ones(
     model_type: str, layers_on: str, rest_on: str, tmp_path: Path
 ) -> None:
-    if (layers_on, rest_on) == ("cpu", "cpu"):
-        pytest.skip("nothing is offloaded")
     model_of(model_type).save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
     plain = load_model(checkpoint, device="cpu")

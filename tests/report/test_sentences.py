@@ -89,7 +89,7 @@ def test_one_layer_at_every_border(ratio: Triple) -> None:
         assert not layer_complaints(told_of(text, pattern), {1: ratio})
 
 
-@pytest.mark.parametrize("seed", range(63))
+@pytest.mark.parametrize("seed", range(35))
 def test_many_layers(seed: int) -> None:
     norms, angles = sequence(seed), sequence(seed + 7_000)
     text = verdict(run_of({"layers": layers_csv(BORDERS[seed % len(BORDERS)], norms, angles)}))
@@ -153,7 +153,7 @@ def test_text_alone_and_empty_tables_say_nothing() -> None:
         (5, 3, 3.0, POST),
         (5, 8, 1e6, PRE),
         (10, 3, 1e-3, PRE),
-        (6, 80, 0.9, PRE),
+        pytest.param(6, 80, 0.9, PRE, marks=pytest.mark.slow),
     ],
 )
 def test_sample_rows(

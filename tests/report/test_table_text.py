@@ -2,12 +2,9 @@
 
 import io
 import json
-import re
 
 import numpy as np
 import pandas as pd
-import pytest
-from support import made_tables
 from support.made_runs import HOSTILE
 from support.read_latex import read_latex
 
@@ -45,10 +42,6 @@ def test_csv_and_json_keep_every_digit() -> None:
     assert read["run"].iloc[-1] == "'= 1 + 1"  # a spreadsheet does not run it
 
 
-#: Of Markdown: a backslash before ASCII punctuation makes it text.
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-
-
 def visible(text: str) -> str:
     return text.replace("\x1b", "\\x1b").replace("\n", "\\x0a")
 
@@ -69,37 +62,10 @@ def test_what_pdflatex_has_no_glyph_of_stands_as_a_code_point() -> None:
     assert [row[0] for row in read.rows[1:]] == printed
 
 
-def test_markdown_reads_back_as_the_same_text() -> None:
-    lines = table_text(table(), "md").splitlines()
-    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
-    assert {len(row) for row in rows} == {5}  # no name opens a column, or a line
-    assert [cell.strip() for cell in rows[1]] == ["---", "--:", "--:", "---", "--:"]
-    plain = [[_ESCAPED.sub(r"\1", cell).strip() for cell in row] for row in rows]
-    assert plain[0] == list(table())
-    assert [row[1:] for row in plain[2:]] == ROUNDED
-    assert [row[0] for row in plain[2:]] == [visible(text) for text in HOSTILE]
-    for unescaped in (r"(?<!\\)<", r"(?<!\\)`", r"(?<!\\)\$"):
-        assert not re.search(unescaped, "".join(lines))
-    assert lines[-1] == "Numbers have 4 significant digits; counts are exact."
-
-
 def test_a_token_shows_every_character() -> None:
     tokens = pd.DataFrame({"token": [" is", ">();\n\n", ""], "rank": [1, 2, 3]})
     read = read_latex(table_text(tokens, "tex"))
     assert [row[0] for row in read.rows[1:]] == ['"\u2423is"', '">();\\n\\n"', ""]
-
-
-@pytest.mark.parametrize("name", ["interface", "layers", "embeddings", "tokens", "attention"])
-def test_the_tables_of_every_measurement(name: str) -> None:
-    made = getattr(made_tables, name)()
-    read = read_latex(table_text(made, "tex"))
-    assert len(read.rows) == 1 + len(made)
-    assert read.rows[0] == list(made)
-    place = list(made).index(made.select_dtypes("float").columns[-1])
-    numbers = [float("nan" if row[place] == "-" else row[place]) for row in read.rows[1:]]
-    assert numbers == pytest.approx(made.iloc[:, place].tolist(), rel=5e-3, nan_ok=True)
-    lines = table_text(made, "md").splitlines()
-    assert len([line for line in lines if line.startswith("|")]) == 2 + len(made)
 
 
 def test_a_table_without_rows() -> None:

@@ -12,6 +12,7 @@ COUNTED = (
     "base_rank",
     "base_id",
     "samples",
+    "step",
     "hidden_size",
     "token_id",
     "nonfinite",

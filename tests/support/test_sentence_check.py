@@ -6,6 +6,8 @@ import pytest
 
 from support.sentence_check import complaints, layer_complaints, own_state, sentences
 
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
 CLOSING = " In brackets: 95 % intervals over images."
 NONE = math.nan
 

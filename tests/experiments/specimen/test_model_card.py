@@ -4,10 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from experiments.specimen.evaluate import EVALUATION_FILE, ITEMS_PER_KIND, Evaluation
 from experiments.specimen.train import LOG_FILE, STEPS
 from normprobe import specimen
 from normprobe.specimen import SPECIMEN_DIR
+
+pytestmark = pytest.mark.slow  # no behaviour of the package
 
 CARD = (Path(specimen.__file__).parent / "README.md").read_text(encoding="utf-8")
 EVALUATION = Evaluation.from_json((SPECIMEN_DIR / EVALUATION_FILE).read_text(encoding="utf-8"))
@@ -18,10 +22,6 @@ def test_card_quotes_the_evaluation() -> None:
     begin, end = "<!-- evaluation: begin -->\n", "<!-- evaluation: end -->"
     quoted = CARD.split(begin)[1].split(end)[0]
     assert quoted.strip() == EVALUATION.to_markdown().strip()
-
-
-def test_evaluation_survives_a_round_trip() -> None:
-    assert Evaluation.from_json(EVALUATION.to_json()) == EVALUATION
 
 
 def test_card_states_the_items_and_the_size() -> None:

@@ -3,14 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from experiments.specimen.accuracy import conversation
 from experiments.specimen.chat import IMAGE_PREFIX
-from experiments.specimen.packing import NO_LABEL, Encoder, answer_scores, pack
+from experiments.specimen.packing import Encoder, pack
 from experiments.specimen.pixels import to_pixel_values
 from experiments.specimen.questions import Question, ask_many
 from experiments.specimen.scenes import render, sample_scene
+
+pytestmark = pytest.mark.slow  # no behaviour of the package
 
 SCENE = sample_scene(np.random.default_rng(11))
 QUESTIONS = ask_many(SCENE, 3, np.random.default_rng(12))
@@ -60,23 +63,3 @@ def test_packed_questions_do_not_see_each_other(specimen: tuple[Any, Any]) -> No
         assert torch.allclose(
             together[0][batch.groups[0] == index], alone[-length - 1 : -1], atol=1e-4
         )
-
-
-def test_labels_are_the_answers(specimen: tuple[Any, Any]) -> None:
-    tokenizer = specimen[1].tokenizer
-    batch = pack([IMAGE_PREFIX], [QUESTIONS], Encoder(tokenizer))
-    for index, question in enumerate(QUESTIONS, start=1):
-        answer = batch.labels[0][batch.groups[0] == index]
-        assert tokenizer.decode(answer) == f" {question.answer}</s>"
-    unlabelled = batch.groups == 0
-    assert bool((batch.labels[unlabelled] == NO_LABEL).all())
-
-
-def test_one_wrong_token_makes_an_answer_wrong(specimen: tuple[Any, Any]) -> None:
-    questions = [Question("position", "Where is the red cross?", "top left")]
-    batch = pack([IMAGE_PREFIX], [questions], Encoder(specimen[1].tokenizer))
-    labelled = batch.labels != NO_LABEL
-    correct = torch.ones(int(labelled.sum()), dtype=torch.bool)
-    assert answer_scores(correct, batch, labelled) == {"position": (1, 1)}
-    correct[1] = False
-    assert answer_scores(correct, batch, labelled) == {"position": (0, 1)}

@@ -3,26 +3,15 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from experiments.specimen.evaluate import EVALUATION_FILE, Evaluation, load
-from experiments.specimen.packing import Encoder, pack
-from experiments.specimen.pretrain_language import build_tokenizer
 from experiments.specimen.pretrain_vision import KINDS, label_scenes
-from experiments.specimen.questions import COLOR_NAMES, Question
+from experiments.specimen.questions import COLOR_NAMES
 from experiments.specimen.scenes import Scene, SceneObject
 from experiments.specimen.train import LOG_FILE, train
-from experiments.specimen.training import learning_rate_factor
 
-
-def test_learning_rate_rises_then_falls() -> None:
-    factors = [learning_rate_factor(step, 100) for step in range(101)]
-    assert factors[0] == pytest.approx(0.2)
-    assert max(factors) == factors[4] == pytest.approx(1.0)
-    assert factors[5:] == sorted(factors[5:], reverse=True)
-    assert factors[100] == pytest.approx(0.0)
+pytestmark = pytest.mark.slow  # no behaviour of the package
 
 
 def test_patch_labels_sit_on_the_object() -> None:
@@ -39,23 +28,6 @@ def test_patch_labels_sit_on_the_object() -> None:
     assert labels.count.tolist() == [1]
 
 
-def test_attention_mask_of_packed_questions() -> None:
-    encode = Encoder(build_tokenizer(0))
-    questions = [Question("count", "How many?", "2"), Question("count", "How many?", "2")]
-    batch = pack(["USER: "], [questions], encode)
-    context = len(encode("USER: "))
-    length = (batch.input_ids.shape[1] - context) // 2
-    mask = batch.attention_mask[0, 0]
-    first = slice(context, context + length)
-    second = slice(context + length, None)
-    assert not mask[second, first].any()
-    assert mask[second, :context].all()
-    assert torch.equal(mask[first, first], mask[second, second])
-    assert torch.equal(batch.position_ids[0, first], batch.position_ids[0, second])
-    assert not np.triu(mask.numpy(), 1).any()
-
-
-@pytest.mark.slow
 def test_tiny_training_run_writes_a_loadable_folder(tmp_path: Path) -> None:
     train(tmp_path, scale=0.001, items_per_kind=4)
     model, processor = load(tmp_path)

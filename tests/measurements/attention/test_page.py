@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 from PIL import Image
 from support import made_tables
 from support.made_runs import ATTACK, add_figure, run_folder
-from support.read_page import Reader, charts, drawn, page_of_folders
+from support.read_page import Reader, drawn, page_of_folders
 
 from normprobe.runs.run_folder import RunFolder
 
@@ -21,16 +20,6 @@ def attention(folder: Path, **tables: pd.DataFrame) -> Path:
     table["share_mean"], table["heads"] = [0.5, 0.2] * 2, 8
     options = {"options": {"prompt": f"Which animal?\n{ATTACK}"}}
     return run_folder(folder / "run", "attention", record=options, attention=table, **tables)
-
-
-def test_it_has_a_line_for_each_query(tmp_path: Path) -> None:
-    text = page_of_folders(attention(tmp_path))
-    (chart, *_), *_ = charts(text)
-    assert [(line["name"], line["y"]) for line in chart["series"]] == [
-        ("all", [0.5, 0.2]),
-        ("dog", [0.5, 0.2]),
-    ]
-    assert "Text gives 20 to 50 % of its attention to visual tokens" in Reader(text).text
 
 
 def test_the_question_and_its_picture_are_shown(tmp_path: Path) -> None:
@@ -69,21 +58,3 @@ def test_a_map_is_divided_where_places_begin_and_end(tmp_path: Path) -> None:
     np.testing.assert_allclose(grid["values"], even, rtol=1e-3)
     assert grids["pictures"][grid["picture"]]["ratio"] == 1
     assert ("alt", "heatmaps") not in Reader(text).attributes  # it would be the same again
-
-
-def test_every_head_has_its_cell(tmp_path: Path) -> None:
-    heads = pd.DataFrame(
-        {
-            "layer": [1, 1, 2, 2],
-            "query": "all",
-            "head": [1, 2, 1, 2],
-            "share_mean": [0.1, 0.2, 0.3, np.nan],
-            "entropy_mean": 0.9,
-            "vertical_center": 0.5,
-        }
-    )
-    (grids,) = drawn(page_of_folders(attention(tmp_path, heads=heads)), "grid")
-    share = grids["maps"][0]
-    assert share["values"] == [[0.1, 0.2], [0.3, None]]
-    assert (share["rows"], share["columns"]) == ([1, 2], [1, 2])
-    assert grids["maps"][1]["values"][0] == pytest.approx([0.9, 0.9])
