@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import render
 from normprobe.report.readable_table import ReadableTable, readable_table
-from normprobe.runs.begin import AUTO, Output, default_compare_path, doubt, open_store, provenance
+from normprobe.options import AUTO, Output, takes
+from normprobe.runs.begin import default_compare_path, doubt, open_store, provenance
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
 
@@ -102,18 +104,34 @@ class Run:
         with explained(self.store):
             return _offered(self.store).verdict(self.store)
 
-    def show(self, console: "Console") -> None:
+    def show(self, console: "Console", *, theory: bool = False) -> None:
         """Print what the command line prints: tables, what they say, the paper's numbers.
 
         Args:
             console: of rich.
+            theory: of ``layers``, also which assumptions of the paper's theory hold.
 
         Raises:
             NormprobeError: a table is missing.
         """
         with explained(self.store):
             _offered(self.store).show(self.store, console)
+            if theory:
+                self._show_theory(console)
             self.show_published(console)
+
+    @property
+    def has_theory(self) -> bool:
+        """Whether ``show`` has more to print with ``theory``."""
+        terminal = _offered(self.store).module("terminal")
+        return hasattr(terminal, "show_theory") and self.store.has_table("theory")
+
+    def _show_theory(self, console: "Console") -> None:
+        if not self.has_theory:
+            raise NormprobeError(
+                f"a run of {self.command} says nothing of the theory", "leave theory out"
+            )
+        _offered(self.store).module("terminal").show_theory(self.store, console)
 
     def show_published(self, console: "Console") -> None:
         """Print what the paper says of the model, where it says something."""
@@ -278,20 +296,17 @@ def load_run(folder: str | Path) -> Run:
     return Run(RunFolder.open(Path(folder)))
 
 
+@takes(Output, without=("resume",))
 def compare(
-    runs: Sequence[Run | str | Path],
-    labels: Sequence[str] | None = None,
-    *,
-    output: Output = None,
-    overwrite: bool = False,
+    runs: Sequence[Run | str | Path], labels: Sequence[str] | None = None, **to: Any
 ) -> Run:
     """Put runs of one measurement side by side: models, checkpoints, before and after.
 
     Args:
         runs: two or more, or their folders.
         labels: a name for each; a number is its training step. None: what tells them apart.
-        output: the run folder; ``auto``: below ``runs/``; None: it stays in memory.
-        overwrite: replace a run folder that exists.
+        **to: ``output``, the run folder (``auto``: below ``runs/``; None: it stays in memory), and
+            ``overwrite``: replace a run folder that exists.
 
     Raises:
         NormprobeError: fewer than two, one twice, an incomplete run, or runs of different
@@ -304,9 +319,10 @@ def compare(
     with explained(*stores):
         found = compared_runs(stores, labels)
     record = provenance(sys.argv, {"label": labels}, command="compare", **found.facts)
-    if output == AUTO:
-        output = default_compare_path(str(found.facts["compared"]))
-    made = open_store(record, output, overwrite=overwrite)
+    output = Output(**to)
+    if str(output.output) == AUTO:
+        output = replace(output, output=default_compare_path(str(found.facts["compared"])))
+    made = open_store(record, output)
     with made.discarded_on_failure():
         for warning in found.warnings:
             made.add_warning(warning)

@@ -23,6 +23,7 @@ from normprobe.model.find.parts import family_of
 from normprobe.model.load.device import device_and_dtype
 from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.options import AUTO, Output
 from normprobe.runs.files import jsonable
 from normprobe.runs.fingerprints import fingerprints
 from normprobe.runs.resuming import resumed, unfinished_run
@@ -31,27 +32,20 @@ from normprobe.schema import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
 
-#: As ``output``: a folder below ``runs/``, named by the model, the command, the data and the time.
-AUTO = "auto"
-Output = str | Path | None
-
 
 def start_run(
     command: str,
     model: Mapping[str, Any],
     options: Mapping[str, Any],
-    *,
+    output: Output,
     data: DataSet | None = None,
-    output: Output = None,
-    overwrite: bool = False,
-    resume: bool = False,
 ) -> RunStore:
     """Create a run before anything slow is done: a bad ``output`` costs no time."""
-    if resume and output is None:
+    if output.resume and output.output is None:
         raise NormprobeError(
             "only a run in a folder can be resumed", 'pass output=FOLDER, or output="auto"'
         )
-    if resume and overwrite:
+    if output.resume and output.overwrite:
         raise NormprobeError(
             "--resume goes on with a run and --overwrite deletes it", "pass one of them"
         )
@@ -66,25 +60,23 @@ def start_run(
         data_files=fingerprints(*(source["path"] for source in sources if "path" in source)),
         sample_ids=data.ids if data else [],
     )
-    return open_store(record, output, overwrite=overwrite, resume=resume)
+    return open_store(record, output)
 
 
-def open_store(
-    record: dict[str, Any], output: Output, *, overwrite: bool = False, resume: bool = False
-) -> RunStore:
-    """A store for a run that begins. Arguments and errors are those of ``start_run``."""
-    if output is None:
+def open_store(record: dict[str, Any], output: Output) -> RunStore:
+    """A store for a run that begins. Errors are those of ``start_run``."""
+    if output.output is None:
         return RunStore(record)
-    path = Path(output)
-    if output == AUTO:
+    path = Path(output.output)
+    if str(output.output) == AUTO:
         path = default_run_path(record["model"], record["command"], record.get("data"))
-        if resume:
+        if output.resume:
             path = unfinished_run(path.parent, record)
             log.info("resumes %s", path)
         else:
             path = _free(path)
-    found = resumed(path, record) if resume else None
-    return found or RunFolder.create(path, overwrite=overwrite, record=record)
+    found = resumed(path, record) if output.resume else None
+    return found or RunFolder.create(path, overwrite=output.overwrite, record=record)
 
 
 def checkpoint_facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -203,7 +195,9 @@ def note_model(
         run.note(autocast=computes)
         warnings.append(f"torch.autocast is on: the model, of {dtype}, computes in {computes}")
     if family_of(parts) == "projector" and parts.projector is None:
-        warnings.append("no projector found: its stages are left out; --projector NAME names one")
+        warnings.append(
+            "no projector found: its stages are left out; --part projector=NAME names one"
+        )
     if quantised := quantised_parts(parts):
         names = " and ".join(name.replace("_", " ") for name in quantised)
         warnings.append(f"the weights of {names} are quantised: their norms are not the original's")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError
+from normprobe.options import MODULE_ROLES, TOKEN_ROLES, part_flag
 from normprobe.runs.folder_lock import holds_files
 from normprobe.runs.run_folder import PARTIAL, RunFolder, RunStore, read_record
 
@@ -13,8 +14,8 @@ log = logging.getLogger(__name__)
 
 #: Options that change how a run is done or shown, not what it measures.
 _FREE = {
-    "output", "overwrite", "resume", "verify", "batch_size", "device", "device_map",
-    "range_reads", "workers", "json", "quiet", "verbose", "allow_long_prompts",
+    "output", "overwrite", "resume", "verify", "batch_size", "device", "workers", "quiet",
+    "verbose", "allow_long_prompts",
 }  # fmt: skip
 
 _FACTS = (
@@ -41,7 +42,7 @@ def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
     try:
         run.record = RunFolder.open(path).record  # another process may have gone on until now
         _check_same(run, path, record)
-        for damaged in run.set_damaged_aside():
+        for damaged in run.put_in_order():
             run.add_warning(f"measured again, for its file was damaged: {damaged}")
             log.warning("warning: %s cannot be read: its samples are measured again", damaged)
     except BaseException:
@@ -114,7 +115,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 def _given(name: str, value: Any) -> str:
     """An option and its value as they are typed."""
+    if name in (*MODULE_ROLES, *TOKEN_ROLES, "kind"):
+        return f"with {part_flag(name, value)}" if value else f"without --part {name}"
     flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, list):
+        value = ",".join(map(str, value)) or None
     if value is None or value is False:
         return f"without {flag}"
     return f"with {flag}" if value is True else f"with {flag} {value}"

@@ -23,7 +23,7 @@ from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 
 
 def show(run: RunStore, console: Console) -> None:
-    """Print the layers, then the assumptions of the theory, each with what it says."""
+    """Print the layers, and what they say."""
     layers = run.table("layers")
     aligned = "alignment" in run.record
     print_layers(layers, console, aligned=aligned)
@@ -35,6 +35,10 @@ def show(run: RunStore, console: Console) -> None:
     if run.has_table("massive"):
         print_massive(run.table("massive"), console)
         print_sentence(massive_words(run), console)
+
+
+def show_theory(run: RunStore, console: Console) -> None:
+    """Print the assumptions of the theory, and which of them hold."""
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(run.table("theory"), assumptions), console)
