@@ -69,10 +69,10 @@ class GoesWith:
 
 
 class NeededByAll:
-    """Of an argument: without it no option changes anything."""
+    """Of an argument: without it no option changes anything, but these."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, *but: str) -> None:
+        self.what, self.but = what, but
 
     def missing(self) -> str:
         """What is wrong with an option that is given without it."""
@@ -114,6 +114,18 @@ def part_flag(role: str, name: object) -> str:
     """A part that is named by hand as it is typed."""
     text = ",".join(map(str, name)) if isinstance(name, list | tuple) else name
     return f"--part {role}={text}"
+
+
+BatchSize = Annotated[
+    Any,
+    typer.Option(
+        "--batch-size",
+        "-b",
+        parser=_batch_size,
+        metavar="N",
+        help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in float32.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -203,17 +215,7 @@ class Sampling:
         ),
         Needs("data"),
     ] = None
-    batch_size: Annotated[
-        Any,
-        typer.Option(
-            "--batch-size",
-            "-b",
-            parser=_batch_size,
-            metavar="N",
-            help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in "
-            "float32.",
-        ),
-    ] = 1
+    batch_size: BatchSize = 1
     workers: Annotated[
         int | None,
         typer.Option(

@@ -21,6 +21,7 @@ import pandas as pd
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
+from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.broken_states import broken_states
 from normprobe.report.figures.draw import build, draw, figure_of, name_of, png
@@ -29,7 +30,6 @@ from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import render
 from normprobe.report.readable_table import ReadableTable, readable_table
-from normprobe.options import AUTO, Output, takes
 from normprobe.runs.begin import default_compare_path, doubt, open_store, provenance
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
@@ -82,7 +82,12 @@ class Run:
         Raises:
             NormprobeError: the run does not hold it.
         """
-        return self.store.table(_offered(self.store).main_table)
+        return self.store.table(self.main_table)
+
+    @property
+    def main_table(self) -> str:
+        """The name of ``table``."""
+        return _offered(self.store).main_table
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -123,8 +128,7 @@ class Run:
     @property
     def has_theory(self) -> bool:
         """Whether ``show`` has more to print with ``theory``."""
-        terminal = _offered(self.store).module("terminal")
-        return hasattr(terminal, "show_theory") and self.store.has_table("theory")
+        return _offered(self.store).theory and self.store.has_table("theory")
 
     def _show_theory(self, console: "Console") -> None:
         if not self.has_theory:
@@ -174,7 +178,7 @@ class Run:
         Raises:
             NormprobeError: the run does not hold the table, or it lacks a column.
         """
-        name = table or _offered(self.store).main_table
+        name = table or self.main_table
         rows = self.store.table(name)
         if columns is None:
             with explained(self.store):

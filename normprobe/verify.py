@@ -151,7 +151,9 @@ def _measured_again(run: Run, options: Mapping[str, Any], ids: Sequence[str]) ->
     """The run of these samples alone, each in the batch that it had."""
     record = run.record
     with explained(run.store):  # the record may come from elsewhere
-        how = {field.name: options[field.name] for field in fields(Loading) if field.name in options}
+        how = {
+            field.name: options[field.name] for field in fields(Loading) if field.name in options
+        }
         how["named"] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in options.items()

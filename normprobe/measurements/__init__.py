@@ -18,7 +18,7 @@ A folder holds everything about its question:
                tables None
 ``compared``   where runs can be compared: what ranks them, and how they stand side by side
 ``norm_map``   where norms can be laid over a picture: ``norm_map(model, picture)``
-watchers       folders that look further, each where an option of its name asks for it: of their
+watchers       folders that look further, each where ``--also`` names it: of their
                module ``watcher``, ``watcher(model)`` goes to ``observe`` as one of its third
                argument, and ``remark(model, inputs)``, if it has one, says before a run what will
                be missing
@@ -74,7 +74,6 @@ class Measurement:
         needs: the tensors of a model that it reads; None: no model is loaded.
         runs_model: False: it reads weights alone, and needs neither a processor nor parts that
             only a forward passes through.
-        range_reads: it reads so little of a model that fetching bytes, not files, is offered.
         measures: roles of the parts without which it has nothing to measure.
         kinds: the kinds of checkpoint that it can measure; none: any.
         over_samples: it runs a model over a data set. Such a measurement has its command, its
@@ -92,8 +91,9 @@ class Measurement:
         shown: tables that its section of the page shows; others are added as they are.
         repeated: figures of which its section of the page shows everything.
         published: quantity of the paper -> the row of the main table that measures it.
-        watchers: folders that look further; each has an option of its name, and costs something.
+        watchers: folders that look further, where ``--also`` names them; each costs something.
         watching: those of them that were asked for.
+        theory: ``show_theory(run, console)`` of its ``terminal`` prints more, where it is asked for.
     """
 
     name: str
@@ -101,7 +101,6 @@ class Measurement:
     table: str = ""
     needs: "Needs | None" = None
     runs_model: bool = True
-    range_reads: bool = False
     measures: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     over_samples: bool = False
@@ -117,6 +116,7 @@ class Measurement:
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     watchers: tuple[str, ...] = ()
     watching: tuple[str, ...] = ()
+    theory: bool = False
 
     @property
     def main_table(self) -> str:

@@ -17,8 +17,8 @@ from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
 from normprobe.measurements.survey.measure import survey_tables
-from normprobe.run import Run, finished
 from normprobe.options import Loading, Output, Sampling
+from normprobe.run import Run, finished
 from normprobe.runs.begin import start_run
 from normprobe.runs.files import json_bytes, write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of, naming_the_run

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from normprobe.cli.lasting import lasting_imports
 
 #: Packages that only other data, other models or other ways to draw need.

@@ -1,1 +1,1 @@
-"""``--branches``: what attention and the MLP of each layer write, each by itself."""
+"""``--also branches``: what attention and the MLP of each layer write, each by itself."""

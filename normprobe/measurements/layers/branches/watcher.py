@@ -1,4 +1,4 @@
-"""What attention and the MLP of each decoder layer write, each by itself: ``--branches``.
+"""What attention and the MLP of each decoder layer write, each by itself: ``--also branches``.
 
 A branch adds a to a state x. ``update_norm`` is ||a||, ``relative_update`` ||a|| / ||x||, and
 ``angle`` that between x and x + a: by how much this branch alone turns the state (Eq. 8). Blocks in
@@ -83,5 +83,5 @@ def remark(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
     if any(fits.values()):
         return f"no branches of {told}" if told else ""
     raise NormprobeError(
-        f"attention and MLP of {model} cannot be told apart: {told}", "leave --branches out"
+        f"attention and MLP of {model} cannot be told apart: {told}", "leave branches out of --also"
     )

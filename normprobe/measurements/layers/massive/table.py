@@ -1,4 +1,4 @@
-"""Sample rows to massive.csv and dimensions.csv: the tables of ``layers --massive``."""
+"""Sample rows to massive.csv and dimensions.csv: the tables of ``layers --also massive``."""
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ _ORDER = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL)
 
 
 def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What ``layers --massive`` adds to a run; nothing where the rows are of one without it."""
+    """What ``layers --also massive`` adds to a run; nothing where the rows are of one without it."""
     if "massive_mean" not in rows:
         return {}
     others = [PAIR, IMAGE, VIDEO, AUDIO]  # a watcher sees the pooled groups
