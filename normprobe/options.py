@@ -162,7 +162,7 @@ class Loading:
             parser=_part,
             metavar="ROLE=NAME",
             help="A part that is not found, by its dotted name in the model: "
-            f"{', '.join(MODULE_ROLES)}; image_token_ids=ID; kind={'|'.join(KINDS)}. Repeatable.",
+            f"{', '.join(MODULE_ROLES)}; image_token_ids=ID; kind={', '.join(KINDS)}. Repeatable.",
         ),
     ] = None
     system: Annotated[

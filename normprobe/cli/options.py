@@ -190,10 +190,9 @@ def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None
     for option in options:
         if option.name not in given:
             needed = [rule for rule in get_args(option.annotation) if isinstance(rule, NeededByAll)]
-            others = [name for name in given if needed and name not in needed[0].but]
-            if others:
-                first = flag(others[0])
-                raise typer.BadParameter(needed[0].missing(), ctx=context, param_hint=first)
+            first = [flag(name) for name in given if needed and name not in needed[0].but][:1]
+            if first:
+                raise typer.BadParameter(needed[0].missing(), ctx=context, param_hint=first[0])
             continue
         others = {name: value for name, value in given.items() if name != option.name}
         for rule in get_args(option.annotation):

@@ -1,4 +1,4 @@
-"""A table or a figure of the paper, made of the runs that are there: its files, and what it lacks."""
+"""A table or a figure of the paper, of the runs that are there: its files, and what it lacks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -142,7 +142,7 @@ def _show_table(
 def _cells_of_norm(layout: Layout, source: Path, column: str, trust_remote_code: bool) -> Cells:
     """The cells of a trained norm. Nothing is loaded but its weights."""
     weights = saved_norm(str(source), trust_remote_code=trust_remote_code)
-    return cells_cells_of_norm(layout, column, norm_statistics(weights["weight"], weights["bias"]))
+    return cells_of_norm(layout, column, norm_statistics(weights["weight"], weights["bias"]))
 
 
 def _cells_of_run(
@@ -153,7 +153,7 @@ def _cells_of_run(
     published = run.published(model, base) if model else run.store.rows_of(PUBLISHED)
     if published is None:
         return {}, []
-    cells = cells_cells_of_run(layout, run.store, published)
+    cells = cells_of_run(layout, run.store, published)
     return cells, notes_on(layout, run.store, published) if cells else []
 
 

@@ -93,7 +93,7 @@ class Measurement:
         published: quantity of the paper -> the row of the main table that measures it.
         watchers: folders that look further, where ``--also`` names them; each costs something.
         watching: those of them that were asked for.
-        theory: ``show_theory(run, console)`` of its ``terminal`` prints more, where it is asked for.
+        theory: ``show_theory(run, console)`` of its ``terminal`` prints more, where asked.
     """
 
     name: str

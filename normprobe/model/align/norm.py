@@ -204,7 +204,7 @@ def projector_to_align(model: nn.Module, parts: Parts) -> Part:
         missing = "text embedding" if parts.text_embedding is None else "projector"
         raise NormprobeError(
             f"{name} cannot be aligned: it has no {missing}",
-            "pass a vision-language model; --part projector=NAME names a projector that is not found",
+            "pass a vision-language model; --part projector=NAME names one that is not found",
         )
     return parts.projector
 

@@ -30,7 +30,7 @@ _ORDER = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL)
 
 
 def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """What ``layers --also massive`` adds to a run; nothing where the rows are of one without it."""
+    """What ``--also massive`` adds to a run; nothing where the rows are of one without it."""
     if "massive_mean" not in rows:
         return {}
     others = [PAIR, IMAGE, VIDEO, AUDIO]  # a watcher sees the pooled groups
