@@ -21,6 +21,8 @@ from normprobe.paper.tables import (
     Cells,
     Layout,
     PaperTable,
+    cells_of_norm,
+    cells_of_run,
     layouts,
     measured_csv,
     measured_table,
