@@ -36,7 +36,7 @@ def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     ("typed", "found"),
     [
         ("normprobe in", ["inspect", "interface"]),
-        ("normprobe layers --mas", ["--massive"]),
+        ("normprobe layers --mas", ["--also", "massive"]),
         ("normprobe interface --ma", ["--map", "--map-pictures"]),
         ("normprobe layers --dtype b", ["bfloat16"]),
     ],

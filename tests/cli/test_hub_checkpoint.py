@@ -128,7 +128,7 @@ def test_range_reads_fetch_the_needed_bytes_alone(
     serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
     hub = serve("--break-after", "200000")
-    result = ask(hub, "embeddings", "team/model", "--range-reads")
+    result = ask(hub, "embeddings", "team/model")
     assert result.returncode == 0, result.stderr
     assert "fetches bytes of 1 of" in result.stderr
     header = 100_001
@@ -145,7 +145,7 @@ def test_interface_by_ranges_equals_interface_by_files(
     serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
     hub = serve("--break-after", "60000")
-    result = ask(hub, "interface", "team/model", "--range-reads", "-n", "2")
+    result = ask(hub, "interface", "team/model", "-n", "2")
     assert result.returncode == 0, result.stderr
     sent = [r["sent"] for r in hub.requests() if str(r["range"]).startswith("bytes=0-")]
     assert sent[:2] == [60_000, 100_001]  # the broken header is asked for again
@@ -175,7 +175,7 @@ def test_inspect_reads_headers_alone(
     tmp_path: Path,
 ) -> None:
     hub = serve()
-    command = ("inspect", "team/model", "--weights", "--json")
+    command = ("inspect", "team/model", "--weights", "--format", "json")
     result = spawned(tmp_path, command, online(hub))
     assert result.returncode == 0, result.stderr
     table = {row["what"]: row for row in json.loads(result.stdout)["weights"]}

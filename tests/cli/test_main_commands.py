@@ -89,7 +89,7 @@ def test_quiet_prints_the_folder_alone(run: Run) -> None:
 
 
 def test_json_holds_the_table_what_it_says_and_the_folder(run: Run, tmp_path: Path) -> None:
-    result = run("layers", "-n", "1", "--json", "-o", "out")
+    result = run("layers", "-n", "1", "--format", "json", "-o", "out")
     found = json.loads(result.stdout)
     assert list(found) == ["command", "folder", "sentence", "table"]
     assert found["command"] == "layers"
@@ -101,18 +101,18 @@ def test_json_holds_the_table_what_it_says_and_the_folder(run: Run, tmp_path: Pa
 
 def test_json_of_runs_that_exist_holds_their_tables(run: Run, measured: Measured) -> None:
     folders = [measured("layers", "-n", "4", "-b", "4"), measured("interface", "-n", "2")]
-    runs = json.loads(run("report", *folders, "--json").stdout)["runs"]
+    runs = json.loads(run("show", *folders, "--format", "json").stdout)["runs"]
     assert [found["folder"] for found in runs] == list(map(str, folders))
     assert all("louder" in found["sentence"] for found in runs)
     assert runs[0]["tables"].keys() >= {"layers", "theory", "assumptions"}
     assert runs[1]["tables"].keys() == {"interface"}
-    theory = json.loads(run("report", folders[0], "--json", "--table", "theory").stdout)
+    theory = json.loads(run("show", folders[0], "--format", "json", "--table", "theory").stdout)
     assert theory["runs"][0]["tables"].keys() == {"theory"}
 
 
 def test_json_of_inspect_holds_what_it_prints(run: Run) -> None:
     printed = run("inspect", "--weights").stdout
-    found = json.loads(run("inspect", "--weights", "--json").stdout)
+    found = json.loads(run("inspect", "--weights", "--format", "json").stdout)
     facts = {name: fact for name, fact in found.items() if name not in ("parts", "weights")}
     assert facts.pop("inputs_file") is None  # said where there is one
     for name, fact in facts.items():
@@ -121,7 +121,7 @@ def test_json_of_inspect_holds_what_it_prints(run: Run) -> None:
         assert f"{row['parameters']:,}" in printed
         assert row["name"] in printed
     assert {row["kind"] for row in found["weights"]} >= {"part", "command"}
-    assert "weights" not in json.loads(run("inspect", "--json").stdout)
+    assert "weights" not in json.loads(run("inspect", "--format", "json").stdout)
 
 
 FORMATS = [

@@ -127,12 +127,12 @@ def test_what_was_in_the_cache_before_stays_and_is_not_fetched_again(
     keep: str, hub: Hub, tmp_path: Path
 ) -> None:
     surveyor = Surveyor(tmp_path, hub)
-    surveyor.run("team/loud", "--keep", "all", "--layers", "-n", "1", "-o", "first")
+    surveyor.run("team/loud", "--keep", "all", "--measure", "layers", "-n", "1", "-o", "first")
     before = surveyor.cached()
     assert any(name.endswith(WEIGHTS) for name in before)
     hub.log.write_text("")
     shutil.copytree(surveyor.home, tmp_path / "copy", symlinks=True)
-    words = ("team/loud", "--keep", keep, "--layers", "-n", "1")
+    words = ("team/loud", "--keep", keep, "--measure", "layers", "-n", "1")
     surveyor.run(*words, "-o", "again")
     assert surveyor.cached() == before
     for file in (tmp_path / "copy").rglob("*"):
@@ -165,7 +165,7 @@ def test_a_survey_that_is_killed_three_times_ends_with_the_same_table(tmp_path: 
     hub = Hub(tmp_path / "log.jsonl", *(f"{name}={folder}" for name, folder in folders.items()))
     try:
         surveyor = Surveyor(tmp_path, hub)
-        words = (*names, "--layers", "-n", "3", "--device", "cpu")
+        words = (*names, "--measure", "layers", "-n", "3", "--device", "cpu")
         surveyor.run(*words, "-o", "whole")
         sent = sum(hub.weights_sent().values())
         moments = random.Random(3)
