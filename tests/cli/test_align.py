@@ -355,7 +355,9 @@ def diverged_gain(weights: dict[str, torch.Tensor]) -> None:
     weights["alignment_norm.weight"][7] = torch.nan
 
 
-@pytest.mark.parametrize("command", [["inspect", "--weights"], ["interface", "-n", "1", "-o", "out"]])
+@pytest.mark.parametrize(
+    "command", [["inspect", "--weights"], ["interface", "-n", "1", "-o", "out"]]
+)
 @pytest.mark.parametrize("holder", ["adapter", "trained"])
 @pytest.mark.parametrize(
     ("damage", "reason"),

@@ -94,7 +94,9 @@ def test_layers_print_json_alone(
     model_and_inputs: tuple[Any, dict[str, Any]],
 ) -> None:
     results = [
-        run("layers", repository("inplace"), TRUST, "-n2", "-b", size, "--format", "json", "-o", out)
+        run(
+            "layers", repository("inplace"), TRUST, "-n2", "-b", size, "--format", "json", "-o", out
+        )
         for out in ("one", "two", "three")
     ]
     for result in results:

@@ -10,7 +10,7 @@ from PIL import Image
 from support.read_page import Reader
 from typer.testing import Result
 
-from normprobe import Probe, load_run, probe
+from normprobe import Probe, load_run, pipeline
 from normprobe.errors import NormprobeError
 from normprobe.run import page_of
 
@@ -61,11 +61,11 @@ def test_a_run_that_ended_before_its_map_is_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(probe, "norm_maps", interrupted)
+        patch.setattr(pipeline, "norm_maps", interrupted)
         assert run("interface", *ONE, "-o", "out").exit_code == 130
     assert not (tmp_path / "out/map.csv").exists()
     other = run("interface", "--dtype", "float32", "-n", "2", "-o", "out", "--resume")
-    assert_two_lines(other, "--map-pictures")
+    assert_two_lines(other, "--map")
     assert run("interface", *ONE, "-o", "out", "--resume").exit_code == 0
     assert_same_bytes(tmp_path / "out", measured("interface", *ONE), "interface", "map")
 

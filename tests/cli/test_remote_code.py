@@ -249,4 +249,7 @@ def test_the_record_names_the_attention_that_ran(
     assert record["attn_implementation"]["vision_encoder"] == "sdpa"
     eager = run("layers", folder, TRUST, "-n", "1", "--attn-implementation", "eager")
     assert_two_lines(eager, "--attn-implementation eager", "leave --attn-implementation out")
-    assert json.loads(run("inspect", folder, TRUST, "--format", "json").stdout)["inputs_file"] == "kimi_vl"
+    assert (
+        json.loads(run("inspect", folder, TRUST, "--format", "json").stdout)["inputs_file"]
+        == "kimi_vl"
+    )

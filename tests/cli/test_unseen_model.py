@@ -65,7 +65,9 @@ def test_parts_named_by_hand_give_the_same_table(
 
 
 def test_a_wrong_name_is_told(run: Run, repository: Repository) -> None:
-    result = run("layers", repository("unseen"), TRUST, "--part", "decoder_layers=towr", "-o", "out")
+    result = run(
+        "layers", repository("unseen"), TRUST, "--part", "decoder_layers=towr", "-o", "out"
+    )
     assert_two_lines(result, "towr", "tower")
 
 

@@ -66,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     data.write_text("".join(json.dumps(row) + "\n" for row in [*boxes, {"prompt": 3}]), "utf-8")
 
     probe = Probe("specimen")
-    everything = {"branches": True, "massive": True, "map": 1}
+    everything = {"also": ("branches", "massive"), "map": 1}
     layers = [probe.layers(limit=2, seed=seed) for seed in range(5)]
     made: dict[str, Run] = {
         "layers": probe.measure("layers", limit=2, **everything),

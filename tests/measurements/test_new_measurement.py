@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from normprobe.cli.over_samples import command_of
 from typer.testing import CliRunner
 
 from normprobe import Probe, load_run, measurements
 from normprobe.cli.app import app
+from normprobe.cli.measure import command_of
 from normprobe.run import page_of
 
 #: The throw-away measurement: how many tokens of each group the prompts have.

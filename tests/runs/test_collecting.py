@@ -14,6 +14,7 @@ from transformers import BatchFeature
 from normprobe import NormprobeError
 from normprobe.data.data_set import open_data
 from normprobe.inputs.prefetch import Batch
+from normprobe.options import Sampling
 from normprobe.runs import collecting
 from normprobe.runs.run_folder import RunFolder, RunStore
 
@@ -75,7 +76,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     store, data = RunStore({"command": "layers"}), open_data("sample", limit=5)
 
     def collect(measurement: SlowDevice, store: RunStore = store) -> pd.DataFrame:
-        return collecting.collect(store, model, data, builder, measurement)
+        return collecting.collect(store, model, data, builder, measurement, Sampling())
 
     return SimpleNamespace(collect=collect, store=store, data=data)
 
