@@ -119,23 +119,21 @@ class Run:
         Raises:
             NormprobeError: a table is missing.
         """
+        if theory and not self.has_theory:
+            raise NormprobeError(
+                f"a run of {self.command} says nothing of the theory", "leave theory out"
+            )
         with explained(self.store):
-            _offered(self.store).show(self.store, console)
+            offered = _offered(self.store)
+            offered.show(self.store, console)
             if theory:
-                self._show_theory(console)
+                offered.module("terminal").show_theory(self.store, console)
             self.show_published(console)
 
     @property
     def has_theory(self) -> bool:
         """Whether ``show`` has more to print with ``theory``."""
         return _offered(self.store).theory and self.store.has_table("theory")
-
-    def _show_theory(self, console: "Console") -> None:
-        if not self.has_theory:
-            raise NormprobeError(
-                f"a run of {self.command} says nothing of the theory", "leave theory out"
-            )
-        _offered(self.store).module("terminal").show_theory(self.store, console)
 
     def show_published(self, console: "Console") -> None:
         """Print what the paper says of the model, where it says something."""

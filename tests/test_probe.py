@@ -333,7 +333,7 @@ def test_what_means_something_of_a_hub_alone_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_keyword_is_a_type_error() -> None:
     probe = in_memory()
     for call in (lambda: Probe("specimen", devise="cpu"), lambda: probe.layers(bach_size=1)):
-        with pytest.raises(TypeError, match="unexpected keyword argument '(devise|bach_size)'"):
+        with pytest.raises(TypeError, match=r"unexpected keyword argument '(devise|bach_size)'"):
             call()
     with pytest.raises(NormprobeError, match="embeddings is one step"):
         probe.embeddings(resume=True)

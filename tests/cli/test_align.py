@@ -141,7 +141,7 @@ def test_statistics_of_an_adapter(run: Run, adapter: Path) -> None:
         {"alignment_norm.weight": gain, "alignment_norm.bias": bias}, adapter / ADAPTER_WEIGHTS
     )
     result = run("inspect", "--weights", adapter, "--format", "json")
-    rows = {row["parameter"]: row for row in json.loads(result.stdout)["table"]}
+    rows = {row["parameter"]: row for row in json.loads(result.stdout)["norm"]}
     for name, weight in (("gain", gain), ("bias", bias)):
         values = weight.double().numpy()
         assert rows[name]["l2_norm"] == pytest.approx(np.sqrt((values**2).sum()), rel=1e-9)
@@ -198,7 +198,7 @@ def test_a_trained_checkpoint_is_measured_with_its_norm(
     assert run("layers", "./trained", "-n", 2, "-o", "out").exit_code == 0
     assert layer_norms("out")["visual"] == pytest.approx(7.0, rel=0.01)
     result = run("inspect", "--weights", "./trained", "--format", "json")
-    assert json.loads(result.stdout)["table"][0]["l2_norm"] == pytest.approx(7.0, rel=1e-5)
+    assert json.loads(result.stdout)["norm"][0]["l2_norm"] == pytest.approx(7.0, rel=1e-5)
 
 
 def test_a_command_without_the_projector_reads_no_norm(
