@@ -10,14 +10,18 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import Any, Self
 
 import pandas as pd
 
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.errors import NormprobeError
+from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.prefetch import batches
 from normprobe.measurements import Measurement, measurements
+from normprobe.model.align.target import PROMPT, aligned
 from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.load.required_tensors import Needs, everything
@@ -25,21 +29,19 @@ from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import traced_example
 from normprobe.options import Output, Sampling
 from normprobe.run import Run, finished, finished_later
-from normprobe.runs.begin import doubt, note_model, start_run, warn
-from normprobe.runs.collecting import collect, norm_maps, note_confidence
-from normprobe.runs.fingerprints import tensor_digests
-from normprobe.runs.model_source import ModelSource, example_inputs
-from normprobe.runs.preparing import (
-    aligned_for,
-    alignment_examples,
-    first_inputs,
-    long_prompt,
+from normprobe.runs.begin import note_weights, start_run
+from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence
+from normprobe.runs.facts import (
+    doubt,
     note_buffers,
+    note_model,
     note_recomputed,
     note_verified,
+    warn,
 )
+from normprobe.runs.fingerprints import tensor_digests
+from normprobe.runs.model_source import ModelSource, example_inputs
 from normprobe.runs.processes import join_processes, naming_the_run
-from normprobe.runs.resuming import note_weights
 from normprobe.runs.run_folder import RunStore
 
 log = logging.getLogger(__name__)
@@ -307,3 +309,51 @@ def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) 
             f"--map lays norms over pictures; {data}: no pictures",
             "leave --map out, or pass --data with images, such as --data sample",
         )
+
+
+#: Samples that an alignment target is measured on: the prompts of a data set differ little.
+_ALIGNMENT_SAMPLES = 16
+
+
+@contextmanager
+def aligned_for(
+    run: RunStore, model: MeasuredModel, target: str | float, examples: Sequence[Mapping[str, Any]]
+) -> Iterator[None]:
+    """Align a model inside the block, and record how."""
+    with aligned(model, _number_or_name(target), examples) as alignment:
+        facts = {name: value for name, value in vars(alignment).items() if name != "norm"}
+        run.note(alignment=facts | {"hidden_size": alignment.norm.normalized_shape[0]})
+        if alignment.scale is None:
+            warn(
+                run,
+                "behind the projector the model does more than scale visual tokens (it adds "
+                "positions or normalises): their norm at the decoder input is not the target",
+            )
+        yield
+
+
+def alignment_examples(
+    builder: InputBuilder, model: MeasuredModel, target: str | float, samples: DataSet
+) -> list[Mapping[str, Any]]:
+    """Inputs that an alignment target is measured on, on the model's device."""
+    found = [example_inputs(builder, samples)]
+    if target == PROMPT:
+        few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
+        found = [inputs for _, inputs in few]
+    return [inputs_for(model.model, inputs) for inputs in found]
+
+
+def first_inputs(
+    builder: InputBuilder, model: MeasuredModel, samples: DataSet
+) -> Mapping[str, Any]:
+    """Inputs of the first sample that the processor takes, on the model's device."""
+    for _, inputs in batches(samples, builder, 1, bad=samples.bad):
+        return inputs_for(model.model, inputs)
+    raise NormprobeError("the processor takes no sample of the data", "pass other --data")
+
+
+def _number_or_name(target: str | float) -> str | float:
+    try:
+        return float(target)
+    except ValueError:
+        return target

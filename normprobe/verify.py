@@ -21,7 +21,7 @@ from normprobe.options import Loading
 from normprobe.probe import Probe
 from normprobe.report.significant import significant
 from normprobe.run import Run, explained, load_run
-from normprobe.runs.resuming import differing
+from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, KEYS
 
 #: Recorded options of what is measured: the samples are measured in the batches of the run.

@@ -19,11 +19,10 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed
 from normprobe.inputs.prefetch import Batch, prefetched
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.token_places import NormMap, Picture
 from normprobe.options import AUTO, Sampling
-from normprobe.runs.begin import warn
-from normprobe.runs.preparing import long_prompt
+from normprobe.runs.facts import warn
 from normprobe.runs.processes import meeting
 from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
 from normprobe.schema import IMAGE, VISUAL
@@ -56,7 +55,7 @@ SECONDS_A_PART = 1.0
 _FEW_UNITS = 20  # below, a reader may wonder what intervals of so few are worth
 
 
-class Measurement(Protocol):
+class ByBatch(Protocol):
     """What is asked of a measurement, batch by batch."""
 
     @property
@@ -87,7 +86,7 @@ def collect(
     model: MeasuredModel,
     data: DataSet,
     builder: InputBuilder,
-    measurement: Measurement,
+    measurement: ByBatch,
     sampling: Sampling,
     only: Collection[str] | None = None,
 ) -> pd.DataFrame:
@@ -162,7 +161,7 @@ def _measure_share(
     left: set[str],
     share: tuple[int, int],
     builder: InputBuilder,
-    measurement: Measurement,
+    measurement: ByBatch,
     sampling: Sampling,
 ) -> None:
     """Measure what is left, in the batches that the whole run has.
@@ -220,7 +219,7 @@ def _measured(
     model: MeasuredModel,
     batches: Iterator[Batch],
     observe: Callable[[Mapping[str, Any], Sequence[Sample]], Any],
-    measurement: Measurement,
+    measurement: ByBatch,
 ) -> Iterator[pd.DataFrame]:
     """Sample rows in the order of the batches, each with the hashes of its image and prompt.
 
@@ -422,3 +421,22 @@ def _picture(builder: InputBuilder, sample: Sample, place: int) -> Picture:
         return dict(builder.build([replace(sample, images=tuple(images))]))
 
     return Picture(sample.images[place], build, alone=len(sample.images) == 1)
+
+
+def long_prompt(
+    model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
+) -> str | None:
+    """What to say of the longest prompt of a batch; None: the model has positions for all."""
+    ids, mask = text_ids(inputs, model.parts)
+    if model.positions is None or ids is None or ids.shape[-1] <= model.positions:
+        return None
+    fits = mask is not None and mask.shape == ids.shape
+    lengths = mask.sum(dim=-1).tolist() if mask is not None and fits else [ids.shape[-1]]
+    length, place = max((length, -place) for place, length in enumerate(lengths))
+    if length <= model.positions:
+        return None
+    name = f"sample {-place}" if sample_ids is None else sample_ids[-place]
+    return (
+        f"the prompt of {name} has {length} tokens, more than the "
+        f"{model.positions} positions of the model (max_position_embeddings)"
+    )

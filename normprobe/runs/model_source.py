@@ -50,7 +50,7 @@ from normprobe.model.load.required_tensors import Needs
 from normprobe.model.measured_model import MeasuredModel, positions_of
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.options import AUTO, BALANCED, Loading
-from normprobe.runs.begin import checkpoint_facts, model_facts
+from normprobe.runs.facts import checkpoint_facts, model_facts
 from normprobe.specimen import SPECIMEN_DIR
 
 log = logging.getLogger(__name__)

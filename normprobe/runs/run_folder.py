@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +36,40 @@ from normprobe.schema import IMAGE
 
 PARTIAL = "partial"
 COMPLETE = "complete"
+
+PARTS = "samples/part-*.parquet"
+MERGED = "samples/samples.parquet"
+
+#: What a part that cannot be read is renamed to.
+_DAMAGED = "damaged-"
+
+#: What is one row: no two rows of a run agree in all of these that it has.
+KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
+
+#: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
+_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
+
+RECORD = "run.json"
+
+#: What every record holds, and what it holds if it is there.
+_ALWAYS = {"status", "warnings", "files"}
+
+_KINDS = {
+    "status": str,
+    "warnings": list,
+    "files": list,
+    "command": str,
+    "argv": list,
+    "sample_ids": list,
+    "options": dict,
+    "versions": dict,
+}
+
+_MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
+_LARGEST_IMAGE = 1024  # pixels of the longer side
+_LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
+
+_DEEPEST = 4  # folders below the one that is named: runs/<model>/<demo>/<run>
 
 
 def image_name(number: int) -> str:
@@ -164,20 +197,6 @@ class RunStore:
         yield from self._images.items()
 
 
-log = logging.getLogger(__name__)
-PARTS = "samples/part-*.parquet"
-MERGED = "samples/samples.parquet"
-
-#: What a part that cannot be read is renamed to.
-_DAMAGED = "damaged-"
-
-#: What is one row: no two rows of a run agree in all of these that it has.
-KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
-
-#: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
-_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
-
-
 class SampleParts:
     """The files of sample rows below a run folder."""
 
@@ -289,27 +308,6 @@ def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
             f"{folder} holds {len(doubled)} rows twice ({first}): two processes wrote into it",
             "measure again with --overwrite, or with another --output",
         )
-
-
-RECORD = "run.json"
-
-#: What every record holds, and what it holds if it is there.
-_ALWAYS = {"status", "warnings", "files"}
-
-_KINDS = {
-    "status": str,
-    "warnings": list,
-    "files": list,
-    "command": str,
-    "argv": list,
-    "sample_ids": list,
-    "options": dict,
-    "versions": dict,
-}
-
-_MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
-_LARGEST_IMAGE = 1024  # pixels of the longer side
-_LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
 
 
 class RunFolder(RunStore):
@@ -588,9 +586,6 @@ def _delete(*files: Path) -> None:
     for file in files:
         file.unlink(missing_ok=True)
         temporary_name(file).unlink(missing_ok=True)
-
-
-_DEEPEST = 4  # folders below the one that is named: runs/<model>/<demo>/<run>
 
 
 def runs_below(folder: Path) -> list[Path]:
