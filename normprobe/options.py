@@ -56,18 +56,6 @@ class Excludes:
         return f"cannot go with {flag(clash)}" if clash else ""
 
 
-class GoesWith:
-    """Of an option: it can go with these others alone."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-    def problem(self, given: Mapping[str, Any]) -> str:
-        """What is wrong with these options; empty: nothing."""
-        clash = next((name for name in given if name not in self.names), None)
-        return f"cannot go with {flag(clash)}" if clash else ""
-
-
 class NeededByAll:
     """Of an argument: without it no option changes anything, but these."""
 

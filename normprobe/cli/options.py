@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from normprobe.options import Excludes, GoesWith, NeededByAll, Needs, flag
+from normprobe.options import Excludes, NeededByAll, Needs, flag
 
 Model = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
@@ -196,7 +196,7 @@ def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None
             continue
         others = {name: value for name, value in given.items() if name != option.name}
         for rule in get_args(option.annotation):
-            if isinstance(rule, Needs | Excludes | GoesWith) and (text := rule.problem(others)):
+            if isinstance(rule, Needs | Excludes) and (text := rule.problem(others)):
                 raise typer.BadParameter(text, ctx=context, param_hint=flag(option.name))
 
 
