@@ -36,7 +36,11 @@ class Command(TyperCommand):
     """A command with options whose value may be left out: ``--map``, ``--map 2``, ``--map=2``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give each such option the value that was left out."""
+        """Parse words in which no value is left out."""
+        return super().parse_args(ctx, self.spelled_out(args))
+
+    def spelled_out(self, args: Sequence[str]) -> list[str]:
+        """The words with the values that were left out."""
         optional: dict[str, OptionalValue] = getattr(self.callback, "optional_values", {})
         words: list[str] = []
         for place, word in enumerate(args):
@@ -44,7 +48,7 @@ class Command(TyperCommand):
             following = args[place + 1] if place + 1 < len(args) else ""
             if word in optional and "--" not in words and not optional[word].fits(following):
                 words.append(optional[word].value)
-        return super().parse_args(ctx, words)
+        return words
 
 
 def _is_target(text: str) -> bool:
