@@ -62,7 +62,7 @@ def _models(console: Console) -> Iterator[tuple[str, Iterator[Run]]]:
 
 def _runs(name: str, probe: Probe, console: Console) -> Iterator[Run]:
     """Every measurement that makes sense of a model; why the others do not."""
-    data: Mapping[str, Any] = {"limit": 4, "map_pictures": 2}
+    data: Mapping[str, Any] = {"limit": 4, "map": 2}
     if name in TYPES and name not in RECIPES:
         data = {"data": tiny_inputs(tiny_model(name), 3)}
     pictured = list(open_data("boxes"))[_CUP]
@@ -71,7 +71,7 @@ def _runs(name: str, probe: Probe, console: Console) -> Iterator[Run]:
     base = partial(Probe, tiny_model("llama"), make_processor("llava"))
     asked: list[Callable[[], Run]] = [
         lambda: probe.interface(**data),
-        lambda: probe.layers(**data, branches=True, massive=True),
+        lambda: probe.layers(**data, also=("branches", "massive")),
         lambda: probe.grounding(limit=6),
         lambda: probe.embeddings(base=base()),
         lambda: probe.attention(pictured, words=[target.word], box=target.box),

@@ -40,8 +40,7 @@ def layers_block() -> str:
         run = Path(folder) / "run"
         printed = printed_by("layers", "--output", str(run))
         shutil.copy(run / "plots/layers.png", ROOT / ".github/layers.png")
-    table_and_sentence = "\n\n".join(printed.strip().split("\n\n")[:2])  # the theory follows
-    lines = "\n".join(line.rstrip() for line in table_and_sentence.splitlines())
+    lines = "\n".join(line.rstrip() for line in printed.strip().splitlines())
     return f"```text\n{lines}\n```\n"
 
 
@@ -49,7 +48,7 @@ def weights_block() -> str:
     """What a 7B checkpoint makes each command read, by its headers."""
     with tempfile.TemporaryDirectory() as folder:
         write_headers(Path(folder))
-        printed = printed_by("inspect", folder, "--weights", "--json")
+        printed = printed_by("inspect", folder, "--weights", "--format", "json")
     found = {row["what"]: row for row in json.loads(printed)["weights"]}
     lines = ["| command | weights it reads | in files |", "|---|--:|--:|"]
     files = {what: len(row["files"].split()) for what, row in found.items()}

@@ -175,7 +175,7 @@ def known_failure(error: BaseException, *, resumes: bool = False) -> NormprobeEr
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
         return NormprobeError(
             f"out of memory: {first_line(error) if text else 'no room for the model'}",
-            "try --batch-size auto or a smaller one, --dtype bfloat16 or --device-map auto",
+            "try --batch-size auto or a smaller one, --dtype bfloat16 or --device balanced",
         )
     if "DataLoader worker" in text:
         return NormprobeError(

@@ -17,7 +17,6 @@ from rich.filesize import decimal
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
-from normprobe.model.checkpoint import is_here
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
 from normprobe.paper.tables import PaperTable
 from normprobe.report.page.blocks import heading, note, printed
@@ -28,7 +27,7 @@ from normprobe.runs.processes import Send, done_apart, failure_of
 from normprobe.runs.run_folder import COMPLETE, RunFolder, read_record
 
 #: Words that change how a run is made, not what it measures.
-_FREE = {"--overwrite", "--range-reads", "--resume", "--trust-remote-code"}
+_FREE = {"--overwrite", "--resume", "--trust-remote-code"}
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,13 @@ def jobs_of(wanted: Iterable[Artefact], changes: Changes, output: Path) -> list[
     by_folder = dict[Path, Job]()
     for artefact in wanted:
         for command in artefact.commands(output):
-            if command.model and "-o" in command.words:  # `compare` and `align --stats` load none
-                by_folder.setdefault(command.folder, Job(command, _words(command, changes)))
+            # `compare` and `inspect --weights` load no model.
+            if command.model and "-o" in command.words:
+                by_folder.setdefault(command.folder, Job(command, (*changes.apply(command.words),)))
     jobs = list(by_folder.values())
     first = {job.model: place for place, job in reversed([*enumerate(jobs)])}
-    return sorted(jobs, key=lambda job: (first[job.model], "--range-reads" in job.words))
-
-
-def _words(command: PaperCommand, changes: Changes) -> tuple[str, ...]:
-    words = changes.apply(command.words)
-    ranged = measurement(words[0]).range_reads and not is_here(words[1])
-    return (*words, *(["--range-reads"] if ranged else []))
+    whole = ("layers", "grounding", "attention")  # the decoder, which is nearly everything
+    return sorted(jobs, key=lambda job: (first[job.model], job.words[0] not in whole))
 
 
 def is_finished(folder: Path) -> bool:
@@ -154,16 +149,15 @@ def forecast(job: Job) -> Forecast:
     from normprobe.model.checkpoint import open_checkpoint
     from normprobe.model.find.structure import find_parts, find_tables
     from normprobe.model.load.loading import cached_bytes, fetched_files, reads_ranges
-    from normprobe.model.load.plan import plan_for
     from normprobe.model.load.required_tensors import everything
+    from normprobe.runs.model_source import plan_of_least_bytes
 
     measured_by = measurement(job.words[0])
     plans = [
-        plan_for(
+        plan_of_least_bytes(
             measured_by.needs or everything,
             open_checkpoint(model, trust_remote_code="--trust-remote-code" in job.words),
             find=find_parts if measured_by.runs_model else find_tables,
-            range_reads="--range-reads" in job.words,
         )
         for model in job.models
     ]

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import pandas as pd
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements import Measurement, is_measurement, measurement
+from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.figures.draw import build, draw, figure_of, png
 from normprobe.report.page.document import Section, page
@@ -27,7 +29,8 @@ from normprobe.report.page.markup import render
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.sentences import broken_states
 from normprobe.report.table_text import latex, markdown
-from normprobe.runs.begin import AUTO, Output, default_compare_path, doubt, open_store, provenance
+from normprobe.runs.begin import default_compare_path, open_store, provenance
+from normprobe.runs.facts import doubt
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
 
@@ -79,7 +82,12 @@ class Run:
         Raises:
             NormprobeError: the run does not hold it.
         """
-        return self.store.table(_offered(self.store).main_table)
+        return self.store.table(self.main_table)
+
+    @property
+    def main_table(self) -> str:
+        """The name of ``table``."""
+        return _offered(self.store).main_table
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -101,18 +109,31 @@ class Run:
         with explained(self.store):
             return _offered(self.store).verdict(self.store)
 
-    def show(self, console: "Console") -> None:
+    def show(self, console: "Console", *, theory: bool = False) -> None:
         """Print what the command line prints: tables, what they say, the paper's numbers.
 
         Args:
             console: of rich.
+            theory: of ``layers``, also which assumptions of the paper's theory hold.
 
         Raises:
             NormprobeError: a table is missing.
         """
+        if theory and not self.has_theory:
+            raise NormprobeError(
+                f"a run of {self.command} says nothing of the theory", "leave theory out"
+            )
         with explained(self.store):
-            _offered(self.store).show(self.store, console)
+            offered = _offered(self.store)
+            offered.show(self.store, console)
+            if theory:
+                offered.module("shown").show_theory(self.store, console)
             self.show_published(console)
+
+    @property
+    def has_theory(self) -> bool:
+        """Whether ``show`` has more to print with ``theory``."""
+        return _offered(self.store).theory and self.store.has_table("theory")
 
     def show_published(self, console: "Console") -> None:
         """Print what the paper says of the model, where it says something."""
@@ -155,7 +176,7 @@ class Run:
         Raises:
             NormprobeError: the run does not hold the table, or it lacks a column.
         """
-        name = table or _offered(self.store).main_table
+        name = table or self.main_table
         rows = self.store.table(name)
         if columns is None:
             with explained(self.store):
@@ -277,20 +298,17 @@ def load_run(folder: str | Path) -> Run:
     return Run(RunFolder.open(Path(folder)))
 
 
+@takes(Output, without=("resume",))
 def compare(
-    runs: Sequence[Run | str | Path],
-    labels: Sequence[str] | None = None,
-    *,
-    output: Output = None,
-    overwrite: bool = False,
+    runs: Sequence[Run | str | Path], labels: Sequence[str] | None = None, **to: Any
 ) -> Run:
     """Put runs of one measurement side by side: models, checkpoints, before and after.
 
     Args:
         runs: two or more, or their folders.
         labels: a name for each; a number is its training step. None: what tells them apart.
-        output: the run folder; ``auto``: below ``runs/``; None: it stays in memory.
-        overwrite: replace a run folder that exists.
+        **to: ``output``, the run folder (``auto``: below ``runs/``; None: it stays in memory), and
+            ``overwrite``: replace a run folder that exists.
 
     Raises:
         NormprobeError: fewer than two, one twice, an incomplete run, or runs of different
@@ -303,9 +321,10 @@ def compare(
     with explained(*stores):
         found = compared_runs(stores, labels)
     record = provenance(sys.argv, {"label": labels}, command="compare", **found.facts)
-    if output == AUTO:
-        output = default_compare_path(str(found.facts["compared"]))
-    made = open_store(record, output, overwrite=overwrite)
+    output = Output(**to)
+    if str(output.output) == AUTO:
+        output = replace(output, output=default_compare_path(str(found.facts["compared"])))
+    made = open_store(record, output)
     with made.discarded_on_failure():
         for warning in found.warnings:
             made.add_warning(warning)

@@ -6,7 +6,7 @@ verified.equal, verified.table, verified.changed
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,15 @@ from normprobe.errors import NormprobeError
 from normprobe.measurements import is_measurement, measurement
 from normprobe.model.checkpoint import is_here
 from normprobe.model.find.overrides import KEYS as KEYS_OF_PARTS
+from normprobe.options import Loading
 from normprobe.probe import Probe
 from normprobe.report.readable import significant
 from normprobe.run import Run, explained, load_run
-from normprobe.runs.resuming import differing
+from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, KEYS
 
-#: Recorded options: those that make a probe, and those of what is measured with it.
-_OF_PROBE = (
-    "trust_remote_code", "device", "dtype", "device_map", "attn_implementation", "range_reads",
-    "kind", "system", "inputs", "allow_long_prompts",
-)  # fmt: skip
-_OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align")
+#: Recorded options of what is measured: the samples are measured in the batches of the run.
+_OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also")
 
 #: Columns that say what was measured, and are no numbers of it.
 _DIGESTS = {"image_hash": "picture", "prompt_hash": "prompt"}
@@ -153,24 +150,21 @@ def _require_repeatable(
 def _measured_again(run: Run, options: Mapping[str, Any], ids: Sequence[str]) -> Run:
     """The run of these samples alone, each in the batch that it had."""
     record = run.record
-    offered = measurement(run.command)
     with explained(run.store):  # the record may come from elsewhere
-        named = {
+        how = {
+            field.name: options[field.name] for field in fields(Loading) if field.name in options
+        }
+        how["named"] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in options.items()
-            if name in KEYS_OF_PARTS
+            if name in (*KEYS_OF_PARTS, "kind")
         }
         revision = record.get("adapter_revision") or record.get("model_revision")
-        probe = Probe(
-            options["model"],
-            revision=None if is_here(options["model"]) else revision,
-            named=named,
-            **{name: options[name] for name in _OF_PROBE if name in options},
-        )
+        how["revision"] = None if is_here(options["model"]) else revision
+        probe = Probe(options["model"], **how)
     asked: dict[str, Any] = {name: options[name] for name in _OF_DATA if name in options}
-    asked |= {name: True for name in offered.watchers if options.get(name)}
     size = record.get("batch_size") or options.get("batch_size", 1)
-    return probe.measure(offered.name, **asked, batch_size=size, workers=0, only=ids)
+    return probe.measure(run.command, **asked, batch_size=size, workers=0, only=ids)
 
 
 def _differences(before: pd.DataFrame, now: pd.DataFrame) -> pd.DataFrame:

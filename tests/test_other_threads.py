@@ -39,7 +39,7 @@ def sample() -> Any:
 #: Whatever a probe does to a model in memory: hooks, operations that are followed, replaced
 #: forwards, random numbers, a norm for a while, attention functions.
 MEASURED: dict[str, Callable[[Probe], Run]] = {
-    "layers": lambda probe: probe.layers(inputs(), branches=True, massive=True),
+    "layers": lambda probe: probe.layers(inputs(), also="branches,massive"),
     "verified": lambda probe: probe.layers(inputs(), verify=True),
     "aligned": lambda probe: probe.layers(inputs(), align="table"),
     "interface": lambda probe: probe.interface(inputs()),

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_output_is_the_folder_of_the_command_line(checkpoint: Path, tmp_path: Pa
     assert run.path == tmp_path / "out"
     names = {str(file.relative_to(tmp_path / "out")) for file in run.path.rglob("*.*")}
     assert {"layers.csv", "theory.csv", "run.json", "plots/layers.png"} <= names
-    assert "samples/samples.parquet" in names
+    assert "samples/part-00000.parquet" in names
 
 
 def is_loaded(probe: Probe) -> bool:
@@ -323,13 +324,26 @@ def test_what_is_not_measured_over_samples(name: str) -> None:
         in_memory().measure(name, "sample", limit=1)
 
 
-@pytest.mark.parametrize("option", ["revision", "range_reads"])
-def test_what_means_something_of_a_hub_alone_is_refused(option: str, tmp_path: Path) -> None:
+def test_what_means_something_of_a_hub_alone_is_refused(tmp_path: Path) -> None:
     for model in ("specimen", tmp_path):
-        with pytest.raises(
-            NormprobeError, match=f"--{option.replace('_', '-')}: .* on this machine"
-        ):
-            Probe(model, **{option: "main"})
+        with pytest.raises(NormprobeError, match=r"--revision: .* on this machine"):
+            Probe(model, revision="main")
+
+
+def test_an_unknown_keyword_is_a_type_error() -> None:
+    probe = in_memory()
+    for call in (lambda: Probe("specimen", devise="cpu"), lambda: probe.layers(bach_size=1)):
+        with pytest.raises(TypeError, match=r"unexpected keyword argument '(devise|bach_size)'"):
+            call()
+    with pytest.raises(NormprobeError, match="embeddings is one step"):
+        probe.embeddings(resume=True)
+
+
+def test_help_shows_every_keyword() -> None:
+    shown = signature(Probe).parameters, signature(Probe.measure).parameters
+    assert {"device", "named", "system", "special_token_ids"} <= shown[0].keys()
+    assert {"batch_size", "also", "map", "output", "resume"} <= shown[1].keys()
+    assert "resume" not in signature(Probe.embeddings).parameters
 
 
 def test_an_unknown_measurement_is_not_loaded() -> None:

@@ -6,37 +6,24 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import (
-    align,
-    attention,
-    compare,
-    console,
-    demo,
-    embeddings,
-    inspect,
-    models,
-    paper,
-    report,
-    survey,
-    verify,
-)
-from normprobe.cli.over_samples import command_of
+from normprobe.cli import console, measure, models, paper, runs
+from normprobe.cli.options import Command
 from normprobe.console_state import has_colour
 from normprobe.measurements import measurements
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    **{offered.name: command_of(offered) for offered in measurements() if offered.over_samples},
-    "embeddings": embeddings.embeddings,
-    "attention": attention.attention,
-    "compare": compare.compare,
-    "verify": verify.verify,
-    "survey": survey.survey,
-    "inspect": inspect.inspect,
-    "align": align.align,
-    "report": report.report,
+    **{of.name: measure.command_of(of) for of in measurements() if of.over_samples},
+    "embeddings": measure.embeddings,
+    "attention": measure.attention,
+    "show": runs.show,
+    "compare": runs.compare,
+    "verify": runs.verify,
+    "survey": models.survey,
+    "inspect": models.inspect,
+    "align": measure.align,
+    "report": runs.report,
     "paper": paper.paper,
-    "models": models.models,
-    "demo": demo.demo,
+    "demo": measure.demo,
 }
 
 app = typer.Typer(
@@ -45,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=Command)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import (
-    Display,
-    Excludes,
-    Limit,
-    Needs,
-    Overwrite,
-    TrustRemoteCode,
-    grouped,
-    only,
-)
+from normprobe.cli.options import Display, grouped, only
 from normprobe.errors import NormprobeError
+from normprobe.options import Excludes, Needs
 
 if TYPE_CHECKING:
     from normprobe.paper.artefacts import Artefact
@@ -58,12 +50,24 @@ def paper(
     data: Annotated[
         str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
     ] = None,
-    limit: Annotated[Limit, Needs("run")] = None,
-    trust_remote_code: Annotated[TrustRemoteCode, Needs("run", "from_")] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N"),
+        Needs("run"),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run the model's own code. Read it first."),
+        Needs("run", "from_"),
+    ] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the runs and tables.", metavar="DIR")
     ] = Path("runs/paper"),
-    overwrite: Annotated[Overwrite, Needs("run")] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace a run folder that exists."),
+        Needs("run"),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Fetch without a question."), Needs("run")
     ] = False,

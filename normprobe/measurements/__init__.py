@@ -75,7 +75,6 @@ class Measurement:
         needs: the tensors of a model that it reads; None: no model is loaded.
         runs_model: False: it reads weights alone, and needs neither a processor nor parts that
             only a forward passes through.
-        range_reads: it reads so little of a model that fetching bytes, not files, is offered.
         measures: roles of the parts without which it has nothing to measure.
         kinds: the kinds of checkpoint that it can measure; none: any.
         over_samples: it runs a model over a data set. Such a measurement has its command, its
@@ -93,6 +92,7 @@ class Measurement:
         published: quantity of the paper -> the row of the main table that measures it.
         watchers: what else ``--also`` can name, beside numbers of the user's own; none: nothing.
         watching: those of them that were asked for.
+        theory: ``show_theory(run, console)`` of its ``shown`` prints more, where asked.
     """
 
     name: str
@@ -100,7 +100,6 @@ class Measurement:
     table: str = ""
     needs: "Needs | None" = None
     runs_model: bool = True
-    range_reads: bool = False
     measures: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     over_samples: bool = False
@@ -115,6 +114,7 @@ class Measurement:
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     watchers: tuple[str, ...] = ()
     watching: tuple[str, ...] = ()
+    theory: bool = False
 
     @property
     def main_table(self) -> str:

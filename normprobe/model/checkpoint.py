@@ -372,7 +372,8 @@ def _kind_of(config: Any) -> str:
     raise NormprobeError(
         f"model type {config.model_type!r} is no vision-language model, vision encoder or "
         "language model of this transformers version",
-        "pass such a model, say what it is with --kind, or upgrade transformers if the type is new",
+        "pass such a model, say what it is with --part kind=KIND, or upgrade transformers if the "
+        "type is new",
     )
 
 

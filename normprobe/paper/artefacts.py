@@ -59,7 +59,7 @@ class Artefact:
             for model in step["models"]:
                 run = folder / command / model.split("/")[-1]
                 trust = ["--trust-remote-code"] if needs_remote_code(model) else []
-                written = [] if "--stats" in options else ["-o", str(run)]  # that only prints
+                written = [] if "--weights" in options else ["-o", str(run)]  # that only prints
                 words = (command, model, *options, *trust, *written)
                 runs.append(run)
                 yield PaperCommand(words, model, run)

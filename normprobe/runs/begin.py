@@ -1,57 +1,40 @@
-"""How a run begins, and what its record says of model, data and doubts."""
+"""How a run begins, or goes on where it was interrupted, if it is the same run."""
 
 import logging
 import platform
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from normprobe.data.data_set import DataSet
 from normprobe.errors import NormprobeError
-from normprobe.model.align.norm import inserted_norm
-from normprobe.model.attention_weights import attention_of
-from normprobe.model.checkpoint import Checkpoint
-from normprobe.model.find.overrides import FUSIONS
-from normprobe.model.find.parts import family_of
-from normprobe.model.load.device import device_and_dtype
-from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.options import AUTO, MODULE_ROLES, TOKEN_ROLES, Output, part_flag
 from normprobe.runs.files import jsonable
 from normprobe.runs.fingerprints import fingerprints
-from normprobe.runs.resuming import resumed, unfinished_run
-from normprobe.runs.run_folder import RunFolder, RunStore, default_run_path
+from normprobe.runs.folder_lock import holds_files
+from normprobe.runs.run_folder import PARTIAL, RunFolder, RunStore, default_run_path, read_record
 from normprobe.schema import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
-
-#: As ``output``: a folder below ``runs/``, named by the model, the command, the data and the time.
-AUTO = "auto"
-Output = str | Path | None
 
 
 def start_run(
     command: str,
     model: Mapping[str, Any],
     options: Mapping[str, Any],
-    *,
+    output: Output,
     data: DataSet | None = None,
-    output: Output = None,
-    overwrite: bool = False,
-    resume: bool = False,
 ) -> RunStore:
     """Create a run before anything slow is done: a bad ``output`` costs no time."""
-    if resume and output is None:
+    if output.resume and output.output is None:
         raise NormprobeError(
             "only a run in a folder can be resumed", 'pass output=FOLDER, or output="auto"'
         )
-    if resume and overwrite:
+    if output.resume and output.overwrite:
         raise NormprobeError(
             "--resume goes on with a run and --overwrite deletes it", "pass one of them"
         )
@@ -66,48 +49,23 @@ def start_run(
         data_files=fingerprints(*(source["path"] for source in sources if "path" in source)),
         sample_ids=data.ids if data else [],
     )
-    return open_store(record, output, overwrite=overwrite, resume=resume)
+    return open_store(record, output)
 
 
-def open_store(
-    record: dict[str, Any], output: Output, *, overwrite: bool = False, resume: bool = False
-) -> RunStore:
-    """A store for a run that begins. Arguments and errors are those of ``start_run``."""
-    if output is None:
+def open_store(record: dict[str, Any], output: Output) -> RunStore:
+    """A store for a run that begins. Errors are those of ``start_run``."""
+    if output.output is None:
         return RunStore(record)
-    path = Path(output)
-    if output == AUTO:
+    path = Path(output.output)
+    if str(output.output) == AUTO:
         path = default_run_path(record["model"], record["command"], record.get("data"))
-        if resume:
+        if output.resume:
             path = unfinished_run(path.parent, record)
             log.info("resumes %s", path)
         else:
             path = _free(path)
-    found = resumed(path, record) if resume else None
-    return found or RunFolder.create(path, overwrite=overwrite, record=record)
-
-
-def checkpoint_facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a record says of a checkpoint before its weights are read."""
-    return {
-        "model": checkpoint.name,
-        "model_revision": checkpoint.revision,
-        "model_type": checkpoint.config.model_type,
-        "model_files": fingerprints(*checkpoint.local_folders),
-        "adapter_revision": checkpoint.adapter_revision,
-    }
-
-
-def model_facts(model: Any) -> dict[str, Any]:
-    """What a record says of a model in memory: its name, if it has one, and its type."""
-    config = getattr(model, "config", None)
-    return {
-        "model": getattr(config, "name_or_path", None) or type(model).__name__,
-        "model_revision": None,
-        "model_type": getattr(config, "model_type", None),
-        "model_files": {},
-        "adapter_revision": None,
-    }
+    found = resumed(path, record) if output.resume else None
+    return found or RunFolder.create(path, overwrite=output.overwrite, record=record)
 
 
 def default_compare_path(command: str) -> Path:
@@ -152,82 +110,127 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def warn(run: RunStore, text: str) -> None:
-    """Record a warning, and say it."""
-    run.add_warning(text)
-    log.warning("warning: %s", text)
+#: Options that change how a run is done or shown, not what it measures.
+_FREE = {
+    "output", "overwrite", "resume", "verify", "batch_size", "device", "workers", "quiet",
+    "verbose", "allow_long_prompts",
+}  # fmt: skip
+
+_FACTS = (
+    "schema_version",
+    "command",
+    "model",
+    "model_revision",
+    "model_files",
+    "adapter_revision",
+    "inputs_file",
+    "data",
+    "data_provenance",
+    "data_files",
+    "sample_ids",
+)
 
 
-def doubt(run: RunStore, text: str) -> None:
-    """Warn that the run's own numbers are in doubt; ``doubts`` of its record lists such warnings.
+def resumed(path: Path, record: Mapping[str, Any]) -> RunFolder | None:
+    """Open the run in a folder to go on with it; None where the folder is absent or empty."""
+    if not path.is_dir() or not holds_files(path):
+        return None
+    run = RunFolder.open(path)
+    run.lock()
+    try:
+        run.record = RunFolder.open(path).record  # another process may have gone on until now
+        _check_same(run, path, record)
+        for damaged in run.put_in_order():
+            run.add_warning(f"measured again, for its file was damaged: {damaged}")
+            log.warning("warning: %s cannot be read: its samples are measured again", damaged)
+    except BaseException:
+        run.unlock()
+        raise
+    return run
 
-    ``--strict`` turns them into exit code 1.
-    """
-    warn(run, text)
-    run.note(doubts=list(dict.fromkeys([*run.record.get("doubts", []), text])))
 
-
-def note_model(
-    run: RunStore,
-    model: MeasuredModel,
-    weights: dict[str, object] | None,
-    notes: Sequence[str] = (),
-) -> list[str]:
-    """Record what was loaded: parts, alignment norm, device, dtype, attention."""
-    parts = model.parts
-    device, dtype = device_and_dtype(model.model)
-    run.note(
-        parts_found_by=model.found_by,
-        parts={role: part.name for role, part in parts},
-        image_token_ids=list(parts.image_token_ids),
-        video_token_ids=list(parts.video_token_ids),
-        audio_token_ids=list(parts.audio_token_ids),
-        family=family_of(parts),
-        norm_placement=model.norm_placement,
-        sizes=_sizes(model),
-        fusion=f"{parts.fusion}: {FUSIONS[parts.fusion]}",
-        residual_stream=parts.stream.meaning,
-        device=device,
-        dtype=dtype,
-        threads=torch.get_num_threads(),  # they split sums, whose last bits follow
-        weights=weights,
-        attn_implementation=attention_of(model.model, parts),
-    )
-    norm = inserted_norm(model.model)
-    if norm is not None and "alignment" not in run.record:
-        run.note(alignment=norm.placement)
-    warnings = list(notes)
-    kind = re.split("[:,]", device)[0]
-    if kind and torch.is_autocast_enabled(kind):
-        computes = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
-        run.note(autocast=computes)
-        warnings.append(f"torch.autocast is on: the model, of {dtype}, computes in {computes}")
-    if family_of(parts) == "projector" and parts.projector is None:
-        warnings.append("no projector found: its stages are left out; --projector NAME names one")
-    if quantised := quantised_parts(parts):
-        names = " and ".join(name.replace("_", " ") for name in quantised)
-        warnings.append(f"the weights of {names} are quantised: their norms are not the original's")
-    table = getattr(parts.text_embedding and parts.text_embedding.module, "weight", None)
-    if parts.text_embedding is not None and table is not None and is_relabelled(table):
-        warnings.append(
-            f"the numbers of {parts.text_embedding.name} are nearly all of one size, as those of "
-            "bfloat16 are that are read as float16: trained weights spread like a bell curve"
+def note_weights(run: RunStore, digests: Mapping[str, str]) -> None:
+    """Record the tensors that a run measures; of one that goes on, they have to be the same."""
+    before = run.record.get("weight_digests", digests)
+    if changed := differing(before, digests):
+        old, new = (found.get(changed[0], "absent") for found in (before, digests))
+        more = f", and {len(changed) - 1} more" if changed[1:] else ""
+        raise NormprobeError(
+            f"{run.path} was measured with other weights: {changed[0]} was {old}, is {new}{more}",
+            "put the weights back that it was started with, or choose another --output",
         )
-    for warning in warnings:
-        run.add_warning(warning)
-    return warnings
+    run.note(weight_digests=digests)
 
 
-def _sizes(model: MeasuredModel) -> dict[str, int | None]:
-    """Hidden size and number of decoder layers, and the parameters of the whole model.
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names under which two mappings differ, those of one alone among them, in their order."""
+    names = dict.fromkeys((*before, *now))
+    return [name for name in names if before.get(name) != now.get(name)]
 
-    None where there is no decoder, or where quantised weights do not show how many they are.
-    """
-    config: Any = getattr(model.model, "config", None)
-    text = config.get_text_config(decoder=True) if config is not None else None
-    counted = not quantised_parts(model.parts)
-    return {
-        "hidden_size": getattr(text, "hidden_size", None) if model.has_decoder else None,
-        "decoder_layers": len(model.decoder_layers) if model.has_decoder else None,
-        "parameters": sum(p.numel() for p in model.model.parameters()) if counted else None,
-    }
+
+def _check_same(run: RunFolder, path: Path, record: Mapping[str, Any]) -> None:
+    """Refuse to go on with another run, and note other versions."""
+    for difference in _differences(run.record, record):
+        raise NormprobeError(
+            f"{path} was measured {difference}",
+            "repeat the options it was started with, or choose another --output",
+        )
+    for package, now in record["versions"].items():
+        before = run.record.get("versions", {}).get(package)
+        if before != now:
+            run.add_warning(f"resumed with {package} {now} after {before}")
+
+
+def unfinished_run(folder: Path, record: Mapping[str, Any]) -> Path:
+    """The last run of the same command, model and data below a folder that is not complete."""
+    found = []
+    for path in folder.glob(f"{record['command']}-*"):
+        before = read_record(path)
+        if before and before["status"] == PARTIAL and before.get("data") == record["data"]:
+            found.append((str(before.get("created")), path))
+    if not found:
+        raise NormprobeError(
+            f"--resume: no unfinished run of {record['command']} on {record['data']} in {folder}",
+            "leave --resume out to begin one, or name its folder with --output",
+        )
+    return max(found)[1]
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What differs, then and now, in a few words."""
+    then = before.get("options", {})
+    for name in sorted(now["options"].keys() | then.keys()):
+        old, new = then.get(name), now["options"].get(name)
+        if name not in _FREE and old != new:
+            yield f"{_given(name, old)}; this command comes {_given(name, new)}"
+    for name in _FACTS:
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            expected, received = _short(old, new)
+            name = name.replace("_", " ")
+            yield f"with another {name}: expected {expected}, received {received}"
+
+
+def _given(name: str, value: Any) -> str:
+    """An option and its value as they are typed."""
+    if name in (*MODULE_ROLES, *TOKEN_ROLES, "kind"):
+        return f"with {part_flag(name, value)}" if value else f"without --part {name}"
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, list):
+        value = ",".join(map(str, value)) or None
+    if value is None or value is False:
+        return f"without {flag}"
+    return f"with {flag}" if value is True else f"with {flag} {value}"
+
+
+def _short(before: Any, now: Any) -> tuple[str, str]:
+    """Of lists and mappings, the first entries that differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        key = min(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+        return _short(before.get(key), now.get(key))
+    if isinstance(before, list) and isinstance(now, list):
+        lengths = f"{len(before)} entries", f"{len(now)} entries"
+        pairs = ((old, new) for old, new in zip(before, now, strict=False) if old != new)
+        return lengths if len(before) != len(now) else _short(*next(pairs))
+    before, now = ("none" if value is None else str(value) for value in (before, now))
+    return before, now

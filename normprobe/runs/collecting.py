@@ -4,9 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 import torch
@@ -20,12 +19,12 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed
 from normprobe.inputs.prefetch import Batch, prefetched
-from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.token_places import NormMap, Picture
-from normprobe.runs.begin import warn
-from normprobe.runs.preparing import long_prompt
+from normprobe.options import AUTO, Sampling
+from normprobe.runs.facts import warn
 from normprobe.runs.processes import meeting
-from normprobe.runs.run_folder import RunStore, image_name
+from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
 from normprobe.schema import IMAGE, VISUAL
 from normprobe.statistics.bootstrap import DRAWS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
@@ -49,7 +48,6 @@ def progress(steps: Iterable[T], *, total: int, what: str, shown: bool = True) -
 
 
 log = logging.getLogger(__name__)
-BatchSize = int | Literal["auto"]
 
 #: A killed process loses the batch at work, the one before it, and at most the rows of this many
 #: seconds.
@@ -57,7 +55,7 @@ SECONDS_A_PART = 1.0
 _FEW_UNITS = 20  # below, a reader may wonder what intervals of so few are worth
 
 
-class Measurement(Protocol):
+class ByBatch(Protocol):
     """What is asked of a measurement, batch by batch."""
 
     @property
@@ -88,9 +86,8 @@ def collect(
     model: MeasuredModel,
     data: DataSet,
     builder: InputBuilder,
-    measurement: Measurement,
-    batch_size: BatchSize = 1,
-    workers: int | None = None,
+    measurement: ByBatch,
+    sampling: Sampling,
     only: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """Measure what the run does not hold yet, this process's share of it."""
@@ -99,17 +96,14 @@ def collect(
 
     state = PartialState()
     share = state.process_index, state.num_processes
-    alone = state.num_processes == 1  # otherwise another may be adding its first rows
-    with run.discarded_on_failure() if alone else nullcontext():
-        if state.is_main_process:
-            _refuse_other_samples(run, data, builder, workers)
-            run.reopen()
-        with meeting():  # nobody reads what is there before the main process has put it in order
-            state.wait_for_everyone()
-        left = set(data.ids if only is None else only) - run.sample_ids()
-        with meeting():  # every process has seen the same parts before one adds another
-            state.wait_for_everyone()
-        _measure_share(run, model, data, left, share, builder, measurement, batch_size, workers)
+    alone = state.num_processes == 1
+    run.shared = not alone
+    if state.is_main_process:
+        _refuse_other_samples(run, data, builder, sampling.workers)
+    left = set(data.ids if only is None else only) - run.sample_ids()
+    with meeting():  # every process has seen the same parts before one adds another
+        state.wait_for_everyone()
+    _measure_share(run, model, data, left, share, builder, measurement, sampling)
     with meeting():
         data.bad.add(gather_object(data.bad.skipped))
         state.wait_for_everyone()
@@ -167,9 +161,8 @@ def _measure_share(
     left: set[str],
     share: tuple[int, int],
     builder: InputBuilder,
-    measurement: Measurement,
-    batch_size: BatchSize,
-    workers: int | None,
+    measurement: ByBatch,
+    sampling: Sampling,
 ) -> None:
     """Measure what is left, in the batches that the whole run has.
 
@@ -177,18 +170,18 @@ def _measure_share(
     """
     from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-    size = _largest(model) if batch_size == "auto" else batch_size
+    size = _largest(model) if sampling.batch_size == AUTO else sampling.batch_size
     observe = measurement.observer(model, builder)
     while left:
         used = {*run.record.get("batch_sizes", ()), size}
-        run.note(batch_size=size, batch_sizes=sorted(used))
+        run.note(status=PARTIAL, batch_size=size, batch_sizes=sorted(used))
         batches = prefetched(
             data,
             builder,
             size,
             wanted=left,
             share=share,
-            workers=workers,
+            workers=sampling.workers,
             with_samples=measurement.reads_samples,
         )
         measured = _measured(run, model, batches, observe, measurement)
@@ -202,7 +195,7 @@ def _measure_share(
                     left = left - set(new["sample_id"])
             break
         except RuntimeError as error:
-            if batch_size != "auto" or size == 1 or not should_reduce_batch_size(error):
+            if sampling.batch_size != AUTO or size == 1 or not should_reduce_batch_size(error):
                 raise
         size //= 2
         del batches, measured
@@ -226,7 +219,7 @@ def _measured(
     model: MeasuredModel,
     batches: Iterator[Batch],
     observe: Callable[[Mapping[str, Any], Sequence[Sample]], Any],
-    measurement: Measurement,
+    measurement: ByBatch,
 ) -> Iterator[pd.DataFrame]:
     """Sample rows in the order of the batches, each with the hashes of its image and prompt.
 
@@ -428,3 +421,22 @@ def _picture(builder: InputBuilder, sample: Sample, place: int) -> Picture:
         return dict(builder.build([replace(sample, images=tuple(images))]))
 
     return Picture(sample.images[place], build, alone=len(sample.images) == 1)
+
+
+def long_prompt(
+    model: MeasuredModel, inputs: Mapping[str, Any], sample_ids: Sequence[str] | None = None
+) -> str | None:
+    """What to say of the longest prompt of a batch; None: the model has positions for all."""
+    ids, mask = text_ids(inputs, model.parts)
+    if model.positions is None or ids is None or ids.shape[-1] <= model.positions:
+        return None
+    fits = mask is not None and mask.shape == ids.shape
+    lengths = mask.sum(dim=-1).tolist() if mask is not None and fits else [ids.shape[-1]]
+    length, place = max((length, -place) for place, length in enumerate(lengths))
+    if length <= model.positions:
+        return None
+    name = f"sample {-place}" if sample_ids is None else sample_ids[-place]
+    return (
+        f"the prompt of {name} has {length} tokens, more than the "
+        f"{model.positions} positions of the model (max_position_embeddings)"
+    )

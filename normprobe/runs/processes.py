@@ -14,15 +14,13 @@ from datetime import timedelta
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from normprobe.console_state import unheard_by_children
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import known_failure
+from normprobe.options import AUTO, BALANCED
 from normprobe.runs.run_folder import RunFolder, RunStore
-
-if TYPE_CHECKING:
-    from normprobe.runs.run_folder import RunStore
 
 # The others may wait for a process whose samples are longer, or that went down to batches of one.
 _PATIENCE = timedelta(days=1)
@@ -35,11 +33,9 @@ class Processes:
     state: Any  # accelerate's PartialState
     device: str  # what --device means for this one
 
-    def shared(self, start: "Callable[[], RunStore]") -> "RunStore":
+    def shared(self, start: Callable[[], RunStore]) -> RunStore:
         """Let the main process start a run, and open it in the others."""
         from accelerate.utils import broadcast_object_list
-
-        from normprobe.runs.run_folder import RunFolder
 
         if self.state.num_processes == 1:
             return start()
@@ -75,22 +71,21 @@ def meeting() -> Iterator[None]:
         ) from error
 
 
-def join_processes(device: str, device_map: str | None) -> Processes:
+def join_processes(device: str) -> Processes:
     """Meet the other processes of the run; on its own, a process is the main one."""
     from accelerate import PartialState
 
     from normprobe.model.load.device import pick_device
 
     # Left to itself, accelerate lets processes on a machine without a GPU know nothing of the rest.
-    cpu = pick_device(device).type == "cpu"
+    cpu = pick_device(AUTO if device == BALANCED else device).type == "cpu"
     with meeting():
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
     if state.num_processes == 1:
         return Processes(state, device)
-    if device_map is not None or device not in ("auto", "cpu"):
-        option = f"--device-map {device_map}" if device_map is not None else f"--device {device}"
+    if device not in (AUTO, "cpu"):
         raise NormprobeError(
-            f"{state.num_processes} processes cannot all use {option}",
+            f"{state.num_processes} processes cannot all use --device {device}",
             "start one process, or leave it out: each process takes a GPU of its own",
         )
     return Processes(state, str(state.device))

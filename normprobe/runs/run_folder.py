@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 from PIL import Image
+from pyarrow.dataset import dataset
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.runs.files import (
@@ -37,6 +37,40 @@ from normprobe.schema import IMAGE
 PARTIAL = "partial"
 COMPLETE = "complete"
 
+PARTS = "samples/part-*.parquet"
+MERGED = "samples/samples.parquet"
+
+#: What a part that cannot be read is renamed to.
+_DAMAGED = "damaged-"
+
+#: What is one row: no two rows of a run agree in all of these that it has.
+KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
+
+#: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
+_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
+
+RECORD = "run.json"
+
+#: What every record holds, and what it holds if it is there.
+_ALWAYS = {"status", "warnings", "files"}
+
+_KINDS = {
+    "status": str,
+    "warnings": list,
+    "files": list,
+    "command": str,
+    "argv": list,
+    "sample_ids": list,
+    "options": dict,
+    "versions": dict,
+}
+
+_MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
+_LARGEST_IMAGE = 1024  # pixels of the longer side
+_LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
+
+_DEEPEST = 4  # folders below the one that is named: runs/<model>/<demo>/<run>
+
 
 def image_name(number: int) -> str:
     """What an image of the sample is called in a run, by its number from 1."""
@@ -50,10 +84,12 @@ class RunStore:
         record: the content of ``run.json``; change it through ``note``.
         path: the run folder; None: there is none.
         writer: 0 for the process that writes everything; others only append sample rows.
+        shared: other processes may be adding rows at the moment.
     """
 
     path: Path | None = None
     writer = 0
+    shared = False
 
     def __init__(self, record: dict[str, Any]) -> None:
         self.record = {**record, "status": PARTIAL, "warnings": [], "files": []}
@@ -131,9 +167,6 @@ class RunStore:
         if not rows.empty:
             self._rows.append(rows)
 
-    def reopen(self) -> None:
-        """Make a complete run ready for more rows; in memory it is."""
-
     def write_table(self, name: str, table: pd.DataFrame) -> None:
         """Add a table."""
         self._tables[name] = table
@@ -164,20 +197,6 @@ class RunStore:
         yield from self._images.items()
 
 
-log = logging.getLogger(__name__)
-PARTS = "samples/part-*.parquet"
-MERGED = "samples/samples.parquet"
-
-#: What a part that cannot be read is renamed to.
-_DAMAGED = "damaged-"
-
-#: What is one row: no two rows of a run agree in all of these that it has.
-KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
-
-#: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
-_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
-
-
 class SampleParts:
     """The files of sample rows below a run folder."""
 
@@ -198,96 +217,84 @@ class SampleParts:
 
     def sample_ids(self) -> set[str]:
         """The samples whose rows are there."""
-        columns = (table.column("sample_id") for _, table in self._read(["sample_id"]))
-        return {sample_id for column in columns for sample_id in column.unique().to_pylist()}
+        table = self._table(["sample_id"])
+        return set() if table is None else set(table["sample_id"].unique().to_pylist())
 
     def rows(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """All rows in the order they were appended; empty where there are none."""
-        table = self._all(columns)
-        return pd.DataFrame() if table is None else table.to_pandas()
-
-    def merge(self) -> None:
-        """Make one file of all parts."""
-        self.unmerge()
-        table = self._all()
+        table = self._table(columns)
         if table is None:
-            return
-        parts = self._parts()
-        self._write(MERGED, table)
-        with write_failures(self._folder):
-            for part in parts:
-                part.unlink()
-
-    def unmerge(self) -> None:
-        """Make the merged file the first part again, so that parts can follow it."""
-        merged = self._folder / MERGED
-        if not merged.exists():
-            return
-        with write_failures(self._folder):
-            for leftover in self._parts():
-                leftover.unlink()
-            merged.rename(merged.with_name("part-00000.parquet"))
-
-    def set_damaged_aside(self) -> list[str]:
-        """Rename the files that cannot be read, so that their samples count as not measured."""
-        damaged = []
-
-        def note(file: Path, error: Exception) -> None:
-            damaged.append(f"{file.name}: {first_line(error)}")
-            with write_failures(self._folder):
-                file.rename(file.with_name(f"{_DAMAGED}{file.name}"))
-
-        for _ in self._read(None, note):
-            pass
-        return damaged
-
-    def _all(self, columns: Sequence[str] | None = None) -> pyarrow.Table | None:
-        tables = [table for _, table in self._read(columns)]
-        if not tables:
-            return None
-        # Permissive: a column that is empty in one part takes its type from the others.
-        table = pyarrow.concat_tables(tables, promote_options="permissive")
+            return pd.DataFrame()
         if columns is None:
             _refuse_doubles(table, self._folder)
-        return table
+        rows: pd.DataFrame = table.to_pandas()
+        return rows
+
+    def put_in_order(self) -> list[str]:
+        """Before more rows are added: rename what cannot be read, so that it is measured again.
+
+        The one file that older versions made of all parts becomes the first part.
+        """
+        merged = self._folder / MERGED
+        damaged = list(self._damaged())
+        with write_failures(self._folder):
+            for file, _ in damaged:
+                file.rename(file.with_name(f"{_DAMAGED}{file.name}"))
+            if merged.exists():
+                for leftover in self._parts():
+                    leftover.unlink()
+                merged.rename(merged.with_name("part-00000.parquet"))
+        return [f"{file.name}: {first_line(error)}" for file, error in damaged]
+
+    def _table(self, columns: Sequence[str] | None) -> pyarrow.Table | None:
+        """The parts as one data set, read where they lie."""
+        files = self._files()
+        if not files:
+            return None
+        try:
+            # Permissive: a column that is empty in one part takes its type from the others.
+            schema = pyarrow.unify_schemas(map(_schema, files), promote_options="permissive")
+            wanted = [name for name in schema.names if columns is None or name in columns]
+            return dataset(files, schema=schema).to_table(wanted)
+        except _UNREADABLE:
+            for file, error in self._damaged():
+                raise NormprobeError(
+                    f"{file} is damaged: {first_line(error)}", "--resume measures its samples again"
+                ) from error
+            raise
+
+    def _damaged(self) -> Iterator[tuple[Path, Exception]]:
+        """The files that cannot be read, and why."""
+        for file in self._files():
+            try:
+                _schema(file)
+                pyarrow.parquet.read_table(file)
+            except _UNREADABLE as error:
+                yield file, error
 
     def _parts(self) -> list[Path]:
         return sorted(self._folder.glob(PARTS))
 
     def _files(self) -> list[Path]:
-        # The merged file holds every row: parts beside it are left from an interrupted merge.
+        # A merged file holds every row: parts beside it are left from an interrupted merge.
         merged = self._folder / MERGED
         return [merged] if merged.exists() else self._parts()
-
-    def _read(
-        self,
-        columns: Sequence[str] | None,
-        when_damaged: Callable[[Path, Exception], None] | None = None,
-    ) -> Iterator[tuple[Path, pyarrow.Table]]:
-        for file in self._files():
-            try:
-                if not file.is_file():  # reading a pipe would wait forever
-                    raise OSError("no regular file")
-                held = pyarrow.parquet.read_schema(file).names
-                if "sample_id" not in held:
-                    raise ValueError("it holds no sample_id")
-                wanted = held if columns is None else [name for name in columns if name in held]
-                table = pyarrow.parquet.read_table(file, columns=wanted)
-            except _UNREADABLE as error:
-                if when_damaged is None:
-                    raise NormprobeError(
-                        f"{file} is damaged: {first_line(error)}",
-                        "--resume measures its samples again",
-                    ) from error
-                when_damaged(file, error)
-            else:
-                yield file, table
 
     def _write(self, name: str, table: pyarrow.Table) -> None:
         # Serialised in memory, so that every refusal of the disk comes from one place.
         buffer = io.BytesIO()
         pyarrow.parquet.write_table(table, buffer)
         write_by_rename(self._folder / name, buffer.getvalue())
+
+
+def _schema(file: Path) -> pyarrow.Schema:
+    """The columns of a part."""
+    if not file.is_file():  # reading a pipe would wait forever
+        raise OSError("no regular file")
+    schema = pyarrow.parquet.read_schema(file)
+    if "sample_id" not in schema.names:
+        raise ValueError("it holds no sample_id")
+    return schema
 
 
 def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
@@ -301,27 +308,6 @@ def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
             f"{folder} holds {len(doubled)} rows twice ({first}): two processes wrote into it",
             "measure again with --overwrite, or with another --output",
         )
-
-
-RECORD = "run.json"
-
-#: What every record holds, and what it holds if it is there.
-_ALWAYS = {"status", "warnings", "files"}
-
-_KINDS = {
-    "status": str,
-    "warnings": list,
-    "files": list,
-    "command": str,
-    "argv": list,
-    "sample_ids": list,
-    "options": dict,
-    "versions": dict,
-}
-
-_MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
-_LARGEST_IMAGE = 1024  # pixels of the longer side
-_LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
 
 
 class RunFolder(RunStore):
@@ -424,7 +410,7 @@ class RunFolder(RunStore):
         except BaseException:
             if self.writer > 0:
                 raise
-            kept = self._parts.exist()
+            kept = self.shared or self._parts.exist()
             if not kept and (self.path / RECORD).exists():  # nobody has deleted it meanwhile
                 _delete_run(self.path)
             self.unlock()
@@ -438,18 +424,13 @@ class RunFolder(RunStore):
         if rows.empty:
             return
         self._lock.check()
-        self.reopen()
-        self._parts.append(rows)
-
-    def reopen(self) -> None:
-        """Make a complete run ready for more parts."""
         if self.record["status"] == COMPLETE:
             self.note(status=PARTIAL)
-        self._parts.unmerge()
+        self._parts.append(rows)
 
-    def set_damaged_aside(self) -> list[str]:
-        """As ``SampleParts.set_damaged_aside``."""
-        return self._parts.set_damaged_aside()
+    def put_in_order(self) -> list[str]:
+        """As ``SampleParts.put_in_order``."""
+        return self._parts.put_in_order()
 
     def sample_ids(self) -> set[str]:
         """The samples whose rows are there."""
@@ -480,8 +461,7 @@ class RunFolder(RunStore):
             write_by_rename(self.path / RECORD, json_bytes(self.record))
 
     def finish(self, **facts: object) -> None:
-        """Merge the parts into ``samples/samples.parquet`` and call the run complete."""
-        self._parts.merge()
+        """Call the run complete."""
         self.note(status=COMPLETE, **facts)
         self.unlock()
 
@@ -606,9 +586,6 @@ def _delete(*files: Path) -> None:
     for file in files:
         file.unlink(missing_ok=True)
         temporary_name(file).unlink(missing_ok=True)
-
-
-_DEEPEST = 4  # folders below the one that is named: runs/<model>/<demo>/<run>
 
 
 def runs_below(folder: Path) -> list[Path]:

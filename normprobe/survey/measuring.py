@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -17,8 +17,9 @@ from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
 from normprobe.measurements.survey.measure import survey_tables
+from normprobe.options import Loading, Output, Sampling
 from normprobe.run import Run, finished
-from normprobe.runs.begin import AUTO, Output, start_run
+from normprobe.runs.begin import start_run
 from normprobe.runs.files import json_bytes, write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of, naming_the_run
 from normprobe.runs.run_folder import RunFolder, plain_name
@@ -40,20 +41,14 @@ class How:
 
     Attributes:
         measurements: in this order; the first loads what the others read.
-        data: what ``--data`` takes.
-        draw: which samples of it: ``prompt``, ``limit``, ``seed`` and ``skip_bad`` of ``measure``.
-        batching: how many at once: ``batch_size`` and ``workers`` of ``Probe.measure``.
-        loading: what ``Probe`` takes beside the model, its revision and ``range_reads``.
-        range_reads: fetch the needed bytes of a hub model, not whole files.
+        sampling: which samples, and how many at once.
+        loading: how it is loaded; the list has the revisions.
         timeout: seconds that a model may take; None: no limit.
     """
 
     measurements: tuple[str, ...]
-    data: str
-    draw: Mapping[str, Any]
-    batching: Mapping[str, Any]
-    loading: Mapping[str, Any]
-    range_reads: bool
+    sampling: Sampling
+    loading: Loading
     timeout: float | None
 
 
@@ -86,12 +81,10 @@ def outcome_in(folder: Path) -> dict[str, Any] | None:
 
 def _measure(model: ListedModel, how: How, folder: Path, send: Send) -> None:
     """What the process of a model does."""
-    from normprobe.model.checkpoint import is_here
     from normprobe.probe import Probe
 
     opened: list[Probe] = []
-    ranged = how.range_reads and not is_here(model.model)
-    loading = {**how.loading, "revision": model.revision or None, "range_reads": ranged}
+    loading = {**vars(how.loading), "revision": model.revision or None}
     failure = failure_of(lambda: opened.append(Probe(model.model, **loading)))
     if failure:
         send({"failures": {"model": failure.problem}, "fetched_bytes": 0})
@@ -108,8 +101,8 @@ def _run(probe: "Probe", name: str, how: How, folder: Path) -> None:
     if not measured_by.over_samples:
         probe.embeddings(output=folder)
         return
-    alone = {} if measured_by.batches else {"batch_size": 1}
-    probe.measure(name, how.data, **how.draw, **{**how.batching, **alone}, output=folder)
+    sampling = how.sampling if measured_by.batches else replace(how.sampling, batch_size=1)
+    probe.measure(name, **vars(sampling), output=folder)
 
 
 def _peak_memory() -> int | None:
@@ -123,7 +116,6 @@ def _peak_memory() -> int | None:
 
 
 log = logging.getLogger(__name__)
-_AS_DEFAULT: Mapping[str, Any] = {}
 
 #: Where the runs of the models lie in the folder of a survey.
 MODELS = "models"
@@ -131,50 +123,38 @@ MODELS = "models"
 
 def survey(
     models: Sequence[ListedModel],
+    sampling: Sampling,
+    loading: Loading,
+    output: Output,
     *,
     layers: bool = False,
-    data: str = "sample",
-    limit: int | None = None,
-    seed: int = 42,
-    skip_bad: bool = False,
-    prompt: str | None = None,
-    batching: Mapping[str, Any] = _AS_DEFAULT,
-    loading: Mapping[str, Any] = _AS_DEFAULT,
     keep: Keep = "none",
     timeout: float | None = None,
-    output: str | Path = AUTO,
-    overwrite: bool = False,
-    resume: bool = False,
-    retry: bool = False,
 ) -> Run:
     """Measure many models, and put their numbers into one table.
 
-    Of each model ``interface`` and ``embeddings``, by range reads where it is on a hub, or with
-    ``layers`` also the decoder layers, by whole files: these read nearly everything.
+    Of each model ``interface`` and ``embeddings``, or with ``layers`` also the decoder layers. A
+    survey that is resumed measures models again that failed.
     """
     if not models:
         raise NormprobeError("no model to survey", "name models, or a file that lists them")
     started = time.perf_counter()
     how = How(
         ("layers", "interface", "embeddings") if layers else ("interface", "embeddings"),
-        data,
-        {"prompt": prompt, "limit": limit, "seed": seed, "skip_bad": skip_bad},
-        batching,
+        sampling,
         loading,
-        range_reads=not layers,
         timeout=None if timeout is None else 60 * timeout,
     )
-    run = _begun(how, output, overwrite=overwrite, resume=resume)
+    run = _begun(how, output)
     with naming_the_run(run):
         folders = _folders(models, run.path / MODELS)
         cache = HubCache(run.path, _hub_cache(), keep)
-        os.environ.update(
-            cache.variables
-        )  # before a process starts: libraries read it when imported
+        # Before a process starts: libraries read it when imported.
+        os.environ.update(cache.variables)
         outcomes = []
         for place, (model, folder) in enumerate(zip(models, folders, strict=True), start=1):
             outcome = outcome_in(folder)
-            if outcome is None or (retry and outcome["failures"]):
+            if outcome is None or outcome["failures"]:
                 cache.open()
                 outcome = measured_apart(model, how, folder)
                 cache.close()
@@ -185,23 +165,15 @@ def survey(
         return finished(run, tables, started)
 
 
-def _begun(how: How, output: Output, *, overwrite: bool, resume: bool) -> RunFolder:
+def _begun(how: How, output: Output) -> RunFolder:
     """The folder of the survey; one that begins anew holds no models of an older one."""
-    options = {"layers": "layers" in how.measurements, "data": how.data}
-    options |= {**how.draw, **how.batching, **how.loading}
+    measured = [name for name in how.measurements if name == "layers"]
+    options = {"measure": measured, **vars(how.sampling), **how.loading.record}
     facts = {"model": "survey", "model_revision": None, "model_type": None}
-    samples = open_data(how.data, **how.draw)
-    run = start_run(
-        "survey",
-        facts,
-        options,
-        data=samples,
-        output=output,
-        overwrite=overwrite,
-        resume=resume,
-    )
+    samples = open_data(how.sampling.data, **how.sampling.draw)
+    run = start_run("survey", facts, options, output, samples)
     assert isinstance(run, RunFolder)
-    if not resume:
+    if not output.resume:
         for name in (MODELS, FOLDER):
             shutil.rmtree(run.path / name, ignore_errors=True)
     return run

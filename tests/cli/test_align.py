@@ -73,7 +73,7 @@ def test_layers_with_alignment(run: Run, measured: Measured) -> None:
 
 
 def test_the_prompt_and_a_number_as_targets(run: Run) -> None:
-    aligned = ("layers", "-n", 4, "--align", "--align-target")
+    aligned = ("layers", "-n", 4, "--align")
     assert run(*aligned, "prompt", "-o", "prompt").exit_code == 0
     norms = layer_norms("prompt")
     assert norms["visual"] == pytest.approx(norms["text"], rel=0.01)
@@ -140,14 +140,14 @@ def test_statistics_of_an_adapter(run: Run, adapter: Path) -> None:
     save_file(
         {"alignment_norm.weight": gain, "alignment_norm.bias": bias}, adapter / ADAPTER_WEIGHTS
     )
-    result = run("align", "--stats", adapter, "--json")
-    rows = {row["parameter"]: row for row in json.loads(result.stdout)["table"]}
+    result = run("inspect", "--weights", adapter, "--format", "json")
+    rows = {row["parameter"]: row for row in json.loads(result.stdout)["norm"]}
     for name, weight in (("gain", gain), ("bias", bias)):
         values = weight.double().numpy()
         assert rows[name]["l2_norm"] == pytest.approx(np.sqrt((values**2).sum()), rel=1e-9)
         assert rows[name]["mean_abs"] == pytest.approx(np.abs(values).mean(), rel=1e-9)
         assert rows[name]["std_abs"] == pytest.approx(np.abs(values).std(), rel=1e-9)
-    printed = run("align", "--stats", adapter).stdout
+    printed = run("inspect", "--weights", adapter).stdout
     assert max(map(len, printed.splitlines())) <= 80
     assert "gain" in printed
     assert "bias" in printed
@@ -197,8 +197,8 @@ def test_a_trained_checkpoint_is_measured_with_its_norm(
         stored(trained)
     assert run("layers", "./trained", "-n", 2, "-o", "out").exit_code == 0
     assert layer_norms("out")["visual"] == pytest.approx(7.0, rel=0.01)
-    result = run("align", "--stats", "./trained", "--json")
-    assert json.loads(result.stdout)["table"][0]["l2_norm"] == pytest.approx(7.0, rel=1e-5)
+    result = run("inspect", "--weights", "./trained", "--format", "json")
+    assert json.loads(result.stdout)["norm"][0]["l2_norm"] == pytest.approx(7.0, rel=1e-5)
 
 
 def test_a_command_without_the_projector_reads_no_norm(
@@ -281,7 +281,7 @@ def test_a_language_model_cannot_be_aligned(run: Run) -> None:
 
 @pytest.mark.parametrize("target", ["loud", "-1", "0", "nan"])
 def test_a_target_that_is_none(target: str, run: Run, tmp_path: Path) -> None:
-    result = run("layers", "-n", 1, "--align", f"--align-target={target}", "-o", "out")
+    result = run("layers", "-n", 1, f"--align={target}", "-o", "out")
     assert_two_lines(result)
     assert not (tmp_path / "out").exists()
 
@@ -340,7 +340,7 @@ def test_a_broken_adapter(run: Run, adapter: Path) -> None:
     ],
 )
 def test_statistics_of_what_has_no_norm(source: str, reason: str, run: Run) -> None:
-    assert_two_lines(run("align", "--stats", source), source, reason)
+    assert_two_lines(run("inspect", "--weights", source), source, reason)
 
 
 def without_bias(weights: dict[str, torch.Tensor]) -> None:
@@ -355,7 +355,9 @@ def diverged_gain(weights: dict[str, torch.Tensor]) -> None:
     weights["alignment_norm.weight"][7] = torch.nan
 
 
-@pytest.mark.parametrize("command", [["align", "--stats"], ["interface", "-n", "1", "-o", "out"]])
+@pytest.mark.parametrize(
+    "command", [["inspect", "--weights"], ["interface", "-n", "1", "-o", "out"]]
+)
 @pytest.mark.parametrize("holder", ["adapter", "trained"])
 @pytest.mark.parametrize(
     ("damage", "reason"),

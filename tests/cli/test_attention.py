@@ -58,7 +58,9 @@ def test_files_and_words(run: Run, tmp_path: Path) -> None:
 
 
 def test_chosen_layers_and_json(run: Run, tmp_path: Path) -> None:
-    result = run("attention", *QUESTION, "--layer", "5", "--layer", "1", "--json", "-o", "out")
+    result = run(
+        "attention", *QUESTION, "--layer", "5", "--layer", "1", "--format", "json", "-o", "out"
+    )
     assert [row["layer"] for row in json.loads(result.stdout)["table"]] == [1, 2, 3, 4, 5, 6]
     assert set(pd.read_csv(tmp_path / "out/heatmaps.csv")["layer"]) == {1, 5}
 

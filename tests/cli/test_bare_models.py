@@ -141,7 +141,7 @@ def test_what_a_bare_model_cannot_show_is_an_error(
 def test_the_map_of_an_encoder_is_that_of_its_stage(
     run: Run, encoder: Path, measured: Measured, tmp_path: Path
 ) -> None:
-    options = ("--dtype", "float32", "-n", "2", "--map", "--map-pictures", "1")
+    options = ("--dtype", "float32", "-n", "2", "--map", "1")
     assert run("interface", encoder, *options, "-o", "alone").exit_code == 0
     alone, whole = (
         pd.read_csv(folder / "map.csv")

@@ -54,7 +54,7 @@ def test_models_side_by_side(command: str, run: Run, tmp_path: Path) -> None:
 
 def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, scale=scale) for name, scale in (("a", 1), ("b", 2))]
-    rows = json.loads(run("compare", *folders, "--json", "-o", "out").stdout)["table"]
+    rows = json.loads(run("compare", *folders, "--format", "json", "-o", "out").stdout)["table"]
     read = read_latex(run("compare", *folders, "--format", "tex", "-o", "out2").stdout)
     place = read.rows[0].index("run")
     assert [row[place] for row in read.rows[1:]] == [row["run"] for row in rows]

@@ -36,8 +36,8 @@ def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     ("typed", "found"),
     [
         ("normprobe in", ["inspect", "interface"]),
-        ("normprobe layers --mas", ["--massive"]),
-        ("normprobe interface --ma", ["--map", "--map-pictures"]),
+        ("normprobe layers --als", ["--also"]),
+        ("normprobe interface --ma", ["--map"]),
         ("normprobe layers --dtype b", ["bfloat16"]),
     ],
 )

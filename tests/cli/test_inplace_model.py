@@ -94,7 +94,9 @@ def test_layers_print_json_alone(
     model_and_inputs: tuple[Any, dict[str, Any]],
 ) -> None:
     results = [
-        run("layers", repository("inplace"), TRUST, "-n2", "-b", size, "--json", "-o", out)
+        run(
+            "layers", repository("inplace"), TRUST, "-n2", "-b", size, "--format", "json", "-o", out
+        )
         for out in ("one", "two", "three")
     ]
     for result in results:
@@ -135,10 +137,10 @@ def test_inspect_calls_it_no_language_model(run: Run, repository: Repository) ->
     command = f"normprobe layers {folder} {TRUST} --vision-encoder"
     assert_two_lines(result, "speaks of images", "img_processor", "embd_layer", command)
     named = [f"--{role.replace('_', '-')}={name}" for role, name in NAMES.items()]
-    result = run("inspect", folder, TRUST, *named, "--image-token-id=-1")
+    result = run("inspect", folder, TRUST, *named, "--part=image_token_ids=-1")
     assert result.exit_code == 0, result.output
     assert "vision-language model" in result.stdout
-    result = run("layers", folder, TRUST, "--kind", "vision-encoder")
+    result = run("layers", folder, TRUST, "--part", "kind=vision-encoder")
     assert_two_lines(result, "vision encoder", f"normprobe interface {folder} {TRUST}")
 
 

@@ -24,7 +24,7 @@ from normprobe.runs.processes import Interrupted
 Run = Callable[..., Result]
 
 ROOT = Path(__file__).parents[2]
-BEFORE = ["normprobe.probe.open_data", "normprobe.probe.start_run", "normprobe.probe.note_model"]
+BEFORE = [f"normprobe.pipeline.{name}" for name in ("open_data", "start_run", "note_model")]
 
 
 def interrupt(*_: object, **__: object) -> None:
@@ -97,7 +97,7 @@ def test_the_process_is_not_taken_down_piece_by_piece(monkeypatch: pytest.Monkey
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr("pandas.read_csv", interrupt)
-    typed(monkeypatch, "models")
+    typed(monkeypatch, "inspect")
     with pytest.raises(SystemExit):
         main()
     assert ended == [130]

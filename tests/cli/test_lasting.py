@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from normprobe.cli.lasting import lasting_imports
+from normprobe.cli.console import lasting_imports
 
 #: Packages that only other data, other models or other ways to draw need.
 FOREIGN = ("datasets", "matplotlib.pyplot", "peft", "sklearn", "tensorflow", "timm", "torchvision")
@@ -16,7 +16,7 @@ FOREIGN = ("datasets", "matplotlib.pyplot", "peft", "sklearn", "tensorflow", "ti
 START = """
 import gc, sys
 assert "torch" not in sys.modules
-from normprobe.cli.lasting import lasting_imports
+from normprobe.cli.console import lasting_imports
 try:
     with lasting_imports():
         assert not gc.isenabled()

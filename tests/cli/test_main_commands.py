@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cli.conftest import assert_same_tables
+from cli.conftest import assert_same_tables, assert_two_lines
 from support.read_latex import read_latex
+from support.tiny_models import ALL_TYPES
 from typer.testing import Result
 
 from normprobe.schema import (
@@ -89,7 +90,7 @@ def test_quiet_prints_the_folder_alone(run: Run) -> None:
 
 
 def test_json_holds_the_table_what_it_says_and_the_folder(run: Run, tmp_path: Path) -> None:
-    result = run("layers", "-n", "1", "--json", "-o", "out")
+    result = run("layers", "-n", "1", "--format", "json", "-o", "out")
     found = json.loads(result.stdout)
     assert list(found) == ["command", "folder", "sentence", "table"]
     assert found["command"] == "layers"
@@ -99,20 +100,35 @@ def test_json_holds_the_table_what_it_says_and_the_folder(run: Run, tmp_path: Pa
     assert found["table"][0]["layer"] == 0
 
 
-def test_json_of_runs_that_exist_holds_their_tables(run: Run, measured: Measured) -> None:
-    folders = [measured("layers", "-n", "4", "-b", "4"), measured("interface", "-n", "2")]
-    runs = json.loads(run("report", *folders, "--json").stdout)["runs"]
-    assert [found["folder"] for found in runs] == list(map(str, folders))
-    assert all("louder" in found["sentence"] for found in runs)
-    assert runs[0]["tables"].keys() >= {"layers", "theory", "assumptions"}
-    assert runs[1]["tables"].keys() == {"interface"}
-    theory = json.loads(run("report", folders[0], "--json", "--table", "theory").stdout)
-    assert theory["runs"][0]["tables"].keys() == {"theory"}
+def test_a_finished_run_is_shown_again(run: Run, tmp_path: Path) -> None:
+    """The same words, the theory where it is asked for; ``layers --theory`` prints both at once."""
+    first = run("layers", "-n", "2", "-o", "out")
+    assert "normprobe show out --theory" in first.stderr
+    assert len(first.stdout.splitlines()) < 40
+    assert run("show", "out").stdout == first.stdout
+    with_theory = run("show", "out", "--theory").stdout
+    assert with_theory.startswith(first.stdout.rstrip("\n"))
+    assert "Does the paper's theory hold here?" in with_theory
+    again = run("layers", "-n", "2", "-o", "again", "--theory")
+    assert again.stdout == with_theory
+    assert "--theory" not in again.stderr
+    for name in ("theory", "assumptions"):
+        assert (tmp_path / f"out/{name}.csv").is_file()
+    found = json.loads(run("show", "out", "--format", "json", "--table", "theory").stdout)
+    assert (found["folder"], len(found["table"])) == ("out", len(pd.read_csv("out/theory.csv")))
+    assert "retention" in run("show", "out", "--table", "theory").stdout
+
+
+def test_only_layers_say_something_of_the_theory(run: Run, measured: Measured) -> None:
+    other = measured("interface", "-n", "2")
+    assert_two_lines(
+        run("show", other, "--theory"), "a run of interface says nothing of the theory"
+    )
 
 
 def test_json_of_inspect_holds_what_it_prints(run: Run) -> None:
-    printed = run("inspect", "--weights").stdout
-    found = json.loads(run("inspect", "--weights", "--json").stdout)
+    printed = run("inspect", "specimen", "--weights").stdout
+    found = json.loads(run("inspect", "specimen", "--weights", "--format", "json").stdout)
     facts = {name: fact for name, fact in found.items() if name not in ("parts", "weights")}
     assert facts.pop("inputs_file") is None  # said where there is one
     for name, fact in facts.items():
@@ -121,7 +137,7 @@ def test_json_of_inspect_holds_what_it_prints(run: Run) -> None:
         assert f"{row['parameters']:,}" in printed
         assert row["name"] in printed
     assert {row["kind"] for row in found["weights"]} >= {"part", "command"}
-    assert "weights" not in json.loads(run("inspect", "--json").stdout)
+    assert "weights" not in json.loads(run("inspect", "specimen", "--format", "json").stdout)
 
 
 FORMATS = [
@@ -141,17 +157,24 @@ def test_a_table_alone_in_every_format(command: tuple[str, ...], run: Run, tmp_p
     }
     table = pd.read_csv(tmp_path / f"out/{command[0]}.csv")
     assert printed["csv"] == (tmp_path / f"out/{command[0]}.csv").read_text()
-    assert list(json.loads(printed["json"])[0]) == list(table)
+    assert list(json.loads(printed["json"])["table"][0]) == list(table)
     assert sum(line.startswith("|") for line in printed["md"].splitlines()) == 2 + len(table)
     read = read_latex(printed["tex"])
     assert read.rows[0] == list(table)
     assert len(read.rows) == 1 + len(table)
 
 
-@pytest.mark.parametrize("command", ["models", "inspect"])
-def test_commands_without_a_run_have_formats(command: str, run: Run) -> None:
-    table = pd.read_csv(io.StringIO(run(command, "--format", "csv").stdout), keep_default_na=False)
-    assert len(read_latex(run(command, "--format", "tex").stdout).rows) == 1 + len(table)
+@pytest.mark.parametrize("model", [[], ["specimen"]])
+def test_commands_without_a_run_have_formats(model: list[str], run: Run) -> None:
+    words = ["inspect", *model, "--format"]
+    table = pd.read_csv(io.StringIO(run(*words, "csv").stdout), keep_default_na=False)
+    assert len(read_latex(run(*words, "tex").stdout).rows) == 1 + len(table)
+
+
+def test_inspect_without_a_model_prints_every_type_in_80_columns(run: Run) -> None:
+    printed = run("inspect").stdout
+    assert all(f"\n{model_type} " in printed for model_type in ALL_TYPES)
+    assert all(len(line) <= 80 for line in printed.splitlines())
 
 
 def test_runs_have_a_folder_of_their_own_by_default(run: Run, tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from PIL import Image
 from support.read_page import Reader
 from typer.testing import Result
 
-from normprobe import Probe, load_run, probe
+from normprobe import Probe, load_run, pipeline
 from normprobe.errors import NormprobeError
 from normprobe.run import page_of
 
 Run = Callable[..., Result]
 Measured = Callable[..., Path]
 
-ONE = ("--dtype", "float32", "-n", "2", "--map", "--map-pictures", "1")
+ONE = ("--dtype", "float32", "-n", "2", "--map", "1")
 
 
 @pytest.mark.parametrize("words", ["layers", "layers --align", "interface"])
@@ -61,11 +61,11 @@ def test_a_run_that_ended_before_its_map_is_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(probe, "norm_maps", interrupted)
+        patch.setattr(pipeline, "norm_maps", interrupted)
         assert run("interface", *ONE, "-o", "out").exit_code == 130
     assert not (tmp_path / "out/map.csv").exists()
     other = run("interface", "--dtype", "float32", "-n", "2", "-o", "out", "--resume")
-    assert_two_lines(other, "--map-pictures")
+    assert_two_lines(other, "--map")
     assert run("interface", *ONE, "-o", "out", "--resume").exit_code == 0
     assert_same_bytes(tmp_path / "out", measured("interface", *ONE), "interface", "map")
 
@@ -76,17 +76,17 @@ def test_samples_without_pictures_are_refused(run: Run) -> None:
 
 def test_a_batch_of_a_processor_is_refused() -> None:
     with pytest.raises(NormprobeError, match="fixed inputs: no pictures"):
-        Probe("specimen").layers({"input_ids": None}, map_pictures=1)
+        Probe("specimen").layers({"input_ids": None}, map=1)
 
 
 def test_a_measurement_without_maps_says_which_have_them() -> None:
     with pytest.raises(NormprobeError, match="grounding draws no map") as refused:
-        Probe("specimen").measure("grounding", map_pictures=1)
+        Probe("specimen").measure("grounding", map=1)
     assert "interface or layers" in refused.value.remedy
 
 
 def test_a_map_in_memory_is_that_of_the_folder(measured: Measured) -> None:
-    found = Probe("specimen", dtype="float32").interface(limit=2, map_pictures=1)
+    found = Probe("specimen", dtype="float32").interface(limit=2, map=1)
     in_folder = load_run(measured("interface", *ONE)).tables["map"]
     pd.testing.assert_frame_equal(found.tables["map"], in_folder, check_dtype=False)
     assert {"norm_map", "loudest"} <= found.figures().keys()

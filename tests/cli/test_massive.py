@@ -12,7 +12,7 @@ from normprobe.measurements.layers import measure
 
 Run = Callable[..., Result]
 LAYERS = ("layers", "--dtype", "float32", "-n", "4")
-MASSIVE = (*LAYERS, "--massive")
+MASSIVE = (*LAYERS, "--also", "massive")
 
 
 def interrupted(run: Run, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

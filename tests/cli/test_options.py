@@ -1,4 +1,4 @@
-"""The options of every command, in the order of ``--help``: none is renamed or moved unnoticed."""
+"""The options of every command, in the order of ``--help``, and what goes with what."""
 
 import re
 
@@ -7,58 +7,35 @@ from typer.testing import CliRunner
 
 from normprobe.cli.app import COMMANDS, app
 
-PROMPTS = "--system --allow-long-prompts"
-WHERE = "--device --dtype --device-map"
-CODE = "--trust-remote-code --inputs"
-NAMED = "--kind --vision-encoder --projector --decoder-layers --text-embedding --image-token-id"
+ASKED = "--revision --device --dtype --attn-implementation --trust-remote-code --inputs --part"
+LOADING = f"{ASKED} --system --allow-long-prompts"
+DRAW = "--limit -n --seed"
 FOLDER = "--output -o --overwrite"
-SHOWN = "--format --json --quiet -q --verbose -v --help -h"
-ALIGN = "--align --align-target"
+SHOWN = "--format --quiet -q --verbose -v --help -h"
+READ = "--format --verbose -v --help -h"
 
-#: As they are shown: a panel after the other.
 OPTIONS = {
-    "interface": f"""
-        --data --prompt --workers --limit -n --seed --skip-bad {PROMPTS} --revision {WHERE}
-        --attn-implementation --range-reads {CODE} --map --map-pictures {FOLDER}
-        --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
-    """,
-    "layers": f"""
-        --data --prompt --batch-size -b --workers --limit -n --seed --skip-bad {PROMPTS} --revision
-        {WHERE} --attn-implementation {CODE} --map --map-pictures {FOLDER} --resume --strict {SHOWN}
-        {NAMED} --verify {ALIGN} --branches --massive
-    """,
-    "grounding": f"""
-        --data --workers --limit -n --seed --skip-bad {PROMPTS} --revision {WHERE}
-        --attn-implementation {CODE} {FOLDER} --resume --strict {SHOWN} {NAMED} --verify {ALIGN}
-    """,
-    "embeddings": f"""
-        --top -k --base --revision --device --dtype --range-reads {CODE}
-        {FOLDER} {SHOWN} --kind --text-embedding
-    """,
-    "attention": f"""
-        --image --prompt --word --layer --box {PROMPTS} --revision {WHERE} --attn-implementation
-        {CODE} {FOLDER} {SHOWN} {NAMED}
-    """,
+    "interface": f"--data --prompt --workers {DRAW} --skip-bad {LOADING} --align --map --verify "
+    f"{FOLDER} --resume --strict {SHOWN}",
+    "layers": f"--data --prompt --batch-size -b --workers {DRAW} --skip-bad {LOADING} --also "
+    f"--align --map --verify {FOLDER} --resume --strict --format --theory --quiet -q --verbose -v "
+    "--help -h",
+    "grounding": f"--data --workers {DRAW} --skip-bad {LOADING} --align --verify {FOLDER} --resume "
+    f"--strict {SHOWN}",
+    "embeddings": f"--top -k --base {ASKED.replace('--attn-implementation ', '')} {FOLDER} {SHOWN}",
+    "attention": f"--image --prompt --word --layer --box {LOADING} {FOLDER} {SHOWN}",
+    "show": "--table --format --theory --verbose -v --help -h",
     "compare": f"--label {FOLDER} {SHOWN}",
-    "verify": f"--limit -n --seed {CODE} --format --json --verbose -v --help -h",
-    "survey": f"""
-        --layers --batch-size -b --data --prompt --workers --limit -n --seed --skip-bad {PROMPTS}
-        {WHERE} --attn-implementation --trust-remote-code --keep --timeout {FOLDER}
-        --resume --retry {SHOWN}
-    """,
-    "inspect": f"""
-        --revision {CODE} --weights --format --json --verbose -v --help -h {NAMED}
-    """,
-    "align": f"""
-        --stats --data --limit -n --seed {PROMPTS} --revision {WHERE} {CODE}
-        {FOLDER} {SHOWN} --target {NAMED}
-    """,
-    "report": f"{FOLDER} --table --format --json --verbose -v --help -h",
-    "paper": f"""
-        --run --from --model --data --limit -n --trust-remote-code {FOLDER}
-        --yes -y --verbose -v --help -h
-    """,
-    "models": "--format --json --verbose -v --help -h",
+    "verify": f"{DRAW} --trust-remote-code --inputs {READ}",
+    "survey": f"--measure --batch-size -b --data --prompt --workers {DRAW} --skip-bad --device "
+    "--dtype --attn-implementation --trust-remote-code --system --allow-long-prompts --keep "
+    f"--timeout {FOLDER} --resume {SHOWN}",
+    "inspect": f"--revision --trust-remote-code --inputs --part --weights {READ}",
+    "align": f"--target --data {DRAW} {LOADING.replace('--attn-implementation ', '')} {FOLDER} "
+    f"{SHOWN}",
+    "report": f"{FOLDER} --verbose -v --help -h",
+    "paper": "--run --from --model --data --limit -n --trust-remote-code "
+    f"{FOLDER} --yes -y --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
 }
 
@@ -95,27 +72,24 @@ def refused(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("layers --align-target prompt", "--align-target: changes nothing without --align"),
-        ("layers --map-pictures 2", "--map-pictures: changes nothing without --map"),
-        ("interface --align-target 2", "--align-target: changes nothing without --align"),
-        ("survey specimen --retry", "--retry: changes nothing without --resume"),
+        ("layers --map 0", "'--map': 0 is not in the range"),
+        ("layers --part tower=x", "expected ROLE=NAME, ROLE one of vision_encoder, projector"),
+        ("layers --part projector", "expected ROLE=NAME"),
+        ("layers --part kind=video", "expected kind=vision-language, vision-encoder, language"),
+        ("layers --part image_token_ids=a", "expected image_token_ids=ID or ID,ID"),
         ("survey --limit 3", "--limit: changes nothing without a model: name models, or"),
         ("survey --format csv", "--format: changes nothing without a model"),
-        ("survey specimen -b 2", "--batch-size: changes nothing without --layers"),
+        ("survey specimen -b 2", "--batch-size: changes nothing without --measure"),
+        ("inspect --part kind=language", "--part: changes nothing without a MODEL"),
+        ("inspect --format csv --weights", "--weights: changes nothing without a MODEL"),
         ("layers --resume -o x --overwrite", "--resume: cannot go with --overwrite"),
-        ("embeddings --json --quiet", "--json: cannot go with --quiet"),
-        ("embeddings --format tex --json", "--json: cannot go with --format"),
         ("layers --format md -q", "--format: cannot go with --quiet"),
+        ("layers --theory -q", "--theory: cannot go with --quiet"),
         ("layers --format html", "'html' is not one of 'csv', 'json', 'md', 'tex'"),
-        ("report a --table x", "--table: changes nothing without --format or --json"),
-        ("report a --format md -o x", "--output: cannot go with --format"),
-        ("compare a b --json -q", "--json: cannot go with --quiet"),
+        ("show a --table x --theory", "--table: cannot go with --theory"),
+        ("compare a b --format json -q", "--format: cannot go with --quiet"),
         ("layers --seed 7", "--seed: changes nothing without --limit or --data paper"),
         ("layers --seed 7 --data mmbench", "--seed: changes nothing without --limit"),
-        ("layers --device-map auto --device cpu", "--device-map: cannot go with --device"),
-        ("align --stats --target 2", "--stats: cannot go with --target"),
-        ("align x --stats -n 2", "--stats: cannot go with --limit"),
-        ("align x --stats -o out", "--stats: cannot go with --output"),
         ("paper --limit 3", "--limit: changes nothing without --run"),
         ("paper --data sample", "--data: changes nothing without --run"),
         ("paper --from x", "--from: changes nothing without a table or figure"),
@@ -124,29 +98,56 @@ def refused(*words: str) -> str:
         ("paper --yes", "--yes: changes nothing without --run"),
         ("paper --model a=b", "--model: changes nothing without --run"),
         ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
+        ("layers --batch-size 0", "expected auto or a number from 1 on, received '0'"),
         ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),
         ("attention --image a --prompt b --box 1,2", "--box: expected four numbers"),
+        *((f"{command} --resume", "No such option: --resume") for command in ("demo", "align")),
     ],
 )
 def test_options_that_make_no_sense_together_are_usage_errors(words: str, problem: str) -> None:
+    if "is not in the range" in problem:
+        problem = "greater than or equal to 1"
     assert problem in refused(*words.split())
 
 
-RESUMING = {"layers", "interface", "grounding", "survey"}
-
-
-@pytest.mark.parametrize("command", sorted(set(OPTIONS) - RESUMING))
-def test_resuming_is_offered_where_something_is_resumed(command: str) -> None:
-    assert "No such option: --resume" in refused(command, "--resume")
-
-
 @pytest.mark.parametrize(
-    "words", ["layers nowhere --seed 7 -n 2", "layers nowhere --seed 7 --data paper:x"]
+    ("words", "asked"),
+    [
+        ("nowhere --seed 7 -n 2", {"seed": 7, "limit": 2}),
+        ("nowhere --seed 7 --data paper:x", {"seed": 7}),
+        ("nowhere --data sample", {"align": None, "map": None, "also": None}),
+        ("nowhere --align", {"align": "table"}),
+        ("--align nowhere --map", {"align": "table", "map": 4}),
+        ("--map nowhere", {"map": 4}),
+        ("--align prompt nowhere --map 2", {"align": "prompt", "map": 2}),
+        ("nowhere --align=3.5 --map=1", {"align": "3.5", "map": 1}),
+        ("nowhere --align -3", {"align": "-3"}),
+        ("--also a,b --also c nowhere", {"also": ["a,b", "c"]}),
+        ("-b auto nowhere", {"batch_size": "auto"}),
+    ],
 )
-def test_a_seed_that_draws_is_taken(words: str) -> None:
-    assert CliRunner().invoke(app, words.split()).exit_code == 1  # there is no such model
+def test_what_is_typed_is_what_is_asked(
+    words: str, asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value of ``--align`` and ``--map`` may be left out, also before the model."""
+    seen: dict[str, object] = {}
+
+    class Probe:
+        def __init__(self, model: str, **_: object) -> None:
+            assert model == "nowhere"
+
+        def measure(self, *_: object, **options: object) -> None:
+            seen.update(options)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("normprobe.probe.Probe", Probe)
+    CliRunner().invoke(app, ["layers", *words.split()])
+    assert asked.items() <= seen.items()
 
 
-def test_what_a_default_says_is_not_given() -> None:
-    """``--data sample`` and the like, typed or not."""
-    assert CliRunner().invoke(app, ["layers", "nowhere", "--data", "sample"]).exit_code == 1
+def test_parts_are_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: dict[str, object] = {}
+    monkeypatch.setattr("normprobe.probe.Probe", lambda _, **how: named.update(dict(how["named"])))
+    parts = ["--part", "projector=a.b", "--part=image_token_ids=3,4", "--part", "kind=language"]
+    CliRunner().invoke(app, ["layers", "x", *parts])
+    assert named == {"projector": "a.b", "image_token_ids": (3, 4), "kind": "language"}

@@ -42,7 +42,7 @@ def test_two_processes_give_the_table_of_one(
     launcher: str, request: pytest.FixtureRequest, measured: Measured, tmp_path: Path
 ) -> None:
     layers = ["layers", "--dtype", "float32", "--device", "cpu", "-n", "18", "-b", "2"]
-    layers += ["--map", "--map-pictures", "1"]
+    layers += ["--map", "1"]
     done = request.getfixturevalue(launcher)(*layers, "-q", "-o", "two")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{(tmp_path / 'two').resolve()}\n" or done.stdout == "two\n"
@@ -57,7 +57,7 @@ def test_two_processes_give_the_table_of_one(
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="one GPU is not for two processes")
 def test_processes_meet_where_auto_means_the_cpu(run: Run, tmp_path: Path) -> None:
     """Each aligns its own copy of the model, on the same prompts."""
-    layers = ["layers", "-n", "3", "--align", "--align-target", "prompt"]
+    layers = ["layers", "-n", "3", "--align", "prompt"]
     done = torchrun(tmp_path, *NORMPROBE, *layers, "-q", "-o", "two")
     assert done.returncode == 0, done.stderr
     assert run(*layers, "-o", "one").exit_code == 0

@@ -127,7 +127,7 @@ def test_embeddings_and_inspect(
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert ("projector" in record["parts"]) == (model_type not in WITHOUT_PROJECTOR)
 
-    result = run("inspect", folder, "--json")  # reads no weights, and finds the same
+    result = run("inspect", folder, "--format", "json")  # reads no weights, and finds the same
     assert result.exit_code == 0, result.output
     names = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     assert record["parts"].items() <= names.items()

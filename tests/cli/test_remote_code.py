@@ -49,7 +49,7 @@ def observed(family: str, folder: Path, one_by_one: bool) -> list[Observed]:
 
 @every_family
 def test_inspect_names_the_parts(family: str, repository: Repository, run: Run) -> None:
-    result = run("inspect", repository(family), TRUST, "--json")
+    result = run("inspect", repository(family), TRUST, "--format", "json")
     assert result.exit_code == 0, result.output
     names = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     parts = PARTS[family]
@@ -158,7 +158,7 @@ def test_the_native_phi_4_is_a_vision_language_model(run: Run, tmp_path: Path) -
     }
     (tmp_path / "phi").mkdir()
     (tmp_path / "phi/config.json").write_text(json.dumps(config))
-    result = run("inspect", "./phi", "--json")
+    result = run("inspect", "./phi", "--format", "json")
     assert result.exit_code == 0, result.output
     names = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     assert names["projector"].endswith("img_projection_down")
@@ -249,4 +249,7 @@ def test_the_record_names_the_attention_that_ran(
     assert record["attn_implementation"]["vision_encoder"] == "sdpa"
     eager = run("layers", folder, TRUST, "-n", "1", "--attn-implementation", "eager")
     assert_two_lines(eager, "--attn-implementation eager", "leave --attn-implementation out")
-    assert json.loads(run("inspect", folder, TRUST, "--json").stdout)["inputs_file"] == "kimi_vl"
+    assert (
+        json.loads(run("inspect", folder, TRUST, "--format", "json").stdout)["inputs_file"]
+        == "kimi_vl"
+    )

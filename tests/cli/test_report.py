@@ -1,4 +1,4 @@
-"""``normprobe report``: one file, from run folders alone."""
+"""``normprobe report`` and ``show``: one file, and tables, from run folders alone."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def test_a_folder_of_runs_is_reported_in_the_order_in_which_they_were_begun(
     assert done.exit_code == 0, done.output
     titles = re.findall(r'<h2 id="title-[^"]*">(.*?)</h2>', (tmp_path / "page.html").read_text())
     assert titles == ["interface", "layers", "other", "Provenance"]
-    printed = run("report", tmp_path / "demo", "--format", "md").stdout
+    printed = run("show", tmp_path / "demo", "--format", "md").stdout
     assert printed.index("interface") < printed.index("layers")
     nothing = run("report", tmp_path / "demo" / "notes", "-o", tmp_path / "none.html")
     assert_two_lines(nothing, "notes holds no run folder", "give the folder")
@@ -66,18 +66,18 @@ def test_the_tables_of_any_runs_are_printed_to_paste(
     record = {"model": "org/two\n\\input{x}", "data": "mmbench"}
     tables = {"interface": made_tables.interface(), "published": pd.DataFrame({"a": [0.5]})}
     other = run_folder(tmp_path / "two", "interface", record=record, **tables)
-    done = run("report", layers, other, "--format", "tex")
+    done = run("show", layers, other, "--format", "tex", "--table=layers", "--table=interface")
     assert done.exit_code == 0, done.output
     pieces = done.stdout.split("\n\n")
     read = [read_latex(piece) for piece in pieces]
     assert [table.comments[1] for table in read] == [
         "% layers: one, layers",
         "% interface: org/two\\x0a\\input{x}, mmbench, interface",
-        "% interface: org/two\\x0a\\input{x}, mmbench, published",
     ]
-    made = (made_tables.layers(), *tables.values())
+    assert done.stdout == run("show", layers, other, "--format", "tex").stdout  # main tables
+    made = (made_tables.layers(), tables["interface"])
     assert [len(table.rows) for table in read] == [1 + len(table) for table in made]
-    chosen = run("report", layers, other, "--format", "md", "--table", "published")
+    chosen = run("show", layers, other, "--format", "md", "--table", "published")
     assert chosen.stdout.startswith("**interface: org/two")
     assert chosen.stdout.splitlines()[0].endswith(", mmbench, published**")
     assert chosen.stdout.count("\n|") == 3
@@ -89,14 +89,15 @@ def test_csv_and_json_hold_one_table(
 ) -> None:
     tables = {"interface": made_tables.interface(), "published": pd.DataFrame({"a": [0.5, 2.0]})}
     other = run_folder(tmp_path / "two", "interface", **tables)
-    several = run("report", layers, other, "--format", form)
-    assert_two_lines(several, f"--format {form} prints one table, received 3", "layers, interface")
-    none = run("report", other, "--format", form, "--table", "nothing")
+    several = run("show", layers, other, "--format", form)
+    assert_two_lines(several, f"--format {form} prints one table, received 2", "layers, interface")
+    none = run("show", other, "--format", form, "--table", "nothing")
     assert_two_lines(none, "no run holds a table nothing", "they hold interface, published")
-    one = run("report", other, "--format", form, "--table", "published").stdout
-    read = pd.read_csv(io.StringIO(one)) if form == "csv" else pd.DataFrame(json.loads(one))
+    one = run("show", other, "--format", form, "--table", "published").stdout
+    json_rows = json.loads(one)["table"] if form == "json" else None
+    read = pd.read_csv(io.StringIO(one)) if form == "csv" else pd.DataFrame(json_rows)
     pd.testing.assert_frame_equal(read, tables["published"])
-    assert run("report", layers, "--format", form).exit_code == 0
+    assert run("show", layers, "--format", form).exit_code == 0
 
 
 def test_a_report_loads_no_torch(layers: Path, tmp_path: Path) -> None:

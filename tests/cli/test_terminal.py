@@ -12,7 +12,7 @@ Run = Callable[..., Result]
 
 WITH_TABLES = [
     ("interface", "-n", "1"),
-    ("layers", "-n", "1", "--branches", "--massive"),
+    ("layers", "-n", "1", "--also", "branches,massive"),
     ("embeddings",),
     ("embeddings", "--base", "specimen"),
     ("grounding", "-n", "1"),

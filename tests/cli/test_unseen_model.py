@@ -53,7 +53,7 @@ def test_parts_named_by_hand_give_the_same_table(
     folder = repository("unseen")
     mark = json.loads((folder / "config.json").read_text())["picture_mark"]
     run("layers", folder, TRUST, "-n", "2", "-o", "traced")
-    by_hand = [*BY_HAND, f"--image-token-id={mark}"]
+    by_hand = [*BY_HAND, f"--part=image_token_ids={mark}"]
     result = run("layers", folder, TRUST, "-n", "2", "-o", "named", *by_hand, "--verify")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("agrees") == 4
@@ -65,7 +65,9 @@ def test_parts_named_by_hand_give_the_same_table(
 
 
 def test_a_wrong_name_is_told(run: Run, repository: Repository) -> None:
-    result = run("layers", repository("unseen"), TRUST, "--decoder-layers", "towr", "-o", "out")
+    result = run(
+        "layers", repository("unseen"), TRUST, "--part", "decoder_layers=towr", "-o", "out"
+    )
     assert_two_lines(result, "towr", "tower")
 
 
@@ -73,8 +75,8 @@ def test_embeddings_of_a_table_named_by_hand(
     run: Run, repository: Repository, tmp_path: Path
 ) -> None:
     folder = repository("unseen")
-    assert_two_lines(run("embeddings", folder, TRUST), "--text-embedding lexicon")
-    result = run("embeddings", folder, TRUST, "--text-embedding", "lexicon", "-o", "out")
+    assert_two_lines(run("embeddings", folder, TRUST), "--part text_embedding=lexicon")
+    result = run("embeddings", folder, TRUST, "--part", "text_embedding=lexicon", "-o", "out")
     assert result.exit_code == 0, result.output
     table, record = table_and_record(tmp_path / "out", "embeddings")
     weight = load_file(folder / "model.safetensors")["lexicon.weight"]
@@ -86,4 +88,4 @@ def test_embeddings_of_a_table_named_by_hand(
 
 def test_inspect_prints_the_command(run: Run, repository: Repository) -> None:
     result = run("inspect", repository("unseen"), TRUST)
-    assert_two_lines(result, "--text-embedding lexicon")
+    assert_two_lines(result, "--part text_embedding=lexicon")

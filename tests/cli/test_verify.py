@@ -32,7 +32,7 @@ SAMPLES = "samples/samples.parquet"
         ("interface", "-n", "2"),
         ("layers", "-n", "6", "-b", "4", "--dtype", "bfloat16"),
         pytest.param(("grounding", "-n", "4"), marks=pytest.mark.slow),
-        pytest.param(("layers", "-n", "6", "-b", "4", "--branches"), marks=pytest.mark.slow),
+        pytest.param(("layers", "-n6", "-b4", "--also", "branches"), marks=pytest.mark.slow),
         pytest.param(("interface", "-n", "4", "--align"), marks=pytest.mark.slow),
     ],
 )
@@ -40,7 +40,7 @@ def test_a_run_measures_the_same_again(
     command: tuple[str, ...], run: Run, measured: Measured
 ) -> None:
     """Last bits depend on the other samples of a batch: it is the batch that the run had."""
-    told = json.loads(run("verify", measured(*command), "--json").stdout)
+    told = json.loads(run("verify", measured(*command), "--format", "json").stdout)
     assert told["equal"]
     assert told["changed"] == []
     table = pd.DataFrame(told["table"])

@@ -63,12 +63,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     data.write_text("".join(json.dumps(row) + "\n" for row in [*boxes, {"prompt": 3}]), "utf-8")
 
     probe = Probe("specimen")
-    everything = {"branches": True, "massive": True, "map_pictures": 1}
+    everything = {"also": ("branches", "massive"), "map": 1}
     layers = [probe.layers(limit=2, seed=seed) for seed in range(5)]
     made: dict[str, Run] = {
         "layers": probe.measure("layers", limit=2, **everything),
         "pairs": probe.layers("pairs"),
-        "interface": probe.measure("interface", limit=2, map_pictures=1),
+        "interface": probe.measure("interface", limit=2, map=1),
         "grounding": probe.grounding(str(data), skip_bad=True),
         "embeddings": probe.embeddings(base="specimen"),
         "attention": probe.attention([picture, picture], "Which is a dog?"),

@@ -120,7 +120,7 @@ def _check(words: list[str]) -> None:
         if ">" in arguments:
             arguments = arguments[: arguments.index(">")]
         found = _APPLICATION.commands[command]  # type: ignore[attr-defined]
-        found.make_parser(typer.Context(found)).parse_args(arguments)
+        found.make_parser(typer.Context(found)).parse_args(found.spelled_out(arguments))
     elif program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), words

@@ -86,7 +86,7 @@ def test_each_attention_kernel_gives_the_norms_of_the_cpu(
 def test_a_model_that_accelerate_spreads_gives_the_norms_of_the_cpu(
     on_cpu: dict[str, pd.DataFrame],
 ) -> None:
-    probe = Probe("specimen", device_map="auto", dtype="float32")
+    probe = Probe("specimen", device="balanced", dtype="float32")
     assert_close(probe.layers(limit=SAMPLES).table, on_cpu["layers"], TOLERANCE["float32"])
 
 

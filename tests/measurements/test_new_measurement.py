@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from normprobe import Probe, load_run, measurements
 from normprobe.cli.app import app
-from normprobe.cli.over_samples import command_of
+from normprobe.cli.measure import command_of
 from normprobe.run import page_of
 
 #: The throw-away measurement: how many tokens of each group the prompts have.

@@ -56,4 +56,4 @@ def test_other_watchers_are_refused(layers: Measurement) -> None:
 
 def test_a_measurement_without_them_says_so() -> None:
     with pytest.raises(NormprobeError, match="interface does not measure branches"):
-        Probe(tiny_model("llava")).interface({}, branches=True)
+        Probe(tiny_model("llava")).interface({}, also="branches")

@@ -191,7 +191,7 @@ def test_the_vision_stages_are_left_out() -> None:
 def test_what_reads_a_run_passes_them_over(tmp_path: Path) -> None:
     probe = Probe(model_of(OMNI), special_token_ids=SPECIAL_IDS)
     inputs = tiny_media(model_of(OMNI), 2)
-    run = probe.layers(inputs, massive=True, branches=True, output=tmp_path / "layers")
+    run = probe.layers(inputs, also="massive,branches", output=tmp_path / "layers")
     groups = ["visual", "special", "text", "video", "audio", "non_visual"]
     assert list(run.table["group"].unique()) == groups
     assert set(run.tables["branches"]["group"]) == set(groups)

@@ -92,7 +92,7 @@ def test_a_projector_that_does_not_run_is_refused() -> None:
         with pytest.raises(NormprobeError, match=r"model\.reward looks like no projector") as e:
             probe(model, tiny_inputs(model))
         assert "hands over nothing" in e.value.problem
-        assert "--projector NAME" in e.value.remedy
+        assert "--part projector=NAME" in e.value.remedy
 
 
 def test_a_refused_model_is_refused_again() -> None:

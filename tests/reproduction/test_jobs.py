@@ -32,15 +32,12 @@ def test_commands_of_one_model_lie_together_and_whole_files_come_first() -> None
     assert models == sorted(models, key=models.index)
     of_qwen = [job.words[0] for job in found if job.model == "Qwen/Qwen2.5-VL-7B-Instruct"]
     assert of_qwen == ["layers", "interface", "embeddings"]
-    for job in found:
-        assert ("--range-reads" in job.words) == (job.words[0] != "layers")
 
 
-def test_a_local_copy_is_not_read_by_ranges(tmp_path: Path) -> None:
+def test_a_local_copy_takes_the_place_of_a_hub_id(tmp_path: Path) -> None:
     here = Changes({LLAVA: str(tmp_path)}, "sample", 2, trust_remote_code=False)
     job = next(job for job in jobs("table2", changes=here) if job.command.model == LLAVA)
     assert job.words[:2] == ("interface", str(tmp_path))
-    assert "--range-reads" not in job.words
     assert job.words[-2:] == ("--limit", "2")
 
 
@@ -67,9 +64,8 @@ def listed_words(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def test_a_run_that_its_listed_command_made_is_taken(tmp_path: Path) -> None:
-    """``--range-reads`` and ``--trust-remote-code`` change nothing of what was measured."""
+    """``--trust-remote-code`` changes nothing of what was measured."""
     job = begun(tmp_path, *listed_words(tmp_path, "table2"), complete=True)
-    assert "--range-reads" in job.words
     assert still_to_type(job) == ()
     assert still_to_type(job, overwrite=True) == (*job.words, "--overwrite")
 

@@ -17,8 +17,8 @@ import pytest
 
 from normprobe import NormprobeError
 from normprobe.runs import folder_lock
+from normprobe.runs.begin import resumed
 from normprobe.runs.folder_lock import SILENT, FolderLock, holds_files
-from normprobe.runs.resuming import resumed
 from normprobe.runs.run_folder import RunFolder
 
 RECORD = {"command": "layers", "model": "a/b"}

@@ -1,4 +1,7 @@
+"""A run in memory or in a folder: its rows, what may be replaced, where it goes, what is found."""
+
 import errno
+import inspect
 import json
 import os
 from datetime import UTC, datetime, timedelta, timezone
@@ -6,11 +9,34 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
 import pytest
+from PIL import Image
 from support import made_tables
+from support.made_runs import run_folder
 
 from normprobe.errors import NormprobeError
-from normprobe.runs.run_folder import RunFolder, default_run_path, read_record, read_table
+from normprobe.runs.run_folder import (
+    COMPLETE,
+    MERGED,
+    PARTIAL,
+    RunFolder,
+    RunStore,
+    SampleParts,
+    default_run_path,
+    read_record,
+    read_table,
+    runs_below,
+)
+
+RECORD = {"command": "layers", "model": "org/model"}
+
+
+@pytest.fixture(params=["memory", "folder"])
+def run(request, tmp_path):
+    if request.param == "memory":
+        return RunStore(RECORD)
+    return RunFolder.create(tmp_path / "run", overwrite=False, record=RECORD)
 
 
 def new_run(path, **record):
@@ -30,6 +56,135 @@ def files(path):
     return sorted(str(file.relative_to(path)) for file in found)
 
 
+def names_of(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+# --- a run, in memory and in a folder -----------------------------------------------------------
+
+
+def test_a_folder_offers_what_memory_offers():
+    assert names_of(RunStore) <= names_of(RunFolder)
+    for name in names_of(RunStore):
+        ours, theirs = getattr(RunStore, name), getattr(RunFolder, name)
+        if inspect.isfunction(ours):
+            assert list(inspect.signature(ours).parameters) == list(
+                inspect.signature(theirs).parameters
+            ), name
+
+
+def test_it_begins_partial_and_empty(run):
+    assert run.record == {**RECORD, "status": PARTIAL, "warnings": [], "files": []}
+    assert (run.command, run.writer, run.table_names) == ("layers", 0, [])
+    assert run.rows().empty
+    assert run.sample_ids() == set()
+    assert list(run.images()) == []
+    for absent in (run.table, run.image):
+        with pytest.raises(NormprobeError):
+            absent("layers")
+
+
+def test_rows_keep_their_order_and_outlast_the_end(run):
+    for rows in (part("a", "b"), part(), part("c")):
+        run.append(rows)
+    for _ in range(2):
+        run.finish(seconds=1.5)
+        assert run.rows()["sample_id"].tolist() == ["a", "b", "c"]
+        assert run.rows()["bins"].map(list).tolist() == [[1, 2]] * 3
+        assert run.rows().index.tolist() == [0, 1, 2]
+        assert run.sample_ids() == {"a", "b", "c"}
+        assert list(run.rows(["mean", "absent"])) == ["mean"]
+        assert run.rows([]).empty
+        assert (run.record["status"], run.record["seconds"]) == (COMPLETE, 1.5)
+
+
+def test_a_column_that_is_empty_in_one_part(run):
+    one = {"sample_id": "a", "x": [np.nan], "bins": [[]], "text": [None], "count": [1]}
+    run.append(pd.DataFrame(one))
+    other = {"sample_id": "b", "x": [2.0], "bins": [[3]], "text": ["b"], "count": [1.5]}
+    run.append(pd.DataFrame({**other, "late": [1.0]}))
+    rows = run.rows()
+    assert rows["bins"].map(list).tolist() == [[], [3]]
+    assert rows["text"][1] == "b"
+    assert (rows["x"].dtype, rows["count"].tolist()) == (float, [1.0, 1.5])
+    assert rows["late"].isna().tolist() == [True, False]
+
+
+def test_tables_by_name(run):
+    table = pd.DataFrame({"layer": [0, 1], "norm_mean": [0.1 + 0.2, np.nan]})
+    run.write_table("layers", table.iloc[:1])
+    run.write_table("layers", table)  # replaces the first
+    run.write_table("assumptions", table.iloc[:0])
+    assert run.table_names == ["assumptions", "layers"]
+    pd.testing.assert_frame_equal(run.table("layers"), table)
+    assert (run.has_table("assumptions"), run.has_table("theory")) == (True, False)
+    assert run.rows_of("layers")["layer"].tolist() == [0, 1]
+    assert run.rows_of("assumptions") is None
+    assert run.rows_of("theory") is None
+
+
+def test_in_memory_the_failure_names_what_there_is():
+    run = RunStore(given := dict(RECORD))
+    run.note(model="other")
+    assert (given, run.path, run.name) == (RECORD, None, "layers")
+    for held in ("none", "layers"):
+        with pytest.raises(NormprobeError) as caught:
+            run.table("theory")
+        assert caught.value.problem == "the run of layers holds no table theory"
+        assert caught.value.remedy == f"it holds {held}"
+        run.write_table("layers", part("a"))
+    with pytest.raises(NormprobeError, match="the run of layers holds no image photo"):
+        run.image("photo")
+
+
+def test_warnings_are_kept_once(run):
+    for text in ("slow attention", "slow attention", "bf16"):
+        run.add_warning(text)
+    assert run.record["warnings"] == ["slow attention", "bf16"]
+    if run.path:
+        assert RunFolder.open(run.path).record["warnings"] == ["slow attention", "bf16"]
+
+
+def test_an_image_of_any_mode_is_read_in_color(run):
+    run.write_image("image", Image.new("L", (3, 2), 7))
+    np.testing.assert_array_equal(run.image("image"), np.full((2, 3, 3), 7, dtype=np.uint8))
+
+
+def test_images_by_name(run):
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    run.write_image("image", Image.fromarray(pixels))
+    np.testing.assert_array_equal(run.image("image"), pixels)
+    ((name, image),) = run.images()
+    assert name == "image"
+    np.testing.assert_array_equal(np.asarray(image), pixels)
+
+
+def test_a_failure_passes_and_a_success_keeps_everything(run):
+    with run.discarded_on_failure():
+        run.append(part("a"))
+    with pytest.raises(RuntimeError, match="broken"), run.discarded_on_failure():
+        raise RuntimeError("broken")
+    assert run.sample_ids() == {"a"}
+
+
+def test_a_failure_before_the_first_row_leaves_no_folder(tmp_path):
+    run = RunFolder.create(tmp_path / "run", overwrite=False, record=RECORD)
+    with pytest.raises(RuntimeError, match="broken"), run.discarded_on_failure():
+        raise RuntimeError("broken")
+    assert not run.path.exists()
+
+
+def test_a_failure_while_others_add_rows_leaves_the_folder_to_them(tmp_path):
+    run = new_run(tmp_path / "run")
+    run.shared = True
+    with pytest.raises(RuntimeError, match="broken"), run.discarded_on_failure():
+        raise RuntimeError("broken")
+    assert status(run.path) == PARTIAL
+
+
+# --- parts of sample rows: interruptions, damage, older versions --------------------------------
+
+
 def no_space(monkeypatch, fails):
     """Let the disk fill up at the first file whose name holds ``fails``."""
 
@@ -41,39 +196,20 @@ def no_space(monkeypatch, fails):
     monkeypatch.setattr(os, "fsync", sync)
 
 
-# --- a run from start to end --------------------------------------------------------------------
-
-
-def test_parts_are_merged_at_the_end(tmp_path):
+def test_parts_are_read_where_they_lie(tmp_path):
     run = new_run(tmp_path / "run", model="a/b")
     assert status(run.path) == "partial"
-    run.append(part("a", "b"))
-    run.append(part("c"))
-    run.append(part())
-    assert files(run.path) == [
-        "run.json",
-        "samples/part-00000.parquet",
-        "samples/part-00001.parquet",
-    ]
-    assert list(run.rows()["sample_id"]) == ["a", "b", "c"]
-    run.finish(seconds=1.5)
-    assert files(run.path) == ["run.json", "samples/samples.parquet"]
-    again = RunFolder.open(run.path)
-    assert list(again.rows()["sample_id"]) == ["a", "b", "c"]
-    assert list(again.rows()["bins"][0]) == [1, 2]
-    assert again.record["status"] == "complete"
-    assert again.record["seconds"] == 1.5
-    assert again.record["model"] == "a/b"
-
-
-def test_of_the_rows_some_columns(tmp_path):
-    run = new_run(tmp_path / "run")
-    for sample in "ab":
-        run.append(part(sample))
-    assert list(run.rows(["mean", "absent"])) == ["mean"]
+    for samples in ("a", "b"):
+        run.append(part(samples))
     run.finish()
-    assert run.rows(["sample_id"])["sample_id"].tolist() == ["a", "b"]
-    assert run.rows([]).empty
+    written = ["run.json", "samples/part-00000.parquet", "samples/part-00001.parquet"]
+    assert files(run.path) == written
+    again = RunFolder.open(run.path)
+    assert (again.record["status"], again.record["model"]) == ("complete", "a/b")
+    again.append(part("c"))  # a complete run can go on
+    assert status(run.path) == "partial"
+    again.finish()
+    assert list(RunFolder.open(run.path).rows()["sample_id"]) == ["a", "b", "c"]
 
 
 def test_a_run_without_samples_finishes(tmp_path):
@@ -83,34 +219,13 @@ def test_a_run_without_samples_finishes(tmp_path):
     assert run.rows().empty
 
 
-def test_a_column_that_is_empty_in_one_part(tmp_path):
-    run = new_run(tmp_path)
-    run.append(pd.DataFrame({"sample_id": "a", "x": [np.nan], "bins": [[]], "text": [None]}))
-    run.append(pd.DataFrame({"sample_id": "b", "x": [2.0], "bins": [[3]], "text": ["b"]}))
-    rows = run.rows()
-    assert list(rows["bins"].map(list)) == [[], [3]]
-    assert rows["text"][1] == "b"
-    assert rows["x"].dtype == float
-
-
-def test_warnings_are_kept_once(tmp_path):
-    run = new_run(tmp_path)
-    for text in ("slow attention", "slow attention", "bf16"):
-        run.add_warning(text)
-    assert RunFolder.open(tmp_path).record["warnings"] == ["slow attention", "bf16"]
-
-
-# --- interruptions ------------------------------------------------------------------------------
-
-
 def test_a_full_disk_keeps_the_complete_parts(tmp_path, monkeypatch):
     run = new_run(tmp_path)
     run.append(part("a"))
     no_space(monkeypatch, "part-00001")
     with pytest.raises(NormprobeError) as caught:
         run.append(part("b"))
-    assert "no space left in" in caught.value.problem
-    assert str(tmp_path) in caught.value.problem
+    assert f"no space left in {tmp_path}" in caught.value.problem
     assert files(tmp_path) == ["run.json", "samples/part-00000.parquet"]
     assert status(tmp_path) == "partial"
     monkeypatch.undo()
@@ -119,68 +234,80 @@ def test_a_full_disk_keeps_the_complete_parts(tmp_path, monkeypatch):
     assert list(resumed.rows()["sample_id"]) == ["a", "b"]
 
 
-def test_a_full_disk_at_the_merge_keeps_the_parts(tmp_path, monkeypatch):
+@pytest.mark.parametrize("leftovers", [0, 2])  # parts, where that version was killed in between
+def test_the_one_file_of_an_older_version_is_read_and_gone_on_with(leftovers, tmp_path):
     run = new_run(tmp_path)
-    run.append(part("a"))
-    run.append(part("b"))
-    no_space(monkeypatch, "samples.parquet")
-    with pytest.raises(NormprobeError, match="no space left"):
-        run.finish()
-    assert len(files(tmp_path)) == 3
-    assert status(tmp_path) == "partial"
-
-
-def test_an_exception_while_rows_are_made(tmp_path):
-    run = new_run(tmp_path)
-
-    def batches():
-        yield part("a")
-        raise RuntimeError("CUDA out of memory")
-
-    with pytest.raises(RuntimeError):
-        for rows in batches():
-            run.append(rows)
-    assert status(tmp_path) == "partial"
-    assert list(RunFolder.open(tmp_path).rows()["sample_id"]) == ["a"]
-
-
-def test_killed_between_merge_and_clean_up(tmp_path, monkeypatch):
-    run = new_run(tmp_path)
-    run.append(part("a"))
-    run.append(part("b"))
-
-    def killed(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "unlink", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run.finish()
-    monkeypatch.undo()
+    for samples in "ab":
+        run.append(part(samples))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pandas(run.rows()), tmp_path / MERGED)
+    for number in range(leftovers, 2):
+        (tmp_path / f"samples/part-{number:05d}.parquet").unlink()
     again = RunFolder.open(tmp_path)
-    assert list(again.rows()["sample_id"]) == ["a", "b"]  # no row twice
+    assert list(again.rows()["sample_id"]) == ["a", "b"]
+    assert again.put_in_order() == []
     again.append(part("c"))
     assert list(again.rows()["sample_id"]) == ["a", "b", "c"]
-    again.finish()
-    assert files(tmp_path) == ["run.json", "samples/samples.parquet"]
+    assert not (tmp_path / MERGED).exists()
 
 
-def test_a_complete_run_can_go_on(tmp_path):
-    run = new_run(tmp_path)
-    run.append(part("a"))
-    run.finish()
-    again = RunFolder.open(tmp_path)
-    again.append(part("b"))
-    assert status(tmp_path) == "partial"
-    again.finish()
-    assert list(RunFolder.open(tmp_path).rows()["sample_id"]) == ["a", "b"]
+def rows(*samples):
+    table = pd.DataFrame({"sample_id": samples, "layer": 0, "group": "text", "mean": 0.1})
+    return pd.concat([table, table.assign(layer=1)])
 
 
-def test_finishing_twice_changes_nothing(tmp_path):
-    run = new_run(tmp_path)
-    run.append(part("a"))
-    run.finish()
-    run.finish()
-    assert list(run.rows()["sample_id"]) == ["a"]
+@pytest.fixture
+def parts(tmp_path):
+    made = SampleParts(tmp_path)
+    for sample in "abc":
+        made.append(rows(sample))
+    return made
+
+
+def _truncate(file):
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def _empty(file):
+    file.write_bytes(b"")
+
+
+def _foreign(file):
+    pd.DataFrame({"x": [1]}).to_parquet(file)
+
+
+def _folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def _pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("damage", [_truncate, _empty, _foreign, _folder, _pipe])
+def test_a_damaged_part_is_named_and_its_samples_are_missing(parts, damage, tmp_path):
+    assert parts.put_in_order() == []
+    file = tmp_path / "samples/part-00001.parquet"
+    damage(file)
+    with pytest.raises(NormprobeError) as refused:
+        parts.rows()
+    assert str(file) in refused.value.problem
+    assert "--resume" in refused.value.remedy
+    (named,) = parts.put_in_order()
+    assert named.startswith("part-00001.parquet: ")
+    assert (tmp_path / "samples/damaged-part-00001.parquet").exists()
+    assert parts.sample_ids() == {"a", "c"}
+    parts.append(rows("b"))
+    assert sorted(parts.rows()["sample_id"].unique()) == ["a", "b", "c"]
+
+
+def test_rows_that_are_there_twice_are_refused(parts):
+    parts.append(rows("c", "d"))
+    with pytest.raises(NormprobeError) as refused:
+        parts.rows()
+    assert "2 rows twice (sample_id c, layer 0, group text)" in refused.value.problem
+    assert "--overwrite" in refused.value.remedy
 
 
 # --- what may be replaced -----------------------------------------------------------------------
@@ -261,12 +388,6 @@ def test_overwrite_stays_inside_the_folder(tmp_path):
     assert files(outside) == ["precious.csv", "samples/part-00000.parquet"]
 
 
-def test_overwrite_of_nothing_is_a_fresh_run(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "new/deep"):
-        assert RunFolder.create(tmp_path / name, overwrite=True, record={}).path.is_dir()
-
-
 def test_a_file_in_place_of_the_folder(tmp_path):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(NormprobeError, match="exists and is a file"):
@@ -311,12 +432,6 @@ def test_tables_survive_the_round_trip_exactly(tmp_path):
         pd.testing.assert_frame_equal(read_table(tmp_path, name), table, check_dtype=False)
 
 
-def test_missing_values_are_empty_fields(tmp_path):
-    run = new_run(tmp_path)
-    run.write_table("layers", pd.DataFrame({"layer": [0], "angle_mean": [np.nan]}))
-    assert (tmp_path / "layers.csv").read_text() == "layer,angle_mean\n0,\n"
-
-
 @pytest.mark.parametrize("token", ["\r", "a\rb", "\n", ",", '"', "nan", "null", "1", "\x00", ""])
 def test_tokens_that_csv_could_misread(tmp_path, token):
     run = new_run(tmp_path)
@@ -331,7 +446,7 @@ def test_a_missing_table_is_a_known_failure(tmp_path):
         read_table(tmp_path, "layers")
 
 
-# --- where runs go ------------------------------------------------------------------------------
+# --- where runs go, and are found ---------------------------------------------------------------
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -381,3 +496,32 @@ def test_default_path_names_utc_and_the_data_file():
 def test_very_long_names_are_cut():
     path = default_run_path("模" * 300, "layers", "x" * 300, NOW)
     assert all(len(name.encode()) < 255 for name in path.parts)
+
+
+def test_a_run_folder_is_itself_whatever_lies_in_it(tmp_path):
+    outer = run_folder(tmp_path / "survey", "survey")
+    run_folder(outer / "models" / "one", "interface")
+    assert runs_below(outer) == [outer]
+
+
+def test_runs_are_found_where_commands_put_them(tmp_path):
+    created = {"created": "2026-01-01"}
+    late = run_folder(tmp_path / "runs/org--model/a", "layers", record={"created": "2026-02-01"})
+    early = run_folder(tmp_path / "runs/specimen/demo/layers", "layers", record=created)
+    damaged = tmp_path / "runs/damaged"
+    damaged.mkdir()
+    (damaged / "run.json").write_text("{")
+    # It is named where it is opened: a page without it would look complete.
+    assert runs_below(tmp_path / "runs") == [damaged, early, late]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NormprobeError, match="holds no run folder"):
+        runs_below(tmp_path / "empty")
+
+
+def test_what_is_no_folder_is_refused_where_it_is_opened(tmp_path):
+    (path,) = runs_below(tmp_path / "none")
+    with pytest.raises(NormprobeError, match="is not a run folder"):
+        RunFolder.open(path)

@@ -17,8 +17,8 @@ from PIL import Image
 
 from normprobe.measurements import measurement
 from normprobe.measurements.compare.table import ranking
-from normprobe.measurements.layers.theory.assumptions import assumptions_table
-from normprobe.report.correlation_words import correlation_table
+from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.report.sentences import correlation_table
 from normprobe.run import Run
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TOKEN_METRICS

@@ -12,13 +12,25 @@ from typing import Any
 
 import pytest
 
-from normprobe import NormprobeError
+from normprobe import NormprobeError, Run
+from normprobe.options import Loading, Output, Sampling
 from normprobe.survey import measuring
-from normprobe.survey.measuring import survey
 from normprobe.survey.model_list import ListedModel
 
-ONE = {"limit": 1}
-HOW = measuring.How(("interface",), "sample", ONE, {}, {}, range_reads=True, timeout=None)
+ONE = Sampling(limit=1)
+HOW = measuring.How(("interface",), ONE, Loading(), timeout=None)
+
+
+def survey(
+    listed: list[ListedModel],
+    out: Path,
+    sampling: Sampling = ONE,
+    loading: Loading = HOW.loading,
+    *,
+    layers: bool = False,
+    **output: bool,
+) -> Run:
+    return measuring.survey(listed, sampling, loading, Output(out, **output), layers=layers)
 
 
 def outcome(**facts: Any) -> dict[str, Any]:
@@ -51,49 +63,46 @@ def test_finished_models_are_skipped_longer_lists_and_retries_are_taken(
     measured: list[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    survey(models("org/a", "org/b"), limit=1, output=out)
+    survey(models("org/a", "org/b"), out)
     assert measured == ["org/a", "org/b"]
     before = (out / "survey.csv").read_bytes()
-    fewer = {"batch_size": 2, "workers": 0}  # how, not what
-    survey(models("org/a", "org/b"), limit=1, batching=fewer, output=out, resume=True)
-    assert measured == ["org/a", "org/b"]
-    assert (out / "survey.csv").read_bytes() == before
-    run = survey(models("org/a", "org/b", "org/c"), limit=1, output=out, resume=True)
-    assert measured[2:] == ["org/c"]
+    done = outcome(model="org/b", failures={})
+    (out / "models/org--b" / measuring.OUTCOME).write_text(json.dumps(done))
+    fewer = replace(ONE, batch_size=2, workers=0)  # how, not what
+    survey(models("org/a", "org/b"), out, fewer, resume=True)
+    assert measured[2:] == ["org/a"]  # what failed is measured again
+    (out / "models/org--b" / measuring.OUTCOME).write_text(
+        (out / "models/org--a" / measuring.OUTCOME).read_text().replace("org/a", "org/b")
+    )
+    run = survey(models("org/a", "org/b", "org/c"), out, resume=True)
+    assert measured[3:] == ["org/a", "org/b", "org/c"]
     assert run.table["reason"].tolist() == ["it is gated"] * 3
-    survey(models("org/a"), limit=1, output=out, resume=True, retry=True)
-    assert measured[3:] == ["org/a"]
-    survey(models("org/a"), limit=1, output=out, overwrite=True)
-    assert measured[4:] == ["org/a"]
+    assert (out / "survey.csv").read_bytes().startswith(before)
+    survey(models("org/a"), out, overwrite=True)
+    assert measured[6:] == ["org/a"]
     assert [folder.name for folder in (out / "models").iterdir()] == ["org--a"]
 
 
 @pytest.mark.usefixtures("measured", "unrendered")
 def test_another_survey_is_not_gone_on_with(tmp_path: Path) -> None:
-    survey(models("org/a"), limit=1, output=tmp_path / "out")
-    with pytest.raises(
-        NormprobeError, match="measured with --limit 1; this command comes with --limit 2"
+    out = tmp_path / "out"
+    survey(models("org/a"), out)
+    for other, words in (
+        ({"sampling": Sampling(limit=2)}, "--limit 1; this command comes with --limit 2"),
+        ({"loading": Loading(dtype="float16")}, "--dtype auto; this command comes with --dtype"),
+        ({"layers": True}, "without --measure; this command comes with --measure layers"),
     ):
-        survey(models("org/a"), limit=2, output=tmp_path / "out", resume=True)
-    with pytest.raises(NormprobeError, match="without --dtype; this command comes with --dtype"):
-        survey(
-            models("org/a"),
-            limit=1,
-            loading={"dtype": "float16"},
-            output=tmp_path / "out",
-            resume=True,
-        )
-    with pytest.raises(NormprobeError, match="without --layers; this command comes with --layers"):
-        survey(models("org/a"), limit=1, layers=True, output=tmp_path / "out", resume=True)
+        with pytest.raises(NormprobeError, match=words):
+            survey(models("org/a"), out, **other, resume=True)
     with pytest.raises(NormprobeError, match="no model to survey"):
-        survey([], output=tmp_path / "none")
+        survey([], tmp_path / "none")
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_models_whose_names_look_the_same_have_folders_of_their_own(
     measured: list[str], tmp_path: Path
 ) -> None:
-    run = survey(models("org/a", "org--a"), limit=1, output=tmp_path / "out")
+    run = survey(models("org/a", "org--a"), tmp_path / "out")
     assert sorted(f.name for f in (tmp_path / "out/models").iterdir()) == ["org--a", "org--a~2"]
     assert run.table["model"].tolist() == measured == ["org/a", "org--a"]
 

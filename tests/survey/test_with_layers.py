@@ -14,14 +14,14 @@ def test_the_row_of_a_model_is_what_its_runs_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     how = ["-n", "1", "-b", "2", "--workers", "0", "--skip-bad", "--system", "none"]
-    how += ["--dtype", "float32", "--device-map", "auto", "--attn-implementation", "eager"]
-    done = invoke("survey", "specimen", "./nothing", "--layers", "-o", "out", *how)
+    how += ["--dtype", "float32", "--device", "balanced", "--attn-implementation", "eager"]
+    done = invoke("survey", "specimen", "./nothing", "--measure", "layers", "-o", "out", *how)
     assert done.exit_code == 0, done.output
     survey = pd.read_csv(tmp_path / "out/survey.csv").set_index("model")
     assert survey["status"].to_dict() == {"specimen": "complete", "./nothing": "failed"}
     layers = load_run(tmp_path / "out/models/specimen/layers")
     asked = {"batch_size": 2, "skip_bad": True, "system": "none", "dtype": "float32"}
-    asked |= {"device_map": "auto", "attn_implementation": "eager", "limit": 1}
+    asked |= {"device": "balanced", "attn_implementation": "eager", "limit": 1}
     assert asked.items() <= layers.record["options"].items()
     assert set(layers.record["attn_implementation"].values()) == {"eager"}
     visual = layers.table[layers.table["group"] == "visual"].set_index("layer")

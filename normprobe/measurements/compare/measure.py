@@ -13,7 +13,7 @@ from normprobe.measurements import measurement, measurements
 from normprobe.measurements.compare.labels import labels_of, step_of
 from normprobe.measurements.compare.table import joined, ranking
 from normprobe.report.sentences import CORRELATION, correlation_table
-from normprobe.runs.resuming import differing
+from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, RunFolder, RunStore
 from normprobe.statistics.bootstrap import FEWEST
 

@@ -9,7 +9,6 @@ MEASUREMENT = Measurement(
     name="embeddings",
     needs=embedding_tables,
     runs_model=False,
-    range_reads=True,
     measures=("text_embedding",),
     shown=("embeddings", "tokens", "histogram"),  # the histogram is a figure
     repeated=("embeddings", "shift"),

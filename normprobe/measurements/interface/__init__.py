@@ -22,7 +22,6 @@ MEASUREMENT = Measurement(
     that exists is reported. No decoder layer runs.
     """,
     needs=before_the_decoder,
-    range_reads=True,
     over_samples=True,
     maps=True,
     shown=("interface", "map"),

@@ -27,5 +27,6 @@ MEASUREMENT = Measurement(
     shown=("layers", "theory", "assumptions", "accounted", "branches", "massive", "map"),
     repeated=_FIGURES,
     watchers=("branches", "massive"),
+    theory=True,
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

@@ -206,7 +206,7 @@ def _unsplit(seen: BranchWatcher, model: MeasuredModel) -> str:
     if any(bool(fits) for fits in seen.fits.values()):
         return f"no branches of {told}" if told else ""
     raise NormprobeError(
-        f"attention and MLP of {model} cannot be told apart: {told}", "leave --also branches out"
+        f"attention and MLP of {model} cannot be told apart: {told}", "leave branches out of --also"
     )
 
 

@@ -94,6 +94,10 @@ def show(run: RunStore, console: Console) -> None:
     for name, facts in run.record.get("own_numbers", {}).items():
         columns = [_column(name, group, f"{name}_mean") for group in _groups(layers)]
         print_by_layer(facts["words"] + aligned, layers, columns, console, (), "layers.csv")
+
+
+def show_theory(run: RunStore, console: Console) -> None:
+    """Print the assumptions of the theory, and which of them hold."""
     assumptions = run.table("assumptions")
     print_assumptions(assumptions, console)
     print_sentence(theory_verdict(assumptions), console)

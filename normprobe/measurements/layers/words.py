@@ -27,7 +27,7 @@ def verdict(run: RunStore) -> str:
 
 
 def massive_words(run: RunStore) -> str:
-    """What ``--massive`` found; empty where it was not asked for."""
+    """What ``--also massive`` found; empty where it was not asked for."""
     if not run.has_table("massive"):
         return ""
     return massive_verdict(run.table("massive"), run.table("dimensions"))

@@ -27,7 +27,7 @@ _OF_LAYERS = (
     "last: x prompt after the last layer; inertia gap: text - visual angle, radians a",
     "layer.",
 )
-_HOW = "`normprobe report FOLDER --format md` or `tex` prints them."
+_HOW = "`normprobe show FOLDER --format md` or `tex` prints them."
 _LONGEST = 24  # characters of a model's name
 
 

@@ -204,7 +204,7 @@ def projector_to_align(model: nn.Module, parts: Parts) -> Part:
         missing = "text embedding" if parts.text_embedding is None else "projector"
         raise NormprobeError(
             f"{name} cannot be aligned: it has no {missing}",
-            "pass a vision-language model; --projector NAME names a projector that is not found",
+            "pass a vision-language model; --part projector=NAME names one that is not found",
         )
     return parts.projector
 
@@ -254,7 +254,7 @@ def _normalise_output(
     if path is None:
         raise NormprobeError(
             f"the projector {name} returns no hidden state: received {type(output).__name__}",
-            "name another module with --projector",
+            "name another module with --part projector=NAME",
         )
     return _with_state(output, path, partial(_along_hidden, norm, name))
 
@@ -290,5 +290,5 @@ def _along_hidden(norm: nn.LayerNorm, name: str, state: Tensor) -> Tensor:
     raise NormprobeError(
         f"the projector {name} returns shape {list(state.shape)}; the decoder reads rows of "
         f"{hidden}: other modules follow before the decoder",
-        "name the last module before the decoder with --projector",
+        "name the last module before the decoder with --part projector=NAME",
     )

@@ -179,11 +179,11 @@ def check_name(model: nn.Module, role: str, name: str) -> None:
         )
 
 
-def by_hand(model: nn.Module, option: str, value: str) -> str:
+def by_hand(model: nn.Module, role: str, value: str) -> str:
     """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
     trust = " --trust-remote-code" if runs_own_code(model) else ""
     source = getattr(model, "name_or_path", "") or "MODEL"
-    return f"name it by hand: normprobe layers {source}{trust} {option} {value}"
+    return f"name it by hand: normprobe layers {source}{trust} --part {role}={value}"
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:

@@ -23,7 +23,7 @@ def pick_device(name: str) -> "torch.device":
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
-    remedy = "pass --device auto, cpu, cuda, cuda:1 or mps"
+    remedy = "pass --device auto, cpu, cuda, cuda:1, mps or balanced"
     try:
         device = torch.device(name)
     except RuntimeError as error:  # it lists devices that nobody here has heard of

@@ -153,7 +153,7 @@ def test_a_plan_reads_no_more_than_is_needed(opened: Checkpoint) -> None:
 
 
 def test_stdout_is_data(made: tuple[Path, Any], repository: Any, tmp_path: Path) -> None:
-    result = invoke("inspect", made[0], "--trust-remote-code", "--json")
+    result = invoke("inspect", made[0], "--trust-remote-code", "--format", "json")
     assert result.exit_code == 0, result.output
     parts = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
     assert {role: parts[role] for role in ("text_embedding", "decoder_layers")} == {

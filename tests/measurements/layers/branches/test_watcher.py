@@ -170,7 +170,7 @@ def expected_rows(by_layer: list[dict[str, Any]], groups: Any) -> dict[Any, dict
 
 
 def branches_of(model: PreTrainedModel, inputs: Any) -> pd.DataFrame:
-    run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs, branches=True)
+    run = Probe(model, special_token_ids=SPECIAL_IDS).layers(inputs, also="branches")
     assert not any("branches" in warning for warning in run.record["warnings"])
     return run.tables["branches"].set_index(["layer", "branch", "group"])
 
@@ -258,7 +258,7 @@ def test_which_types_split(model_type: str) -> None:
 def test_a_run_of_a_type_that_does_not_split_writes_nothing(tmp_path: Any) -> None:
     model = model_of("git")
     with pytest.raises(NormprobeError, match="of GitForCausalLM cannot be told apart") as caught:
-        Probe(model).layers(tiny_inputs(model), branches=True, output=tmp_path / "run")
+        Probe(model).layers(tiny_inputs(model), also="branches", output=tmp_path / "run")
     assert caught.value.remedy
     assert not (tmp_path / "run").exists()
 
@@ -277,7 +277,7 @@ def test_layers_that_do_not_split_are_named_once_and_the_others_measured() -> No
         return left
 
     layer.forward, third.forward = turned, past_torch
-    run = Probe(model).layers(tiny_inputs(model, 2), branches=True)
+    run = Probe(model).layers(tiny_inputs(model, 2), also="branches")
     assert [text for text in run.record["warnings"] if "branches" in text] == [
         "no branches of layer 2: its output is not its input plus what its modules return; "
         "layer 3: what its modules return does not add up to its update"
@@ -290,7 +290,7 @@ def test_all_other_numbers_are_the_same(model_type: str) -> None:
     model = model_of(model_type)
     probe, inputs = Probe(model), tiny_inputs(model, 2)
     hooks = len(hooks_of(model))
-    without, with_branches = probe.layers(inputs), probe.layers(inputs, branches=True)
+    without, with_branches = probe.layers(inputs), probe.layers(inputs, also="branches")
     assert "branches" not in without.tables
     for name, table in without.tables.items():
         pd.testing.assert_frame_equal(with_branches.tables[name], table)
@@ -327,7 +327,7 @@ def test_all_that_a_branch_adds_is_measured() -> None:
 def test_parallel_branches_add_up_to_the_update() -> None:
     """Both turn the same x: the mean update norm of the layer lies below the sum of theirs."""
     model = model_of("aya_vision")
-    run = Probe(model).layers(tiny_inputs(model, 2), branches=True)
+    run = Probe(model).layers(tiny_inputs(model, 2), also="branches")
     table = run.tables["branches"].set_index(["layer", "group", "branch"])["relative_update_mean"]
     sums = table.groupby(["layer", "group"]).sum()
     whole = run.table.set_index(["layer", "group"])["relative_update_mean"]
@@ -390,7 +390,7 @@ def test_rows_without_branches_have_no_table() -> None:
 def test_a_run_with_branches_is_another_run(tmp_path: Any) -> None:
     """The command line writes them, and goes on with a run that has them alone."""
     words = ("layers", "specimen", "--data", "sample", "-n", "2", "-q", "-o", tmp_path / "run")
-    done = invoke(*words, "--branches")
+    done = invoke(*words, "--also", "branches")
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "run/run.json").read_text())["options"]["branches"]
     table = pd.read_csv(tmp_path / "run/branches.csv")
@@ -398,4 +398,4 @@ def test_a_run_with_branches_is_another_run(tmp_path: Any) -> None:
     assert (tmp_path / "run/plots/branches.png").exists()
     other = invoke(*words, "--resume")
     assert other.exit_code == 1
-    assert "was measured with --branches; this command comes without --branches" in other.stderr
+    assert "was measured with --also branches; this command comes without --also" in other.stderr

@@ -1,0 +1,209 @@
+"""The commands that take finished runs: ``show``, ``compare``, ``report``, ``verify``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normprobe.cli import console
+from normprobe.cli.options import Display, Without, grouped, only
+from normprobe.options import Excludes, Loading, Output
+
+if TYPE_CHECKING:
+    from normprobe.run import Run
+    from normprobe.verify import Verified
+
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")
+]
+
+
+@grouped
+def show(
+    runs: Runs,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="This table alone, of every run that has it; repeatable.", metavar="NAME"
+        ),
+        Excludes("theory"),
+    ] = None,
+    *,
+    display: Annotated[Display, Without("quiet")],
+) -> None:
+    """A finished run again: what its command printed.
+
+    --format prints the main table instead, or those of --table: Markdown and LaTeX of any number,
+    CSV and JSON of one. --theory adds which of the theory's assumptions hold.
+    """
+    with console.reported(display):
+        from normprobe.run import load_run
+        from normprobe.runs.run_folder import runs_below
+
+        opened = [load_run(run) for folder in runs for run in runs_below(folder)]
+        if table or display.format is not None:
+            _show_tables(opened, table or [], display)
+            return
+        for run in opened:
+            console.show(run, display)
+
+
+def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
+    """The main table of each run, or those that were named."""
+    from normprobe.errors import NormprobeError, visible
+    from normprobe.report.page.document import run_title
+    from normprobe.report.table_text import latex, markdown, table_text
+    from normprobe.report.terminal import print_readable
+
+    held = list(dict.fromkeys(name for run in runs for name in run.tables))
+    for name in names:
+        if name not in held:
+            raise NormprobeError(f"no run holds a table {name}", f"they hold {', '.join(held)}")
+    wanted = [(run, name) for run in runs for name in names or [run.main_table]]
+    chosen = [(run, name) for run, name in wanted if name in run.tables]
+    if display.format in ("csv", "json"):
+        if len(chosen) != 1:
+            raise NormprobeError(
+                f"--format {display.format} prints one table, received {len(chosen)}",
+                f"give one run and one --table: {', '.join(held)}",
+            )
+        run, name = chosen[0]
+        if display.format == "json":
+            console.run_object(run, run.tables[name])
+        else:
+            console.data(table_text(run.tables[name], "csv").removesuffix("\n"))
+        return
+    titled = [
+        (visible(f"{run_title(run.store)}, {name}"), run.readable(name)) for run, name in chosen
+    ]
+    tables = [replace(table, title=table.title or title) for title, table in titled]
+    if display.format is not None:
+        spelled = markdown if display.format == "md" else latex
+        console.data("\n".join(map(spelled, tables)).removesuffix("\n"))
+        return
+    with console.stdout_console() as target:
+        for table in tables:
+            print_readable(table, target)
+
+
+@grouped
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN RUN ...", help="Run folders of one command.", show_default=False
+        ),
+    ],
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a run, once for each in their order; a number is its step."),
+    ] = None,
+    *,
+    output: Annotated[Output, Without("resume")],
+    display: Annotated[Display, Without("theory")],
+) -> None:
+    """Runs of one command side by side: models, checkpoints, before and after (Figures 3-5)."""
+    with console.reported(display):
+        from normprobe.run import compare as compare_runs
+
+        run = compare_runs(runs, label, **output.on_disk)
+        for warning in run.record["warnings"]:
+            console.message(f"warning: {warning}")
+        console.show(run, display)
+
+
+@grouped
+def report(
+    runs: Runs,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write.", metavar="FILE")
+    ] = Path("report.html"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
+    *,
+    display: Annotated[Display, only(Display, "verbose")],
+) -> None:
+    """One page of any runs to read, play with, print and send: a single file, no network."""
+    with console.reported(display):
+        from normprobe.errors import NormprobeError
+        from normprobe.run import load_run, page_of
+        from normprobe.runs.files import write_by_rename
+        from normprobe.runs.run_folder import runs_below
+
+        folders = [run for folder in runs for run in runs_below(folder)]
+        if output.exists() and not overwrite:
+            raise NormprobeError(f"{output} exists", "choose another --output or pass --overwrite")
+        page = page_of([load_run(run) for run in folders])
+        write_by_rename(output, page.encode("utf-8", errors="xmlcharrefreplace"))
+        console.data(str(output))
+
+
+@grouped
+def verify(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run folder of interface, layers or grounding.", show_default=False
+        ),
+    ],
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
+    ] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 42,
+    *,
+    loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
+    display: Annotated[Display, only(Display, "format", "verbose")],
+) -> None:
+    """Measure a few samples of a finished run again: are its numbers the same to the last digit?
+
+    Where they are not, it says what changed since: model, data, library versions or device.
+    """
+    with console.reported(display):
+        with console.lasting_imports():
+            from normprobe.verify import verify_run
+
+        found = verify_run(
+            run,
+            samples=limit,
+            seed=seed,
+            trust_remote_code=loading.trust_remote_code,
+            inputs=loading.inputs,
+        )
+        if display.format == "json":
+            console.json_object(
+                equal=found.equal,
+                sentence=found.sentence,
+                changed=found.changed,
+                table=found.table,
+            )
+        elif not console.table(found.table, display):
+            _print(found)
+        if not found.equal:
+            raise typer.Exit(console.FAILED)
+
+
+def _print(found: "Verified") -> None:
+    """A row a sample; then the quantities that differ, a row each; then what changed."""
+    from rich.text import Text
+
+    from normprobe.report.readable import significant
+    from normprobe.report.terminal import add_column, new_table, print_sentence, print_table
+
+    columns = ("numbers", "different", "largest relative difference")
+    with console.stdout_console() as target:
+        table = new_table("Measured again")
+        for header in ("sample", "quantity", *columns):
+            add_column(table, header, left=header in ("sample", "quantity"))
+        for sample_id, rows in found.table.groupby("sample_id"):
+            differing = rows[rows["different"] > 0]
+            if differing.empty:
+                numbers = (str(rows["numbers"].sum()), "0", "0")
+                table.add_row(Text(str(sample_id)), f"all {len(rows)}", *numbers)
+            for _, row in differing.iterrows():
+                far = significant(row["largest_relative_difference"], 2)
+                numbers = (str(row["numbers"]), str(row["different"]), far)
+                table.add_row(Text(str(sample_id)), Text(str(row["quantity"])), *numbers)
+        print_table(table, target, keys=2)
+        print_sentence(found.sentence, target)
+        for line in found.changed:
+            print_sentence(f"Changed since: {line}", target)

@@ -1,0 +1,369 @@
+"""A run as a pipeline: begin, ready, collect, finish.
+
+with OverSamples(source, layers, options, output, sampling).begin() as pipeline:
+    pipeline.ready(align="table")     # the model, and what the run records of it
+    rows = pipeline.collect()         # of all samples
+    pipeline.finish(lambda: pipeline.tables(rows))
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import Any, Self
+
+import pandas as pd
+
+from normprobe.data.data_set import DataSet, open_data
+from normprobe.errors import NormprobeError
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.prefetch import batches
+from normprobe.measurements import Measurement, measurements
+from normprobe.model.align.target import PROMPT, aligned
+from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER
+from normprobe.model.find.overrides import OVERRIDES
+from normprobe.model.load.required_tensors import Needs, everything
+from normprobe.model.measured_model import MeasuredModel
+from normprobe.model.tracing.trace import traced_example
+from normprobe.options import Output, Sampling
+from normprobe.run import Run, finished, finished_later
+from normprobe.runs.begin import note_weights, start_run
+from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence
+from normprobe.runs.facts import (
+    doubt,
+    note_buffers,
+    note_model,
+    note_recomputed,
+    note_verified,
+    warn,
+)
+from normprobe.runs.fingerprints import tensor_digests
+from normprobe.runs.model_source import ModelSource, example_inputs
+from normprobe.runs.processes import join_processes, naming_the_run
+from normprobe.runs.run_folder import RunStore
+
+log = logging.getLogger(__name__)
+
+Tables = Callable[[], Mapping[str, pd.DataFrame]]
+
+#: What a record calls the data of a batch that was given.
+INPUTS = "fixed inputs"
+
+
+class Pipeline:
+    """A run of a model, from its record to its figures.
+
+    Attributes:
+        run: what it holds, from ``begin`` on.
+        model: what is measured, from ``ready`` on.
+    """
+
+    run: RunStore
+    model: MeasuredModel
+    _can_wait = False  # the tables, until somebody asks for one
+
+    def __init__(
+        self,
+        source: ModelSource,
+        measured_by: Measurement,
+        options: Mapping[str, Any],
+        output: Output,
+        samples: DataSet | Sequence[Any] = (),
+    ) -> None:
+        _require_kind(source, measured_by)
+        self.source = source
+        self.measured_by = measured_by
+        self.samples = samples
+        self._options = {**source.loading.record, **options}
+        self._output = output
+        self._device = ""  # of this process, where several share a run
+        self._until_finished = ExitStack()
+
+    @contextmanager
+    def begin(self) -> Iterator[Self]:
+        """Open the run before anything slow is done; what fails before any rows leaves nothing."""
+        self.run = self._start()
+        with naming_the_run(self.run), self.run.discarded_on_failure(), self._until_finished:
+            yield self
+
+    def ready(self, *, verify: bool = False, align: str | float | None = None) -> MeasuredModel:
+        """Load the model; verify and align it where that is asked for; record what it is."""
+        needs = [everything] if verify else self._needs()
+        self.model = model = self.source.measured(
+            needs, self._examples(), self._device, runs=self.measured_by.runs_model
+        )
+        self._note_weights()
+        if verify:
+            self._verify()
+        if align is not None:
+            aligned = aligned_for(self.run, model, align, self._alignment_examples(align))
+            self._until_finished.enter_context(aligned)
+        if self.measured_by.watching:
+            for remark in self.measured_by.remarks(model, self._first()):
+                warn(self.run, remark)
+        if own := self.measured_by.own_numbers:
+            changed = [
+                n for n, was in self.run.record.get("own_numbers", {}).items() if was != own[n]
+            ]
+            if changed:
+                raise NormprobeError(
+                    f"the code of {changed[0]} is another one than when the run began",
+                    "put the file back, or begin a new run",
+                )
+            self.run.note(own_numbers=own)
+        self.run.note(bridges=list(self.source.bridges), prepared=self.source.prepared)
+        notes = () if self.source.plan is None else self.source.plan.notes
+        for warning in note_model(self.run, model, self.source.weights_record, notes):
+            log.warning("warning: %s", warning)
+        self._started = time.perf_counter()
+        return model
+
+    def finish(self, tables: Tables) -> Run:
+        """Write the tables, draw the figures, call the run complete."""
+        if self.model.doubt:
+            doubt(self.run, self.model.doubt)
+        if self._can_wait:
+            return finished_later(self.run, tables, self._started)
+        return finished(self.run, tables(), self._started)
+
+    def _start(self) -> RunStore:
+        data = self.samples if isinstance(self.samples, DataSet) else None
+        facts, name = self.source.facts, self.measured_by.name
+        return start_run(name, facts, self._options, self._output, data)
+
+    def _needs(self) -> list[Needs]:
+        return [] if self.measured_by.needs is None else [self.measured_by.needs]
+
+    def _examples(self) -> Iterator[Mapping[str, Any]]:
+        """Inputs with an image, made where a trace asks for them."""
+        yield example_inputs(self.source.builder, self.samples)
+
+    def _alignment_examples(self, target: str | float) -> list[Mapping[str, Any]]:
+        assert isinstance(self.samples, DataSet)
+        return alignment_examples(self.source.builder, self.model, target, self.samples)
+
+    def _first(self) -> Mapping[str, Any]:
+        assert isinstance(self.samples, DataSet)
+        return first_inputs(self.source.builder, self.model, self.samples)
+
+    def _note_weights(self) -> None:
+        """Record the weights that are measured, where the run is kept."""
+        if self.run.path is not None and self.run.writer == 0:
+            self._note_digests()
+
+    def _note_digests(self) -> None:
+        for needs in self._needs():
+            names = needs(self.model.model, self.model.parts)
+            note_weights(self.run, tensor_digests(self.model.model, names))
+
+    def _verify(self) -> None:
+        """Check buffers, parts and one batch of numbers on ways of their own."""
+        model, example = self.model, next(self._examples())
+        note_buffers(self.run, self.source.changed_buffers())
+        traced = traced_example(model.model, model.parts, example)
+        note_verified(self.run, model.parts, traced)
+        if self.measured_by.has("recomputed"):
+            inputs = inputs_for(model.model, example)
+            found = self.measured_by.module("recomputed").differences(model, inputs, traced)
+            note_recomputed(self.run, found, model.model.dtype)
+
+
+class OverSamples(Pipeline):
+    """A run over the samples of a data set, which several processes may share."""
+
+    samples: DataSet
+
+    def __init__(
+        self,
+        source: ModelSource,
+        measured_by: Measurement,
+        options: Mapping[str, Any],
+        output: Output,
+        sampling: Sampling,
+        only: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(source, measured_by, {**options, **vars(sampling)}, output)
+        self.samples = open_data(sampling.data, **sampling.draw)
+        self._sampling, self._only = sampling, only
+        self._pictures = options.get("map")
+        data = f"--data {sampling.data}"
+        _require_fitting(source, measured_by, self.samples, data)
+        if only is not None and (absent := set(only) - set(self.samples.ids)):
+            raise NormprobeError(
+                f"{data} holds no sample {min(absent)}", "pass the data that it belongs to"
+            )
+        if self._pictures is not None:
+            _require_pictures(measured_by, data, has_images=self.samples.has_images)
+
+    def collect(self) -> pd.DataFrame:
+        """The rows of all samples, those measured before among them."""
+        builder, sampling = self.source.builder, self._sampling
+        return collect(
+            self.run, self.model, self.samples, builder, self.measured_by, sampling, self._only
+        )
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """What the rows say, and maps of the first pictures."""
+        tables = dict(self.measured_by.tables(rows, self.model))
+        if self._pictures is not None:
+            draw = self.measured_by.module("norm_map").norm_map
+            builder, pictures = self.source.builder, self._pictures
+            tables |= norm_maps(self.run, self.model, self.samples, builder, draw, rows, pictures)
+        return tables
+
+    def _start(self) -> RunStore:
+        processes = join_processes(self.source.loading.device)
+        self._device = processes.device
+        return processes.shared(super()._start)
+
+    def _note_weights(self) -> None:
+        if self._only is None:
+            super()._note_weights()
+        else:  # measured again, to be compared with a run that is kept
+            self._note_digests()
+
+
+class OneBatch(Pipeline):
+    """A run of one batch, as the model's processor returned it."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        measured_by: Measurement,
+        options: Mapping[str, Any],
+        output: Output,
+        inputs: Mapping[str, Any],
+    ) -> None:
+        super().__init__(source, measured_by, {**options, "data": INPUTS}, output)
+        if measured_by.reads_samples:
+            raise NormprobeError(
+                f"{measured_by.name} measures samples; received a batch that a processor made",
+                f"pass the name or path of data, such as data={measured_by.data!r}",
+            )
+        if options.get("map") is not None:
+            _require_pictures(measured_by, INPUTS, has_images=False)
+        self._inputs = inputs
+        self._can_wait = measured_by.tables_from_rows and output.output is None
+
+    def collect(self) -> pd.DataFrame:
+        """The rows of the batch."""
+        self.run.note(data=INPUTS)
+        inputs = self._first()
+        if too_long := long_prompt(self.model, inputs):
+            warn(self.run, too_long)
+        rows = self.measured_by.sample_rows(self.model, inputs, None).assign(image_hash=None)
+        self.run.append(rows)
+        note_confidence(self.run, rows)
+        return rows
+
+    def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+        """What the rows say."""
+        tables: Mapping[str, pd.DataFrame] = self.measured_by.tables(rows, self.model)
+        return tables
+
+    def _examples(self) -> Iterator[Mapping[str, Any]]:
+        yield self._inputs
+
+    def _alignment_examples(self, target: str | float) -> list[Mapping[str, Any]]:
+        return [self._first()]
+
+    def _first(self) -> Mapping[str, Any]:
+        return inputs_for(self.model.model, self._inputs)
+
+
+def _require_kind(source: ModelSource, measured_by: Measurement) -> None:
+    """Refuse a checkpoint that a measurement makes no sense of."""
+    kind, kinds = source.kind, measured_by.kinds
+    if kind is not None and kinds and kind not in kinds:
+        raise NormprobeError(
+            f"{source.name} is a {kind}; {measured_by.name} needs a {' or '.join(kinds)}",
+            f"measure the side that exists: normprobe interface {source.argument}; "
+            "--part kind=KIND says what a model is, where its config does not",
+        )
+
+
+def _require_fitting(
+    source: ModelSource, measured_by: Measurement, samples: DataSet, data: str
+) -> None:
+    """Refuse images for a language model's layers, and text for a vision encoder."""
+    kind, model_type = source.kind, source.facts["model_type"]
+    if OVERRIDES.get(model_type, {}).get("videos_only"):
+        raise NormprobeError(
+            f"{source.name} ({model_type}) reads videos; {measured_by.name} measures images",
+            "`normprobe embeddings` and `normprobe inspect` work without images",
+        )
+    if kind == LANGUAGE_MODEL and measured_by.text_of_language_models and samples.has_images:
+        raise NormprobeError(
+            f"{source.name} is a {kind}, and the samples of {data} hold images",
+            "pass --data text, measure the side that exists: normprobe interface "
+            f"{source.argument}, or say --part kind=vision-language, if it reads images",
+        )
+    if kind == VISION_ENCODER and not samples.has_images:
+        raise NormprobeError(
+            f"{source.name} is a {kind}, and the samples of {data} hold no images",
+            "pass --data with images, such as --data sample",
+        )
+
+
+def _require_pictures(measured_by: Measurement, data: str, *, has_images: bool) -> None:
+    """Refuse a map of what draws none, or where no picture is at hand."""
+    if not measured_by.maps:
+        able = [offered.name for offered in measurements() if offered.maps]
+        raise NormprobeError(
+            f"{measured_by.name} draws no map", f"leave map out, or use {' or '.join(able)}"
+        )
+    if not has_images:
+        raise NormprobeError(
+            f"--map lays norms over pictures; {data}: no pictures",
+            "leave --map out, or pass --data with images, such as --data sample",
+        )
+
+
+#: Samples that an alignment target is measured on: the prompts of a data set differ little.
+_ALIGNMENT_SAMPLES = 16
+
+
+@contextmanager
+def aligned_for(
+    run: RunStore, model: MeasuredModel, target: str | float, examples: Sequence[Mapping[str, Any]]
+) -> Iterator[None]:
+    """Align a model inside the block, and record how."""
+    with aligned(model, _number_or_name(target), examples) as alignment:
+        facts = {name: value for name, value in vars(alignment).items() if name != "norm"}
+        run.note(alignment=facts | {"hidden_size": alignment.norm.normalized_shape[0]})
+        if alignment.scale is None:
+            warn(
+                run,
+                "behind the projector the model does more than scale visual tokens (it adds "
+                "positions or normalises): their norm at the decoder input is not the target",
+            )
+        yield
+
+
+def alignment_examples(
+    builder: InputBuilder, model: MeasuredModel, target: str | float, samples: DataSet
+) -> list[Mapping[str, Any]]:
+    """Inputs that an alignment target is measured on, on the model's device."""
+    found = [example_inputs(builder, samples)]
+    if target == PROMPT:
+        few = islice(batches(samples, builder, 1, bad=samples.bad), _ALIGNMENT_SAMPLES)
+        found = [inputs for _, inputs in few]
+    return [inputs_for(model.model, inputs) for inputs in found]
+
+
+def first_inputs(
+    builder: InputBuilder, model: MeasuredModel, samples: DataSet
+) -> Mapping[str, Any]:
+    """Inputs of the first sample that the processor takes, on the model's device."""
+    for _, inputs in batches(samples, builder, 1, bad=samples.bad):
+        return inputs_for(model.model, inputs)
+    raise NormprobeError("the processor takes no sample of the data", "pass other --data")
+
+
+def _number_or_name(target: str | float) -> str | float:
+    try:
+        return float(target)
+    except ValueError:
+        return target

@@ -1,0 +1,73 @@
+"""Parts named by hand, and errors that print the command to name them with."""
+
+import pytest
+import torch
+from support.tiny_inputs import tiny_inputs
+from support.tiny_models import tiny_model
+from torch import Tensor, nn
+
+from normprobe import NormprobeError, find_parts
+
+
+class Odd(nn.Module):
+    """Two stacks, no accessor, no config: nothing that discovery could go by."""
+
+    name_or_path = "someone/odd"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+        self.seer = nn.Sequential(nn.Linear(3, 4))
+        self.bridge = nn.Linear(4, 4)
+        self.short = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.tall = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.words
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states
+
+
+def test_parts_named_by_hand_are_taken() -> None:
+    model = Odd()
+    parts = find_parts(
+        model,
+        named={
+            "vision_encoder": "seer",
+            "projector": "bridge",
+            "decoder_layers": "short",
+            "image_token_ids": (7,),
+        },
+    )
+    assert dict(parts)["decoder_layers"].module is model.short
+    assert parts.projector is not None
+    assert parts.projector.module is model.bridge
+    assert parts.image_token_ids == (7,)
+
+
+def test_the_error_prints_the_command_with_the_best_candidate() -> None:
+    with pytest.raises(NormprobeError) as failure:
+        find_parts(Odd())
+    assert "tall (3)" in failure.value.problem
+    assert failure.value.remedy.endswith("normprobe layers someone/odd --part decoder_layers=tall")
+
+
+def test_a_name_that_is_no_module_suggests_one_that_is() -> None:
+    with pytest.raises(NormprobeError, match="no module 'tal'") as failure:
+        find_parts(Odd(), named={"decoder_layers": "tal"})
+    assert "tall" in failure.value.remedy
+
+
+def test_a_config_without_an_image_token_is_an_error_with_the_way_out() -> None:
+    model = tiny_model("llava")
+    inputs = tiny_inputs(model)
+    image_token_id = model.config.image_token_id
+    model.config.image_token_id = None
+    with pytest.raises(NormprobeError, match="names no image token") as failure:
+        find_parts(model)
+    assert "--part image_token_ids=" in failure.value.remedy
+    parts = find_parts(model, named={"image_token_ids": (image_token_id,)})
+    model.config.image_token_id = image_token_id
+    assert parts == find_parts(model)
+    assert torch.isin(inputs["input_ids"], torch.tensor(parts.image_token_ids)).any()
