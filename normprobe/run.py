@@ -30,8 +30,7 @@ from normprobe.report.markdown import markdown
 from normprobe.report.page.document import Section, page
 from normprobe.report.page.markup import render
 from normprobe.report.readable_table import ReadableTable, readable_table
-from normprobe.runs.begin import default_compare_path, open_store, provenance
-from normprobe.runs.facts import doubt
+from normprobe.runs.begin import default_compare_path, doubt, open_store, provenance
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
 
