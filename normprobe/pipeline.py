@@ -29,16 +29,9 @@ from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import traced_example
 from normprobe.options import Output, Sampling
 from normprobe.run import Run, finished, finished_later
-from normprobe.runs.begin import note_weights, start_run
+from normprobe.runs.begin import doubt, note_weights, start_run, warn
 from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence
-from normprobe.runs.facts import (
-    doubt,
-    note_buffers,
-    note_model,
-    note_recomputed,
-    note_verified,
-    warn,
-)
+from normprobe.runs.facts import note_buffers, note_model, note_recomputed, note_verified
 from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.model_source import ModelSource, example_inputs
 from normprobe.runs.processes import join_processes, naming_the_run

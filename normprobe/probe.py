@@ -29,7 +29,7 @@ from normprobe.options import Loading, Output, Sampling, chosen, names_in, takes
 from normprobe.paper.numbers import tokens_of
 from normprobe.pipeline import OneBatch, OverSamples, Pipeline
 from normprobe.run import Run
-from normprobe.runs.facts import warn
+from normprobe.runs.begin import warn
 from normprobe.runs.model_source import CheckpointSource, MemorySource, ModelSource
 from normprobe.runs.run_folder import RunFolder, image_name
 

@@ -29,8 +29,7 @@ from normprobe.report.page.markup import render
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.sentences import broken_states
 from normprobe.report.table_text import latex, markdown
-from normprobe.runs.begin import default_compare_path, open_store, provenance
-from normprobe.runs.facts import doubt
+from normprobe.runs.begin import default_compare_path, doubt, open_store, provenance
 from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, RunStore
 from normprobe.schema import PUBLISHED
 

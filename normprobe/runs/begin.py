@@ -234,3 +234,18 @@ def _short(before: Any, now: Any) -> tuple[str, str]:
         return lengths if len(before) != len(now) else _short(*next(pairs))
     before, now = ("none" if value is None else str(value) for value in (before, now))
     return before, now
+
+
+def warn(run: RunStore, text: str) -> None:
+    """Record a warning, and say it."""
+    run.add_warning(text)
+    log.warning("warning: %s", text)
+
+
+def doubt(run: RunStore, text: str) -> None:
+    """Warn that the run's own numbers are in doubt; ``doubts`` of its record lists such warnings.
+
+    ``--strict`` turns them into exit code 1.
+    """
+    warn(run, text)
+    run.note(doubts=list(dict.fromkeys([*run.record.get("doubts", []), text])))

@@ -22,7 +22,7 @@ from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.token_places import NormMap, Picture
 from normprobe.options import AUTO, Sampling
-from normprobe.runs.facts import warn
+from normprobe.runs.begin import warn
 from normprobe.runs.processes import meeting
 from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
 from normprobe.schema import IMAGE, VISUAL

@@ -16,6 +16,7 @@ from normprobe.model.load.device import device_and_dtype
 from normprobe.model.load.weight_checks import is_relabelled, quantised_parts
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import TracedParts, verify
+from normprobe.runs.begin import doubt
 from normprobe.runs.fingerprints import fingerprints
 from normprobe.runs.run_folder import RunStore
 from normprobe.statistics.agreement import Differences, in_doubt
@@ -44,21 +45,6 @@ def model_facts(model: Any) -> dict[str, Any]:
         "model_files": {},
         "adapter_revision": None,
     }
-
-
-def warn(run: RunStore, text: str) -> None:
-    """Record a warning, and say it."""
-    run.add_warning(text)
-    log.warning("warning: %s", text)
-
-
-def doubt(run: RunStore, text: str) -> None:
-    """Warn that the run's own numbers are in doubt; ``doubts`` of its record lists such warnings.
-
-    ``--strict`` turns them into exit code 1.
-    """
-    warn(run, text)
-    run.note(doubts=list(dict.fromkeys([*run.record.get("doubts", []), text])))
 
 
 def note_model(

@@ -230,7 +230,7 @@ def test_a_projector_that_is_not_found_is_said(
     assert "no projector found" in result.stderr
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["warnings"][:1] == [
-        "no projector found: its stages are left out; --projector NAME names one"
+        "no projector found: its stages are left out; --part projector=NAME names one"
     ]
 
 

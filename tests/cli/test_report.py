@@ -97,7 +97,7 @@ def test_csv_and_json_hold_one_table(
     json_rows = json.loads(one)["table"] if form == "json" else None
     read = pd.read_csv(io.StringIO(one)) if form == "csv" else pd.DataFrame(json_rows)
     pd.testing.assert_frame_equal(read, tables["published"])
-    assert run("show", layers, "--format", form).exit_code == 0
+    assert run("show", other, "--format", form).exit_code == 0
 
 
 def test_a_report_loads_no_torch(layers: Path, tmp_path: Path) -> None:
