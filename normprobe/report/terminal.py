@@ -229,12 +229,13 @@ class NumberColumn:
 
     def cells(self, table: pd.DataFrame) -> dict[int, str]:
         """What stands in each layer."""
-        rows = table.assign(star=table[self.doubted].eq(True) if self.doubted in table else False)
+        if self.column not in table:
+            return {}
+        rows = table
         for name, value in self.where.items():
             rows = rows[rows[name] == value]
-        if self.column not in rows:
-            return {}
-        cells = zip(rows["layer"], rows[self.column], rows["star"], strict=True)
+        stars = rows[self.doubted].eq(True) if self.doubted in rows else [False] * len(rows)
+        cells = zip(rows["layer"], rows[self.column], stars, strict=True)
         return {int(layer): self.written(float(v)) + "*" * bool(star) for layer, v, star in cells}
 
 

@@ -92,8 +92,10 @@ def show(run: RunStore, console: Console) -> None:
         )
         print_sentence(massive_words(run), console)
     for name, facts in run.record.get("own_numbers", {}).items():
-        columns = [_column(name, group, f"{name}_mean") for group in _groups(layers)]
-        print_by_layer(facts["words"] + aligned, layers, columns, console, (), "layers.csv")
+        groups = [VISUAL] if facts["per"] == "pair" else _groups(layers)
+        columns = [NumberColumn((g,), f"{name}_mean", {"group": g}) for g in groups]
+        told = f"{facts['words'][:1].upper()}{facts['words'][1:]}: mean ({facts['unit']})."
+        print_by_layer(name + aligned, layers, columns, console, [told], "layers.csv")
 
 
 def show_theory(run: RunStore, console: Console) -> None:
