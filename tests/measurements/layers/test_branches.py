@@ -1,11 +1,8 @@
-"""Intervals and bands of branches.csv, of tokens that are known exactly."""
-
-from io import StringIO
+"""branches.csv of tokens that are known exactly, its intervals and bands, and what it says."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import tokens_of
@@ -14,7 +11,6 @@ from normprobe.measurements.layers.branches import (
     RATIO_METRICS,
     branches_table,
     branches_verdict,
-    print_branches,
 )
 from normprobe.schema import BRANCH_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_by_layer
@@ -138,52 +134,3 @@ def test_a_band_that_holds_1_and_more_tells_nothing_apart() -> None:
         "[0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer 1 "
         "and at rates not told apart (0.90 x [0.54, 1.26]) in layer 2."
     )
-
-
-VALUES = {"angle": 0.1, "relative_update": 0.2, "update_norm": 3.0}
-
-
-def made(*branches: str) -> pd.DataFrame:
-    """Numbers that tell branch, group and layer; the last layer has the first branch alone."""
-    rows = []
-    for place, branch in enumerate(branches):
-        for layer in (1, 2) if place == 0 else (1,):
-            for shift, group in enumerate(("visual", "text")):
-                row = {"layer": layer, "branch": branch, "group": group}
-                for metric, value in VALUES.items():
-                    row[f"{metric}_mean"] = value + layer + 10 * place + 100 * shift
-                    for end in ("", "_ci_low", "_ci_high"):
-                        row[f"{metric}_ratio_to_text{end}"] = float("nan")
-                rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def printed(branches: pd.DataFrame) -> list[list[str]]:
-    file = StringIO()
-    print_branches(branches, Console(file=file, width=80))
-    lines = file.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    return [line.split() for line in lines]
-
-
-def test_visual_beside_text_and_attention_beside_the_mlp() -> None:
-    lines = printed(made("attention", "mlp"))
-    assert lines[1:3] == [["attention", "MLP"], ["angle", "rel.update"] * 2]
-    assert lines[3] == ["layer", *["visual", "text"] * 4]
-    first = next(line for line in lines if line[:1] == ["1"])
-    assert first == ["1", "1.100", "101.1", "1.200", "101.2", "11.10", "111.1", "11.20", "111.2"]
-    second = next(line for line in lines if line[:1] == ["2"])
-    assert second[5:] == ["-"] * 4
-
-
-def test_of_three_branches_the_angles_alone() -> None:
-    lines = printed(made("attention", "cross_attention", "mlp"))
-    assert lines[1] == ["attention", "cross-attention", "MLP"]
-    assert lines[2] == ["angle"] * 3
-
-
-@pytest.mark.parametrize("group", ["visual", "text"])
-def test_one_group_alone(group: str) -> None:
-    table = made("attention", "mlp")
-    lines = printed(table[table["group"] == group])
-    assert lines[3] == ["layer", *[group] * 4]

@@ -1,11 +1,10 @@
-"""massive.csv and dimensions.csv from sample rows."""
+"""massive.csv and dimensions.csv from sample rows, and what they say."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from support import made_massive
 from support.made_massive import DIMENSION, sample_rows, tables
-from support.printed import assert_fits, extreme, printed
 from support.slow_bands import assert_bands
 from support.slow_bootstrap import assert_intervals, slow_draws, use_few_draws
 
@@ -13,7 +12,6 @@ from normprobe.measurements.layers.massive import (
     dimensions_table,
     massive_table,
     massive_verdict,
-    print_massive,
 )
 from normprobe.schema import TEXT, VISUAL
 
@@ -239,32 +237,7 @@ def test_a_dimension_whose_share_is_not_known_holds_at_least() -> None:
     assert "dimension 5 holds at least 50.0 %" in text
 
 
-def test_text_alone_has_words_and_a_table() -> None:
+def test_text_alone_has_words() -> None:
     made = made_massive.tables(groups=("text",))
     text = massive_verdict(made["massive"], made["dimensions"])
     assert text.startswith("No token is massive") and "visual" not in text
-    assert "layer" in printed(print_massive, made["massive"])
-
-
-@pytest.mark.parametrize(
-    "table",
-    [PLANTED["massive"], ORDINARY["massive"], extreme(PLANTED["massive"])],
-    ids=["massive", "ordinary", "extreme"],
-)
-def test_every_line_fits_and_nothing_is_cut_or_wrapped(table: pd.DataFrame) -> None:
-    assert_fits(print_massive, table)
-
-
-def test_the_columns_are_those_of_the_table() -> None:
-    massive = with_ratios(PLANTED["massive"], 94.0, 3.0)
-    lines = printed(print_massive, massive).splitlines()
-    row = next(line.split() for line in lines if line.split()[:1] == ["2"])
-    shares = massive[massive["layer"] == 2].set_index("group")["top10_share_mean"]
-    assert row[1:3] == ["7", "0"]
-    assert row[3:5] == [f"{100 * shares[group]:.1f}" for group in ("visual", "text")]
-    assert row[5:7] == ["940.0", "30.00"]
-
-
-def test_deep_models_print_a_selection_and_say_so() -> None:
-    deep = made_massive.tables(layers=60)["massive"]
-    assert "of 61 layers shown; massive.csv has all." in printed(print_massive, deep)

@@ -10,7 +10,6 @@ from support.capture import capture
 from support.expected_parts import ExpectedParts
 from support.processors import RECIPES
 from support.reference import norm, token_metrics
-from support.several_images import SAMPLES as PICTURED
 from support.several_images import (
     HIGH,
     SEVERAL,
@@ -19,6 +18,7 @@ from support.several_images import (
     rows_of_image,
     states_of,
 )
+from support.several_images import SAMPLES as PICTURED
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 
 from normprobe.data.rows import RefusedSample

@@ -9,8 +9,8 @@ from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import rows_of_tokens, tokens_of
 
-from experiments.theory import SAMPLES as SIMULATED
 from experiments.theory import FAITHFUL, INITIAL, LAYERS, TOKENS, WIDTH, simulated
+from experiments.theory import SAMPLES as SIMULATED
 from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.measurements.layers.table import layers_table
 from normprobe.measurements.layers.theory import theory_table
