@@ -28,7 +28,7 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements.layers.measure import observe
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations, Watcher
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.quantities import Quantity
+from normprobe.quantities import Quantity, declared
 from normprobe.report.sentences import layer_names
 from normprobe.schema import OWN, TEXT, VISUAL
 from normprobe.statistics.token_metrics import POOLED_GROUPS, widened
@@ -149,7 +149,8 @@ def own_number(named: str) -> OwnNumber:
 
 def _users_fault(path: Path, error: Exception) -> tuple[str, str]:
     """What is wrong in a file of the user's, with its line."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    whole = str(path.absolute())
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == whole]
     line = lines[-1] if lines else getattr(error, "lineno", None)
     where = f"{path}:{line}" if line else str(path)
     return f"{where}: {type(error).__name__}: {first_line(error)}", f"mend {path}"
@@ -159,14 +160,21 @@ def resolved(named: Sequence[str]) -> dict[str, "OwnNumber | None"]:
     """What is asked for, by name; None: one of normprobe's own.
 
     Raises:
-        NormprobeError: there is no such number, or two of a name.
+        NormprobeError: there is no such number, or two of a name, or of a column of ``layers.csv``.
     """
     found: dict[str, OwnNumber | None] = {}
+    taken = set(declared("measurements.layers")["layers"].columns)
     for name in named:
         own = None if name in BUILT_IN else own_number(name)
         key = own.quantity.name if own else name
         if key in found:
             raise NormprobeError(f"--also names {key} twice", "name it once")
+        if own and (clash := taken.intersection(own.quantity.columns)):
+            raise NormprobeError(
+                f"--also {name}: layers.csv has a column {min(clash)} already",
+                'call it something else: name="..." in its decorator',
+            )
+        taken.update(own.quantity.columns if own else ())
         found[key] = own
     return found
 

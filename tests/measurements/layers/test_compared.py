@@ -7,7 +7,7 @@ from support import made_tables
 from support.slow_bootstrap import SAMPLES, ends_of, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.table import joined, ranking
-from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, figures, measures
+from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, drawings, measures
 from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
@@ -51,8 +51,9 @@ def test_every_column_that_is_shown_is_measured() -> None:
 
 def test_checkpoints_of_one_training_are_drawn_by_step() -> None:
     table = joined([LOUD, EVEN], ["a", "b"])
-    assert figures(table) == ("small_multiples", "overlay")
-    assert figures(table.assign(step=0)) == ("training", "small_multiples")
+    assert [drawing.name for drawing in drawings(table)] == ["small_multiples", "overlay"]
+    of_training = drawings(table.assign(step=0))
+    assert [drawing.name for drawing in of_training] == ["training", "small_multiples"]
 
 
 def sample_rows() -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Verdicts at the borders of their ranges, from made tables; and which decoders get any."""
+"""The assumptions: judged at the borders of their ranges, for which decoders, told and printed."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from support import made_tables
 from support.cases import model_of
+from support.printed import assert_fits, printed
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 
 from experiments.theory import FAITHFUL, simulated
@@ -16,9 +17,12 @@ from normprobe.measurements import measurement
 from normprobe.measurements.layers.assumptions import (
     CRITERIA,
     assumptions_table,
+    between,
     layer_ranges,
+    print_assumptions,
     states_by_layer,
     theory_verdict,
+    with_interval,
 )
 from normprobe.measurements.layers.table import tables
 from normprobe.model.measured_model import MeasuredModel
@@ -210,7 +214,7 @@ def assert_is_judged_or_has_quantities_alone(rows: pd.DataFrame, model: Any, jud
     assert theory.loc[theory["layer"] > 0, quantities].notna().all(axis=None)
     assert len(assumptions) == len(CRITERIA) * judged
     assert list(assumptions) == list(assumptions_table(theory))
-    assert bool(theory_verdict(theory, assumptions)) == judged
+    assert bool(theory_verdict(assumptions)) == judged
 
 
 @pytest.mark.parametrize(
@@ -239,3 +243,166 @@ def test_post_norm_and_sandwich_models_get_the_quantities_alone(
     rows = measurement("layers").sample_rows(measured, tiny_inputs(model, 4))
     rows = rows.assign(image_hash=None)
     assert_is_judged_or_has_quantities_alone(rows, measured, judged)
+
+
+HOLDING = {
+    "norm_ratio": 4.0,
+    "update_norm_ratio": 1.0,
+    "update_norm_cv_text": 0.1,
+    "update_norm_correlation_text": 0.1,
+    "update_angle_difference": 0.0,
+    "update_angle_std_text": 0.05,
+    "visual_turn_to_text_mean": 0.0,
+    "norm_angle_correlation_text": -0.9,
+    "angle_ratio_error": 1.0,
+}
+
+
+def said(theory: pd.DataFrame) -> str:
+    return theory_verdict(assumptions_table(theory))
+
+
+def faithful(**changed: object) -> pd.DataFrame:
+    theory = made_tables.theory(**HOLDING | changed)
+    for end in ("", "_ci_low", "_ci_high", "_band_low", "_band_high"):
+        theory[f"norm_ratio{end}"] = theory[f"norm_ratio{end}"].bfill()  # layer 0 has a norm
+    return theory
+
+
+def test_all_hold() -> None:
+    sentence = said(faithful())
+    assert sentence.startswith(
+        "4 of 4 assumptions hold in every layer: Modality Norm Imbalance, Uniform Update "
+        "Magnitude, Consistent Update Geometry, Random Rotational Direction, and so do Eq. 13 and "
+        "Eq. 15. One layer on"
+    )
+
+
+def test_what_fails_is_said_for_all_layers() -> None:
+    sentence = said(made_tables.theory())
+    assert sentence.startswith("1 of 4 assumptions holds in every layer: Modality Norm Imbalance, ")
+    assert "and so does Eq. 15. " in sentence
+    assert "Uniform Update Magnitude fails in every layer; " in sentence
+    assert "Random Rotational Direction holds in layers 1-2 and fails in layers 3-6; " in sentence
+
+
+def test_open_layers_are_called_open() -> None:
+    theory = faithful()
+    theory.loc[3, ["update_norm_ratio_band_low", "update_norm_ratio_band_high"]] = 0.7, 1.3
+    assert "Uniform Update Magnitude holds in layers 1-2, 4-6 and is open in layer 3." in said(
+        theory
+    )
+    theory[["update_norm_ratio_band_low", "update_norm_ratio_band_high"]] = 0.7, 1.3
+    assert "Uniform Update Magnitude is open in every layer." in said(theory)
+
+
+def test_balanced_norms_do_not_fail() -> None:
+    sentence = said(faithful(norm_ratio=1.0))
+    assert sentence.startswith("3 of 3 assumptions hold in every layer: Uniform")
+    assert "Imbalance does not apply (balanced norms, the paper's second case)." in sentence
+    sentence = said(faithful(norm_ratio=[4, 4, 4, 1, 1, 1, 1]))
+    assert "Imbalance holds in layers 0-2 and does not apply in layers 3-6 (balanced" in sentence
+
+
+def test_quiet_visual_tokens_are_no_imbalance_of_the_papers_kind() -> None:
+    assert "Modality Norm Imbalance fails in every layer." in said(faithful(norm_ratio=0.5))
+
+
+def test_the_largest_miss_of_eq_15() -> None:
+    theory = faithful(cosine_residual_mean=[0, 0.01, -0.2, 0.0, 0.0, 0.0, 0.0])
+    theory.loc[2, ["cosine_residual_mean_band_low", "cosine_residual_mean_band_high"]] = -0.3, -0.05
+    sentence = said(theory)
+    assert "Eq. 15 holds in layers 1, 3-6 and is open in layer 2." in sentence
+    assert "the largest miss of Eq. 15 is -0.200 [-0.300, -0.050], in layer 2." in sentence
+    assert "largest miss" not in said(faithful(cosine_residual_mean=np.nan))
+    assert "Eq. 15 does not apply" in said(faithful(cosine_residual_mean=np.nan))
+
+
+def test_one_image_judges_nothing_and_says_so() -> None:
+    theory = faithful()
+    theory[[name for name in theory if name.endswith(("_low", "_high"))]] = np.nan
+    assert said(theory) == (
+        "One image judges no assumption. One layer on from the measured cross-modal cosine, the "
+        "largest miss of Eq. 15 is 0.060, in layer 1."
+    )
+    assert "One image" not in said(faithful())
+
+
+def test_one_layer() -> None:
+    theory = faithful().query("layer <= 1")
+    assert "the largest miss of Eq. 15 is 0.060 [0.060, 0.060], in layer 1." in said(theory)
+
+
+def test_no_text_or_no_image_says_nothing() -> None:
+    assert said(made_tables.theory().iloc[:0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((1.6, 1.43, 1.71), "1.6 [1.4, 1.7]"),
+        ((10.2, 9.63, 11.4), "10.2 [9.6, 11.4]"),  # digits agree
+        ((-0.1, -0.21, 0.012), "-0.10 [-0.21, 0.012]"),
+        ((1.6, np.nan, np.nan), "1.6"),
+    ],
+)
+def test_a_number_with_its_interval(numbers: tuple[float, ...], text: str) -> None:
+    assert with_interval(*numbers) == text
+    assert text.endswith(between(*numbers[1:]))
+
+
+ASSUMPTIONS = assumptions_table(made_tables.theory())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ASSUMPTIONS,
+        assumptions_table(made_tables.theory(80)).assign(
+            holds_in="1, 3, 5, 7, 9-31",
+            verdict="fails in some layers",
+            worst=-1.23456e-5,
+            worst_band_low=-0.00234567,
+            worst_band_high=-0.0012,
+            worst_layer=80,
+        ),
+    ],
+    ids=["6 layers", "80 layers"],
+)
+def test_every_line_fits_and_nothing_is_cut_or_wrapped(table):
+    assert_fits(print_assumptions, table)
+
+
+def rows_of(table) -> dict[str, str]:
+    """The line of each number, by its words."""
+    lines = printed(print_assumptions, table).splitlines()
+    return {line.split("  ")[1]: line.rstrip() for line in lines if line.startswith("  ")}
+
+
+def test_each_number_with_its_range_band_layer_and_where_it_holds():
+    rows = rows_of(ASSUMPTIONS)
+    assert len(rows) == len(ASSUMPTIONS)
+    for number, *cells in (
+        ("visual / text norm", ">= 1.25", "2.6", "[2.6, 2.6]", "6", "all layers"),
+        ("visual / text |D|", "0.8-1.25", "0.70", "[0.70, 0.70]", "1", "none"),
+        ("visual turn, text state", "±0.05", "0.12", "[0.12, 0.12]", "6", "1-2"),  # 0.02 a layer
+    ):
+        assert rows[number].split() == f"{number} {' '.join(cells)}".split()
+
+
+def test_a_number_that_says_nothing_and_one_without_a_band():
+    theory = made_tables.theory(norm_ratio=1.0, update_norm_ratio=1.0)
+    rows = rows_of(assumptions_table(theory))
+    assert rows["visual / text norm"].split()[4:] == [">=", "1.25", "-", "-", "-", "no", "say"]
+    theory.loc[:, theory.columns.str.endswith(("_low", "_high"))] = np.nan
+    rows = rows_of(assumptions_table(theory))
+    assert rows["visual / text |D|"].split()[4:] == ["0.8-1.25", "1.0", "-", "1", "none"]
+
+
+def test_layers_that_do_not_apply_are_not_among_all_layers():
+    theory = made_tables.theory(norm_ratio=[4, 4, 4, 1, 1, 1, 1])
+    assert rows_of(assumptions_table(theory))["visual / text norm"].endswith("1-2")
+
+
+def test_no_assumptions_print_nothing():
+    assert printed(print_assumptions, assumptions_table(made_tables.theory().iloc[:0])) == ""

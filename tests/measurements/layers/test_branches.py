@@ -1,4 +1,4 @@
-"""Intervals and bands of branches.csv, of tokens that are known exactly."""
+"""branches.csv of tokens that are known exactly, its intervals and bands, and what it says."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,11 @@ from support.slow_bands import assert_bands
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 from support.token_rows import tokens_of
 
-from normprobe.measurements.layers.branches import RATIO_METRICS, branches_table
+from normprobe.measurements.layers.branches import (
+    RATIO_METRICS,
+    branches_table,
+    branches_verdict,
+)
 from normprobe.schema import BRANCH_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_by_layer
 
@@ -84,3 +88,49 @@ def test_each_branch_has_a_band_of_its_own_over_its_layers(branch: str, ratio: s
     assert_bands(table, rows, branches_table, KEYS, {ratio: "log"}, chosen)
     text = table[table["group"] == TEXT]
     assert text[[f"{ratio}_band_low", f"{ratio}_band_high"]].isna().all(axis=None)
+
+
+def rows(branch: str, group: str, *layers: tuple[float, float], spread: float = 0.1) -> list[dict]:
+    """One row a layer: how large updates are, and how fast tokens turn, against text."""
+    return [
+        {"layer": number, "branch": branch, "group": group}
+        | {
+            f"{metric}_geometric_ratio_to_text{end}": value * factor
+            for metric, value in (("update_norm", size), ("angle", turn))
+            for end, factor in (("", 1), ("_band_low", 1 - spread), ("_band_high", 1 + spread))
+        }
+        # Neither arithmetic means nor the interval of one layer alone are told.
+        | {
+            f"{metric}_{kind}": 77.0
+            for metric in ("update_norm", "angle")
+            for kind in ("ratio_to_text", "geometric_ratio_to_text_ci_low")
+        }
+        for number, (size, turn) in enumerate(layers, start=1)
+    ]
+
+
+def test_each_branch_has_its_sentence() -> None:
+    made = rows("attention", "visual", (1.0, 0.5), (1.0, 0.25))
+    made += rows("mlp", "visual", (3.0, 0.1), (1.0, 1.0)) + rows("mlp", "text", (1, 1), (1, 1))
+    assert branches_verdict(pd.DataFrame(made)) == (
+        "Against text tokens, what the attention adds to visual tokens is about as large (1.00 x "
+        "[0.90, 1.10]) in layers 1-2, and it turns them 2.00 to 4.00 x [1.82, 4.44] more slowly in "
+        "layers 1-2. What the MLP adds to visual tokens is 3.0 x [2.7, 3.3] larger in layer 1 and "
+        "about as large (1.00 x [0.90, 1.10]) in layer 2, and it turns them 10.0 x [9.1, 11.1] "
+        "more slowly in layer 1 and about as fast (1.00 x [0.90, 1.10]) in layer 2."
+    )
+
+
+def test_without_text_or_without_visual_tokens_nothing_is_said() -> None:
+    alone = rows("mlp", "visual", (float("nan"), float("nan")))
+    assert branches_verdict(pd.DataFrame(alone)) == ""
+    assert branches_verdict(pd.DataFrame(rows("mlp", "text", (1, 1)))) == ""
+
+
+def test_a_band_that_holds_1_and_more_tells_nothing_apart() -> None:
+    made = rows("mlp", "visual", (1.5, 0.5), (1.5, 0.9), spread=0.4)
+    assert branches_verdict(pd.DataFrame(made)) == (
+        "Against text tokens, what the MLP adds to visual tokens is not told apart (1.50 x "
+        "[0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer 1 "
+        "and at rates not told apart (0.90 x [0.54, 1.26]) in layer 2."
+    )

@@ -1,0 +1,219 @@
+"""What is drawn of ``layers``: every declared column is one of its tables, and of quantities.toml.
+
+How a panel is drawn has its tests in ``report/test_charts.py``; here are the figures of their own.
+"""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from support import made_massive, made_tables
+from support.border_tables import sample_rows, tables_of
+
+from experiments.theory import WORLDS, simulated
+from normprobe.measurements.layers import branches, massive
+from normprobe.measurements.layers.accounted import PARTS, accounted_table
+from normprobe.measurements.layers.assumptions import CRITERIA, assumptions_table
+from normprobe.measurements.layers.figures import (
+    ACCOUNTED,
+    CROSSED,
+    METRICS,
+    STORY,
+    THEORY,
+    by_layer,
+    draw_accounted,
+    draw_directions,
+    draw_theory,
+    drawings,
+    own_panels,
+)
+from normprobe.measurements.layers.table import layer_intervals, layers_table
+from normprobe.quantities import declared
+from normprobe.report.charts import Panel, charts
+from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
+from normprobe.runs.run_folder import RunStore
+from normprobe.schema import TEXT, VISUAL
+
+PANELS = {
+    "layers": (*METRICS, *STORY),
+    "theory": THEORY,
+    "accounted": ACCOUNTED,
+    "branches": branches.PANELS,
+    "massive": massive.PANELS,
+}
+DECLARED = [(table, panel) for table, panels in PANELS.items() for panel in panels]
+
+
+@cache
+def tables() -> dict[str, pd.DataFrame]:
+    """Those of a run, made of sample rows."""
+    made = tables_of(sample_rows(4), "pre: the paper's theory applies")
+    return made | made_massive.tables(massive=True)
+
+
+@pytest.mark.parametrize(("name", "panel"), DECLARED, ids=[f"{n}: {p.title}" for n, p in DECLARED])
+def test_every_declared_column_is_written_and_described(name: str, panel: Panel) -> None:
+    table, described = tables()[name], set(declared("measurements.layers")[name].columns)
+    for curve in panel.curves:
+        columns = {curve.column, *curve.where, *curve.around(table), curve.doubted} - {""}
+        assert columns <= set(table.columns)
+        assert columns <= described
+        ends = [curve.column + end for end in ("_ci_low", "_ci_high", "_band_low", "_band_high")]
+        assert {end for end in ends if end in table} <= described
+    (chart,) = charts([panel], by_layer(table) if name == "accounted" else table)
+    assert chart["label"] == panel.title
+
+
+@pytest.mark.parametrize("panels", PANELS.values(), ids=PANELS)
+def test_no_curve_is_drawn_twice(panels: tuple[Panel, ...]) -> None:
+    for panel in panels:
+        count = len(panel.curves)
+        assert len({curve.look for curve in panel.curves}) == count, panel.title
+        assert len({curve.name for curve in panel.curves}) == count, panel.title
+
+
+def test_colours_of_branches_are_groups_and_line_styles_branches() -> None:
+    for panel in branches.PANELS:
+        by = {"group": "color", "branch": "linestyle"}
+        for value, how in by.items():
+            looks = {(curve.where[value], getattr(curve.look, how)) for curve in panel.curves}
+            assert len(looks) == len({of for of, _ in looks}) == len({look for _, look in looks})
+    keys = {key.where["branch"]: key.look for key in branches.KEYS if "branch" in key.where}
+    for curve in branches.PANELS[0].curves:
+        assert keys[curve.where["branch"]].linestyle == curve.look.linestyle
+
+
+def test_the_figures_of_a_run_stand_in_order_and_its_own_numbers_come_last() -> None:
+    facts = {"words": "a number", "unit": "share", "per": "token"}
+    plain, own = RunStore({}), RunStore({"own_numbers": {"mine": facts, "other": facts}})
+    names = [drawing.name for drawing in drawings(plain)]
+    assert names[:2] == ["layers", "turning"]
+    assert [drawing.name for drawing in drawings(own)] == [*names, "own"]
+    mine, other = own_panels(own)
+    assert mine.title == "a number (share)"
+    assert {curve.column for curve in mine.curves} == {"mine_mean"}
+    assert {curve.column for curve in other.curves} == {"other_mean"}
+    assert own_panels(plain) == []
+
+
+# --- theory --------------------------------------------------------------------------------------
+
+RANGES = {criterion.column: (criterion.low, criterion.high) for criterion in CRITERIA}
+
+
+def test_every_judged_number_is_drawn_once_in_the_range_of_its_panel() -> None:
+    drawn = [curve.column for panel in THEORY for curve in panel.curves]
+    assert sorted(set(drawn) & set(RANGES)) == sorted(RANGES)
+    for panel in THEORY:
+        of_curves = [RANGES.get(curve.column) for curve in panel.curves]
+        assert set(of_curves) == {RANGES.get(panel.judged)}, panel.title
+        assert not (panel.judged in RANGES and panel.title.startswith("cross-modal"))
+
+
+def test_each_panel_shows_its_range_where_it_has_a_number() -> None:
+    theory = made_tables.theory(cosine_residual_mean=np.nan)
+    axes = draw_theory("made", theory, assumptions_table(theory)).axes
+    for panel, axis in zip(THEORY, axes, strict=True):
+        shown = panel.judged in RANGES and panel.judged != "cosine_residual_mean"
+        assert len(axis.patches) == shown, panel.title
+        if shown:
+            low, high = RANGES[panel.judged]
+            (patch,), (bottom, top) = axis.patches, axis.get_ylim()
+            ends = patch.get_y(), patch.get_y() + patch.get_height()
+            assert ends == pytest.approx((max(low, bottom), min(high, top))), panel.title
+
+
+def test_the_theory_of_one_layer_and_one_image_can_be_drawn() -> None:
+    theory = made_tables.theory(1)
+    theory.loc[:, theory.columns.str.contains("_ci_|_band_")] = np.nan
+    axes = draw_theory("made", theory, assumptions_table(theory)).axes
+    for panel, axis in zip(THEORY, axes, strict=True):
+        known = [curve for curve in panel.curves if curve.rows(theory)[curve.column].notna().any()]
+        assert len(axis.get_lines()) == len(known)
+
+
+# --- accounted -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["nothing", "larger visual updates"])
+def accounted(request: pytest.FixtureRequest) -> pd.DataFrame:
+    rows = simulated(WORLDS[request.param][0], 0)
+    return accounted_table(rows, layer_intervals(layers_table(rows), rows))
+
+
+def test_the_bars_of_a_layer_add_up_to_the_measured_ratio(accounted: pd.DataFrame) -> None:
+    parts, _ = draw_accounted("made", accounted).axes
+    rows = accounted[accounted["scope"] == "layer"].reset_index(drop=True)
+    bars = [bar for group in parts.containers if hasattr(group, "patches") for bar in group.patches]
+    for place, row in rows.iterrows():
+        drawn = bars[place :: len(rows)]
+        heights = [bar.get_height() for bar in drawn]
+        assert heights == pytest.approx([row[f"log_{part}"] for part in PARTS])
+        assert sum(heights) == pytest.approx(np.log(row["angle_ratio"]))
+        up = [(bar.get_y(), bar.get_height()) for bar in drawn if bar.get_height() > 0]
+        ends = [0.0, *(start + height for start, height in up)]
+        assert [start for start, _ in up] == pytest.approx(ends[:-1])  # each on the one below
+
+
+@pytest.mark.parametrize("span", [0.1, 0.3, 1.0, 3.0, 9.0])
+def test_the_axis_names_some_ratios_whatever_they_span(
+    accounted: pd.DataFrame, span: float
+) -> None:
+    logs = [f"log_{part}" for part in PARTS]
+    layers = accounted["scope"] == "layer"
+    scaled = accounted.assign(**dict.fromkeys(logs, 0.0), angle_ratio_ci_low=np.nan)
+    scaled = scaled.assign(log_norm=np.where(layers, span, 0.0), angle_ratio_ci_high=np.nan)
+    scaled.loc[scaled.index[0], "log_norm"] = -span
+    parts, _ = draw_accounted("made", scaled.assign(angle_ratio=np.exp(scaled["log_norm"]))).axes
+    assert 3 <= len(parts.get_yticks()) <= 10
+    assert 0 in parts.get_yticks()
+    for tick, label in zip(parts.get_yticks(), parts.get_yticklabels(), strict=True):
+        assert float(label.get_text().removesuffix(" x")) == pytest.approx(np.exp(tick))
+
+
+def test_one_layer_is_drawn_too(accounted: pd.DataFrame) -> None:
+    parts, angles = draw_accounted("made", accounted.iloc[:1]).axes
+    assert len(angles.get_lines()) == 3
+    assert parts.get_xlim()[0] < 1 < parts.get_xlim()[1]
+
+
+# --- directions ----------------------------------------------------------------------------------
+
+
+def test_directions_are_columns_of_both_tables() -> None:
+    theory, layers = tables()["theory"], tables()["layers"]
+    norms, cosines = draw_directions("made", theory, layers).axes
+    of_pairs = {f"visual, text: {curve.name}": theory[curve.column] for curve in CROSSED.curves}
+    expected = {}
+    for group in (TEXT, VISUAL):
+        rows = layers[layers["group"] == group]
+        expected[f"within {group}"] = rows["within_modal_cosine_mean"]
+        assert_line(norms, group, rows["norm_mean"])
+        assert_line(norms, f"{group}, attention input", rows["attention_input_norm_mean"])
+    for name, numbers in (expected | of_pairs).items():
+        assert_line(cosines, name, numbers)
+    assert [line for line in names(cosines) if line[0] != "_"] == [*expected, *of_pairs]
+    named = [text.get_text() for text in norms.get_legend().get_texts()]
+    assert named[-2:] == [INTERVAL_WORDS, BAND_WORDS]
+
+
+def names(axes: Axes) -> list[str]:
+    return [str(line.get_label()) for line in axes.get_lines()]
+
+
+def assert_line(axes: Axes, name: str, numbers: pd.Series) -> None:
+    line = axes.get_lines()[names(axes).index(name)]
+    np.testing.assert_allclose(line.get_ydata(), numbers)
+
+
+def test_directions_of_a_run_of_an_older_version_go_as_far_as_it_does() -> None:
+    new = ("attention_input", "within_modal", "centered")
+    older = [
+        table[[name for name in table if not name.startswith(new)]]
+        for table in (tables()["theory"], tables()["layers"])
+    ]
+    norms, cosines = draw_directions("made", *older).axes
+    assert [name for name in names(cosines) if name[0] != "_"] == ["visual, text: states"]
+    assert {name for name in names(norms) if name[0] != "_"} == {TEXT, VISUAL}
