@@ -5,6 +5,7 @@ a group as options of their own, ``Probe`` takes them as keywords; from there on
 whole. What an option needs or excludes stands with it, for the command line to check.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
@@ -93,7 +94,7 @@ def _part(text: str) -> tuple[str, Any]:
         raise typer.BadParameter(f"expected kind={', '.join(KINDS)}; received {text!r}")
     if role not in TOKEN_ROLES:
         return role, name
-    if not all(number.isdecimal() for number in name.split(",")):
+    if not all(re.fullmatch(r"-?\d+", number) for number in name.split(",")):
         raise typer.BadParameter(f"expected {role}=ID or ID,ID; received {text!r}")
     return role, tuple(map(int, name.split(",")))
 

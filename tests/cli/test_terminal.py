@@ -12,13 +12,13 @@ Run = Callable[..., Result]
 
 WITH_TABLES = [
     ("interface", "-n", "1"),
-    ("layers", "-n", "1", "--also", "branches,massive"),
+    ("layers", "-n", "1", "--also", "branches,massive", "--theory"),
     ("embeddings",),
     ("embeddings", "--base", "specimen"),
     ("grounding", "-n", "1"),
     ("align",),
-    ("inspect", "--weights"),
-    ("models",),
+    ("inspect", "specimen", "--weights"),
+    ("inspect",),
 ]
 
 
@@ -26,7 +26,7 @@ WITH_TABLES = [
 def test_tables_follow_columns_and_lose_nothing(
     command: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = () if command[0] in ("inspect", "models") else ("--overwrite", "-o", "out")
+    folder = () if command[0] == "inspect" else ("--overwrite", "-o", "out")
     words = {}
     for columns in (60, 140):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -41,7 +41,7 @@ def test_tables_follow_columns_and_lose_nothing(
 
 def test_a_file_gets_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert max(map(len, run("models").stdout.splitlines())) == 80
+    assert max(map(len, run("inspect").stdout.splitlines())) == 80
 
 
 @pytest.mark.parametrize("words", [["inspect"], ["inspect", "--help"], ["inspect", "--nothing"]])

@@ -23,7 +23,7 @@ NAMES = {
     "text_embedding": "lexicon",
     "decoder_layers": "tower",
 }
-BY_HAND = [f"--{role.replace('_', '-')}={name}" for role, name in NAMES.items()]
+BY_HAND = [f"--part={role}={name}" for role, name in NAMES.items()]
 
 
 def table_and_record(out: Path, command: str) -> tuple[pd.DataFrame, dict]:
