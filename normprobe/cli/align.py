@@ -66,7 +66,7 @@ def align(
 
 def _show_statistics(source: str, loading: Loading, display: Display) -> None:
     """Print Table 5 of a saved norm. Nothing is loaded but its weights."""
-    from normprobe.measurements.align.terminal import print_norm_statistics
+    from normprobe.measurements.align.shown import print_norm_statistics
     from normprobe.model.load.alignment import saved_norm
     from normprobe.statistics.weights import norm_statistics
 

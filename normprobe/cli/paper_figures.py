@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from normprobe.cli import console
 from normprobe.errors import NormprobeError
-from normprobe.measurements.attention.figures import heatmaps
+from normprobe.measurements.attention.figures import draw_heatmaps
 from normprobe.measurements.compare.labels import step_of
 from normprobe.measurements.compare.measure import doubts_about_samples
 from normprobe.measurements.layers import paper_panels
@@ -131,4 +131,4 @@ def _of_attention(
         f"{layout.roles[model]}: {run.record.get('model')}" for model, run in chosen
     )
     heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
-    return heatmaps.figure(heading, pairs.maps, pairs.images, {}), pairs.maps
+    return draw_heatmaps(heading, pairs.maps, pairs.images, {}), pairs.maps

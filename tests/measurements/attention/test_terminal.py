@@ -1,8 +1,7 @@
 import pytest
+from normprobe.measurements.attention.terminal import print_attention
 from support import made_tables
 from support.printed import assert_fits, extreme, printed
-
-from normprobe.measurements.attention.terminal import print_attention
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from normprobe.measurements.compare.terminal import print_ranking
 from support.printed import assert_fits, printed
 
 from normprobe.measurements.compare.table import ranking
-from normprobe.measurements.compare.terminal import print_ranking
 
 OVERLAP = "1 (1-3): first by its number; 95 % intervals leave ranks 1 to 3 open."
 EQUAL = "1 (1-3): equal numbers share ranks 1 to 3."

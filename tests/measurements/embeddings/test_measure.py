@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from normprobe.measurements.embeddings.text_table import TextTable, text_table
 from safetensors import safe_open
 from safetensors.torch import save_file
 from support.tiny_models import tiny_model
@@ -16,7 +17,6 @@ from normprobe.measurements.embeddings.measure import (
     norm_histogram,
     token_ranking,
 )
-from normprobe.measurements.embeddings.text_table import TextTable, text_table
 from normprobe.model.find.structure import image_token_rows
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.weights import row_norms

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-from normprobe import NormprobeError
 from normprobe.measurements.embeddings.shift import aligned_ids, measure_shift
 from normprobe.measurements.embeddings.text_table import TextTable
+
+from normprobe import NormprobeError
 
 #: Byte-level spellings: "Ġ" a space; "âĢ" and "âĤ" are fragments that decode to the same character.
 HERE = {"Ġthe": 0, "s": 1, "âĢ": 2, "âĤ": 3, "<|vision_start|>": 5, "<|im_end|>": 4, "new": 7}

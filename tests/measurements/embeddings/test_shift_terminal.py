@@ -1,8 +1,7 @@
 import pytest
+from normprobe.measurements.embeddings.shift_terminal import print_shift
 from support import made_tables
 from support.printed import assert_fits, extreme, printed
-
-from normprobe.measurements.embeddings.shift_terminal import print_shift
 
 
 @pytest.mark.parametrize(

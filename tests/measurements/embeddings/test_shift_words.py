@@ -1,7 +1,6 @@
 import pandas as pd
-from support import made_tables
-
 from normprobe.measurements.embeddings.shift_words import shift_verdict
+from support import made_tables
 
 
 def beside_a_base():

@@ -1,8 +1,7 @@
 import pytest
+from normprobe.measurements.embeddings.terminal import print_embeddings
 from support import made_tables
 from support.printed import assert_fits, extreme, printed
-
-from normprobe.measurements.embeddings.terminal import print_embeddings
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from normprobe.measurements.embeddings.text_table import text_table
 from transformers import PretrainedConfig
 
 from normprobe import NormprobeError
-from normprobe.measurements.embeddings.text_table import text_table
 from normprobe.model.find.parts import Part, Parts
 from normprobe.model.measured_model import MeasuredModel
 

@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from normprobe.measurements.grounding.terminal import show
 from support import made_tables
 
-from normprobe.measurements.grounding.terminal import show
 from normprobe.report.terminal import terminal_console
 from normprobe.runs.run_folder import RunStore
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from normprobe.measurements.interface.intervals import interface_intervals
 from support.slow_bootstrap import SAMPLES, assert_intervals, slow_draws, use_few_draws
 
-from normprobe.measurements.interface.intervals import interface_intervals
 from normprobe.measurements.interface.table import interface_table
 from normprobe.schema import (
     DECODER_INPUT,

@@ -1,8 +1,7 @@
 import pytest
+from normprobe.measurements.interface.terminal import print_interface
 from support import made_tables
 from support.printed import assert_fits, extreme, printed
-
-from normprobe.measurements.interface.terminal import print_interface
 
 INTERFACE = made_tables.interface()
 

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from normprobe.measurements.interface.visual_table import visual_table_histogram
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import BOS, EOS, tiny_model
 
 from normprobe import find_parts
 from normprobe.measurements import measurement
-from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 

@@ -1,9 +1,8 @@
 """A cell a layer and head."""
 
 import numpy as np
-from support import made_tables
-
 from normprobe.measurements.attention.figures.heads import figure
+from support import made_tables
 
 
 def test_cells_are_the_numbers_of_the_first_query() -> None:

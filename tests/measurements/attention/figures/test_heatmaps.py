@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from normprobe.measurements.attention.figures.heatmaps import attention_map, figure
 from support import made_tables
 
-from normprobe.measurements.attention.figures.heatmaps import attention_map, figure
 from normprobe.report.figures.style import look
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pandas as pd
-from support import made_tables
-
 from normprobe.measurements.embeddings.figures.embeddings import figure
+from support import made_tables
 
 TEXT = (made_tables.embeddings(), made_tables.tokens(), made_tables.histogram())
 

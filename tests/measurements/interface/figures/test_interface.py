@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from support import made_tables
-
 from normprobe.measurements.interface.figures.interface import figure
+from support import made_tables
 
 TABLE = made_tables.interface()
 

@@ -1,10 +1,17 @@
-"""What a terminal shows of a survey."""
+"""How a survey is shown: on a terminal, and on the page."""
 
+from itertools import chain
+
+import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.survey.printed import printed_of
+from normprobe.measurements.survey.printed import printed_of, readable
 from normprobe.measurements.survey.words import verdict
+from normprobe.quantities import INTERVAL
+from normprobe.report.page.blocks import heading, note, printed, sentence
+from normprobe.report.page.blocks import table as shown_table
+from normprobe.report.page.markup import Markup
 from normprobe.report.readable import significant
 from normprobe.report.terminal import (
     add_column,
@@ -14,6 +21,8 @@ from normprobe.report.terminal import (
     print_table,
 )
 from normprobe.runs.run_folder import RunStore
+
+__all__ = ["headline", "readable", "section", "show"]
 
 #: Header and column of each number.
 _COLUMNS = {
@@ -63,3 +72,28 @@ def _short(name: str) -> str:
     """The end of a name tells more than the organisation."""
     last = name.rstrip("/").rpartition("/")[2]
     return last if len(last) <= _LONGEST else f"{last[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def headline(run: RunStore) -> str:
+    """In how many models visual tokens are louder, and whether inertia goes with disparity."""
+    return verdict(run)
+
+
+def section(run: RunStore) -> list[Markup]:
+    """What it says, a row a model without the ends of intervals, and what each model took."""
+    survey = run.table("survey")
+    return [
+        sentence(headline(run)),
+        heading("Models"),
+        shown_table(survey[[name for name in survey if not str(name).endswith(INTERVAL)]]),
+        note("survey.csv holds the 95 % interval of each number."),
+        *chain.from_iterable(map(printed, printed_of(run).values())),
+        heading("What each model took"),
+        shown_table(_in_megabytes(run.table("cost"))),
+        note("Weights fetched, memory at the peak of its process, and seconds."),
+    ]
+
+
+def _in_megabytes(cost: pd.DataFrame) -> pd.DataFrame:
+    sizes = {"fetched_bytes": "fetched (MB)", "peak_memory": "peak memory (MB)"}
+    return cost.assign(**{name: cost[name] / 1e6 for name in sizes}).rename(columns=sizes)

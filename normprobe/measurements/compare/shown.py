@@ -1,4 +1,4 @@
-"""What a terminal shows of a run of ``compare``."""
+"""How a run of ``compare`` is shown: on a terminal, and on the page."""
 
 from typing import Any
 
@@ -8,6 +8,9 @@ from rich.text import Text
 
 from normprobe.measurements import measurement
 from normprobe.measurements.compare.words import alike_sentence, verdict
+from normprobe.report.page.blocks import heading, sentence
+from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.markup import Markup
 from normprobe.report.readable import MISSING, significant
 from normprobe.report.terminal import (
     add_column,
@@ -58,3 +61,23 @@ def _rank(row: "pd.Series[Any]") -> str:
         return MISSING
     rank, low, high = (int(row[name]) for name in ("rank", "rank_low", "rank_high"))
     return f"{rank}" if low == high else f"{rank} ({low}-{high})"
+
+
+def headline(run: RunStore) -> str:
+    """Which run is at either end."""
+    return "" if run.rows_of("ranking") is None else verdict(run)
+
+
+def section(run: RunStore) -> list[Markup]:
+    """The ranking, then the tables as the compared measurement shows them."""
+    compare, ranking = run.rows_of("compare"), run.rows_of("ranking")
+    blocks: list[Markup] = []
+    if ranking is not None:
+        blocks += [sentence(headline(run)), heading("Ranking"), shown(ranking)]
+    if compare is not None:
+        compared = measurement(str(run.record["compared"])).module("compared")
+        own = getattr(compared, "section", None)
+        blocks += own(compare) if own else [heading("Side by side"), shown(compare)]
+    if told := alike_sentence(run):
+        blocks.append(sentence(told))
+    return blocks

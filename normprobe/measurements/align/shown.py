@@ -1,4 +1,4 @@
-"""What a terminal shows of an alignment norm: how it was chosen, and the size of its weights."""
+"""How a run of ``align`` is shown: how the norm was chosen, and the size of its weights."""
 
 import pandas as pd
 from rich.console import Console
