@@ -74,10 +74,18 @@ def on_page(dots: Dots) -> dict[str, Any]:
     """What the page's script draws."""
     rows = []
     for dot in dots.rows:
-        row = {"stage": dot.stage, "name": dot.name, "color": dot.look.color}
-        row |= {"hollow": dot.hollow, "ratio": times(dot.ratio) if dot.ratio > 0 else ""}
-        ends = zip(("low", "high", "least", "most"), (*dot.interval, *dot.spread), strict=True)
-        rows.append(row | {"value": _short(dot.value)} | {end: _short(v) for end, v in ends})
+        numbers = dot.value, *dot.interval, *dot.spread
+        names = "value", "low", "high", "least", "most"
+        rows.append(
+            {
+                "stage": dot.stage,
+                "name": dot.name,
+                "color": dot.look.color,
+                "hollow": dot.hollow,
+                "ratio": times(dot.ratio) if dot.ratio > 0 else "",
+                **dict(zip(names, map(_short, numbers), strict=True)),
+            }
+        )
     line = dots.reference and dict(zip(("name", "value", "color"), dots.reference, strict=True))
     return {"label": dots.label, "axis": dots.axis, "rows": rows, "reference": line}
 
@@ -191,4 +199,5 @@ def figure_of_runs(
 def _finite(values: object) -> NDArray[np.float64]:
     """The positive numbers that an axis has to hold."""
     flat = np.asarray(values, dtype=float).ravel()
-    return flat[np.isfinite(flat) & (flat > 0)]
+    held: NDArray[np.float64] = flat[np.isfinite(flat) & (flat > 0)]
+    return held

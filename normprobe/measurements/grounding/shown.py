@@ -52,8 +52,8 @@ def show(run: RunStore, console: Console) -> None:
     print_by_layer(title, grounding, _COLUMNS, console, notes, "grounding.csv")
     if run.has_table("left_out"):
         left_out = len(run.table("left_out"))
-        samples = "1 sample" if left_out == 1 else f"{left_out} samples"
-        print_notes(console, f"{samples} left out: left_out.csv says why.")
+        out = "1 sample" if left_out == 1 else f"{left_out} samples"
+        print_notes(console, f"{out} left out: left_out.csv says why.")
     print_sentence(verdict(run), console)
 
 
