@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from normprobe.cli import console
 from normprobe.errors import NormprobeError
 from normprobe.measurements.attention.figures import draw_heatmaps
-from normprobe.measurements.compare.labels import step_of
-from normprobe.measurements.compare.measure import doubts_about_samples
+from normprobe.measurements.compare.measure import doubts_about_samples, step_of
 from normprobe.measurements.layers import paper_panels
 from normprobe.paper.figures import FigureLayout, attention_pairs, curves_of_run, figure_layouts
 from normprobe.report.figures.draw import title

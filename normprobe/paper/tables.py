@@ -154,10 +154,12 @@ def _filled(template: str, text: Text) -> str:
     """The parts of a cell of which there is a text; of bare words none."""
     parts = []
     for part in template.split(" \u00b1 "):
-        texts = [text(int(row), column) for column, row in PLACE.findall(part)]
-        if texts and None not in texts:
-            filled = iter(texts)
-            parts.append(PLACE.sub(lambda _, filled=filled: str(next(filled)), part))
+        known = {place[0]: text(int(place[2]), place[1]) for place in PLACE.finditer(part)}
+        if known and None not in known.values():
+            filled = part
+            for place, shown in known.items():
+                filled = filled.replace(place, str(shown))
+            parts.append(filled)
     return " \u00b1 ".join(parts)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.measurements.compare.table import ranking
-from normprobe.measurements.interface.compared import COLUMNS, measures
+from normprobe.measurements.interface.compared import measures
 
 
 def table(ratio: float) -> pd.DataFrame:
@@ -23,10 +23,6 @@ def test_the_decoder_input_ranks() -> None:
     found = ranking([measures(table(3.0)), measures(table(5.0))], ["three", "five"])
     assert found["run"].tolist() == ["five", "three"]
     assert found.loc[0, ["disparity_input", "ratio_to_table", "text_norm"]].tolist() == [5, 2.5, 2]
-
-
-def test_every_column_that_is_shown_is_measured() -> None:
-    assert set(COLUMNS.values()) <= measures(table(3.0)).keys()
 
 
 def test_the_intervals_are_those_of_the_table() -> None:

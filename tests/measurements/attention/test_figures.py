@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from normprobe.measurements.attention.figures.heatmaps import attention_map, figure
 from support import made_tables
 
+from normprobe.measurements.attention.figures import attention_map, draw_heads, draw_heatmaps
 from normprobe.report.figures.style import look
 
 
@@ -46,7 +46,7 @@ def test_padding_has_a_token_but_no_place():
 
 def test_a_panel_a_query_and_layer():
     image = np.zeros((40, 60, 3), dtype=np.uint8)
-    drawing = figure("model", made_tables.heatmaps(layers=(1, 2, 3, 4, 5)), [image], {})
+    drawing = draw_heatmaps("model", made_tables.heatmaps(layers=(1, 2, 3, 4, 5)), [image], {})
     titles = [axes.get_title() for axes in drawing.axes if axes.get_title()]
     shown = [
         f"{query}, layer {layer}" for query in ("all text", "red cup") for layer in range(1, 6)
@@ -60,7 +60,9 @@ def legend_of(drawing):
 
 def test_the_target_box_is_drawn_in_every_panel_where_it_is():
     image = np.zeros((40, 60, 3), dtype=np.uint8)
-    drawing = figure("model", made_tables.heatmaps(), [image], {"box": [6.0, 8.0, 30.0, 20.0]})
+    drawing = draw_heatmaps(
+        "model", made_tables.heatmaps(), [image], {"box": [6.0, 8.0, 30.0, 20.0]}
+    )
     maps = [axes for axes in drawing.axes if axes.get_title()]
     assert len(maps) == 6
     for axes in maps:
@@ -73,14 +75,14 @@ def test_the_target_box_is_drawn_in_every_panel_where_it_is():
 
 def test_a_legend_names_only_what_is_there():
     whole = made_tables.heatmaps().assign(left=0.0, right=1.0)
-    drawing = figure("model", whole, [np.zeros((40, 60, 3), dtype=np.uint8)], {"box": None})
+    drawing = draw_heatmaps("model", whole, [np.zeros((40, 60, 3), dtype=np.uint8)], {"box": None})
     assert legend_of(drawing) == set()
 
 
 @pytest.mark.parametrize(("layers", "columns"), [(1, 2), (2, 2), (3, 3), (4, 4), (5, 3), (6, 3)])
 def test_no_row_of_panels_is_half_empty(layers, columns):
     image = np.zeros((40, 60, 3), dtype=np.uint8)
-    drawing = figure("m", made_tables.heatmaps(layers=range(1, layers + 1)), [image], {})
+    drawing = draw_heatmaps("m", made_tables.heatmaps(layers=range(1, layers + 1)), [image], {})
     drawing.draw_without_rendering()
     panels = [axes for axes in drawing.axes if axes.get_title()]
     assert panels[0].get_subplotspec().get_gridspec().ncols == columns
@@ -92,7 +94,7 @@ def test_of_several_runs_the_layers_that_all_have_are_shown():
     tables = [
         made_tables.heatmaps(layers=layers).assign(run=f"{layers}") for layers in ((1, 2), (2, 3))
     ]
-    drawing = figure("m", pd.concat(tables), [np.zeros((40, 60, 3), dtype=np.uint8)], {})
+    drawing = draw_heatmaps("m", pd.concat(tables), [np.zeros((40, 60, 3), dtype=np.uint8)], {})
     titles = [axes.get_title() for axes in drawing.axes if axes.get_title()]
     assert len(titles) == 4
     assert all(title.endswith("layer 2") for title in titles)
@@ -104,7 +106,7 @@ def test_the_names_of_compared_runs_do_not_run_into_each_other():
     runs = [maps.assign(run=name, image=n) for name in ("baseline", "norm applied") for n in (1, 2)]
     images = [np.zeros((40, 60, 3), dtype=np.uint8)] * 2
     with look():
-        drawing = figure("model", pd.concat(runs, ignore_index=True), images, {})
+        drawing = draw_heatmaps("model", pd.concat(runs, ignore_index=True), images, {})
         drawing.draw_without_rendering()
     titles = [axes.title for axes in drawing.axes if axes.get_title()]
     assert titles[0].get_text() == "baseline, the cup on the sauc…\npicture 1, layer 1"
@@ -117,8 +119,19 @@ def test_the_names_of_compared_runs_do_not_run_into_each_other():
 
 def test_compared_runs_stand_below_each_other():
     tables = [made_tables.heatmaps(layers=(3,)).assign(run=name) for name in ("before", "after")]
-    drawing = figure("m", pd.concat(tables), [np.zeros((40, 60, 3), dtype=np.uint8)], {})
+    drawing = draw_heatmaps("m", pd.concat(tables), [np.zeros((40, 60, 3), dtype=np.uint8)], {})
     drawing.draw_without_rendering()
     shown = [axes for axes in drawing.axes if axes.get_title()]
     assert [axes.get_title().split(",")[0] for axes in shown] == ["before", "after"] * 2
     assert len({round(axes.get_position().x0, 3) for axes in shown}) == 1
+
+
+def test_cells_are_the_numbers_of_the_first_query() -> None:
+    heads = made_tables.heads()
+    panels = draw_heads("made", heads).axes[:3]
+    first = heads[heads["query"] == "all text"]
+    for axes, column in zip(panels, ("share_mean", "entropy_mean", "vertical_center"), strict=True):
+        (mesh,) = axes.collections
+        grid = first.pivot(index="layer", columns="head", values=column).to_numpy()
+        np.testing.assert_allclose(mesh.get_array().filled(np.nan), grid)
+    assert panels[0].yaxis_inverted()

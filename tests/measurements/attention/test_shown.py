@@ -1,4 +1,4 @@
-"""The section of a run of ``attention``: the question, its pictures, lines, heads."""
+"""What a terminal and the page show of ``attention``."""
 
 import base64
 import io
@@ -11,9 +11,23 @@ import pytest
 from PIL import Image
 from support import made_tables
 from support.made_runs import ATTACK, add_figure, run_folder
+from support.printed import printed
 from support.read_page import Reader, charts, drawn, page_of_folders
 
+from normprobe.measurements.attention.shown import print_attention
 from normprobe.runs.run_folder import RunFolder
+
+
+def test_layers_without_it_and_regions_without_a_box_are_told():
+    text = printed(print_attention, made_tables.attention())
+    assert "from red cup (12 tokens)" in text
+    assert [line.split()[1:] for line in text.splitlines() if line.startswith("    2 ")] == [
+        6 * ["-"],
+        6 * ["-"],
+    ]
+    assert "- a layer without softmax attention" in text
+    assert "inside the box / outside" in text
+    assert "inside the box" not in printed(print_attention, made_tables.attention(target=False))
 
 
 def attention(folder: Path, **tables: pd.DataFrame) -> Path:

@@ -1,9 +1,38 @@
-"""The figure of ``embeddings``."""
+"""What a terminal and the figure show of ``embeddings``."""
 
 import numpy as np
 import pandas as pd
-from normprobe.measurements.embeddings.figures.embeddings import figure
 from support import made_tables
+from support.printed import printed
+
+from normprobe.measurements.embeddings.figures import draw_embeddings
+from normprobe.measurements.embeddings.shown import print_embeddings, print_shift
+
+
+def test_nasty_tokens_are_shown_not_obeyed():
+    text = printed(print_embeddings, made_tables.embeddings(), made_tables.tokens())
+    assert '* "<|im_start|>"' in text
+    assert '"[bold␣red]x[/]"' in text
+    assert '"漢字仮名交じり文…' in text
+    assert r'"\x00\x1b[31m"' in text
+    assert not set(text) & {"\x00", "\x1b", "\u202e", "\u0301", "\t", "\r"}
+    starts = {
+        line.index("1516") for line in text.splitlines() if "1516" in line and "漢" not in line
+    }
+    assert len(starts) == 1  # columns stay columns
+
+
+def test_what_rose_among_the_loudest_is_named():
+    text = printed(print_shift, made_tables.shift())
+    first = next(line for line in text.splitlines() if line.startswith("   1"))
+    assert '* "<|vision_start|>"' in first
+    assert first.endswith("new")
+    assert "2,997 tokens in both, 2 in the model alone, 1 in the base." in text
+
+
+def test_a_shift_between_widths_says_why_it_has_no_distance():
+    assert "The hidden sizes differ" in printed(print_shift, made_tables.shift(distances=False))
+
 
 TEXT = (made_tables.embeddings(), made_tables.tokens(), made_tables.histogram())
 
@@ -13,7 +42,7 @@ def names(axes):
 
 
 def test_bars_hold_the_counts():
-    axes = figure("t", *TEXT).axes[0]
+    axes = draw_embeddings("t", *TEXT).axes[0]
     heights = [bar.get_height() for bar in axes.patches]
     assert sum(heights) == TEXT[2]["count"].sum()
     assert axes.get_yscale() == "log"
@@ -22,7 +51,7 @@ def test_bars_hold_the_counts():
 
 
 def test_the_loudest_are_named_from_below():
-    axes = figure("t", *TEXT).axes[0]
+    axes = draw_embeddings("t", *TEXT).axes[0]
     assert names(axes)[:3] == ['4.020  "<|im_start|>"', '3.908  "␣the"', r'3.797  "\n\n"']
     heights = [text.xyann[1] for text in axes.texts if text.get_text() in names(axes)]
     assert heights == sorted(heights)
@@ -30,14 +59,14 @@ def test_the_loudest_are_named_from_below():
 
 
 def test_the_mean_is_that_of_the_nonzero_rows():
-    axes = figure("t", *TEXT).axes[0]
+    axes = draw_embeddings("t", *TEXT).axes[0]
     mean = next(line for line in axes.get_lines() if line.get_label() == "mean")
     rows = TEXT[0][TEXT[0]["rows"] == "nonzero_rows"]
     assert mean.get_xdata()[0] == rows["norm_mean"].iloc[0]
 
 
 def test_special_tokens_are_marked():
-    drawing = figure("t", *TEXT)
+    drawing = draw_embeddings("t", *TEXT)
     labels = [text.get_text() for text in drawing.legends[0].get_texts()]
     assert set(labels) == {"mean", "text table", "special tokens"}
     colors = {text.get_text(): text.get_color() for text in drawing.axes[0].texts}
@@ -49,7 +78,7 @@ def test_two_tables_two_panels_and_rows_without_text():
         make("text", "visual")
         for make in (made_tables.embeddings, made_tables.tokens, made_tables.histogram)
     ]
-    drawing = figure("t", *both)
+    drawing = draw_embeddings("t", *both)
     assert len(drawing.axes) == 2
     assert names(drawing.axes[1])[0].endswith("row 151643")
 
@@ -60,7 +89,7 @@ def test_log_norms_and_zero_rows():
         {"table": "text", "special": False, "left": edges[:-1], "right": edges[1:], "count": 7}
     )
     zero = bins.head(1).assign(left=0.0, right=0.0, count=412)
-    axes = figure("t", *TEXT[:2], pd.concat([zero, bins])).axes[0]
+    axes = draw_embeddings("t", *TEXT[:2], pd.concat([zero, bins])).axes[0]
     assert axes.get_xscale() == "log"
     assert axes.get_xlabel() == "L2 norm of an embedding row (412 zero rows not drawn)"
     assert sum(bar.get_height() for bar in axes.patches) == 70

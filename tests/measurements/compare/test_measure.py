@@ -1,8 +1,8 @@
-"""Names and steps of runs, by records made by hand."""
+"""A short name for each compared run, and the training step that it measured."""
 
 import pytest
 
-from normprobe.measurements.compare.labels import labels_of, step_of
+from normprobe.measurements.compare.measure import labels_of, step_of
 
 
 @pytest.mark.parametrize(
