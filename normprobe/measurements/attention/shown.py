@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 
 from normprobe.measurements.attention.figures import attention_map, layer_panels
-from normprobe.measurements.attention.words import attention_verdict
+from normprobe.measurements.attention.words import verdict
 from normprobe.report.charts import charts
 from normprobe.report.figures.norm_map import canvas_shape, on_canvas
 from normprobe.report.page.blocks import (
@@ -47,7 +47,7 @@ def show(run: RunStore, console: Console) -> None:
     print_attention(attention, console)
     if run.has_table("images"):
         print_images(run.table("images"), console)
-    print_sentence(attention_verdict(attention), console)
+    print_sentence(verdict(run), console)
 
 
 def print_attention(attention: pd.DataFrame, console: Console) -> None:
@@ -90,10 +90,8 @@ _CELLS = "Of all text, or the first word that was followed. Each cell is a head 
 
 def section(run: RunStore) -> list[Markup]:
     """How much and how widely text attends to the image."""
-    attention, images = run.rows_of("attention"), run.rows_of("images")
-    if attention is None:
-        return []
-    blocks = [*_asked(run), sentence(headline(run)), *_maps(run)]
+    attention, images = run.table("attention"), run.rows_of("images")
+    blocks = [*_asked(run), sentence(verdict(run)), *_maps(run)]
     blocks += [
         heading("Attention to the image, layer by layer"),
         curves(charts(layer_panels(attention), attention)),
@@ -105,12 +103,6 @@ def section(run: RunStore) -> list[Markup]:
     if images is not None:
         blocks += [heading("Image by image"), shown(images)]
     return blocks
-
-
-def headline(run: RunStore) -> str:
-    """How much and how widely text attends to the image."""
-    attention = run.rows_of("attention")
-    return "" if attention is None else attention_verdict(attention)
 
 
 def _asked(run: RunStore) -> list[Markup]:

@@ -63,21 +63,12 @@ def _rank(row: "pd.Series[Any]") -> str:
     return f"{rank}" if low == high else f"{rank} ({low}-{high})"
 
 
-def headline(run: RunStore) -> str:
-    """Which run is at either end."""
-    return "" if run.rows_of("ranking") is None else verdict(run)
-
-
 def section(run: RunStore) -> list[Markup]:
     """The ranking, then the tables as the compared measurement shows them."""
-    compare, ranking = run.rows_of("compare"), run.rows_of("ranking")
-    blocks: list[Markup] = []
-    if ranking is not None:
-        blocks += [sentence(headline(run)), heading("Ranking"), shown(ranking)]
-    if compare is not None:
-        compared = measurement(str(run.record["compared"])).module("compared")
-        own = getattr(compared, "section", None)
-        blocks += own(compare) if own else [heading("Side by side"), shown(compare)]
-    if told := alike_sentence(run):
-        blocks.append(sentence(told))
-    return blocks
+    compare = run.table("compare")
+    compared = measurement(str(run.record["compared"])).module("compared")
+    own = getattr(compared, "section", None)
+    beside = own(compare) if own else [heading("Side by side"), shown(compare)]
+    ranking = [sentence(verdict(run)), heading("Ranking"), shown(run.table("ranking"))]
+    told = alike_sentence(run)
+    return [*ranking, *beside, *([sentence(told)] if told else [])]

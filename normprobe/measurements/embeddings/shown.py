@@ -1,7 +1,11 @@
 """How a run of ``embeddings`` is shown: on a terminal, and on the page."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from normprobe.measurements.embeddings.words import embeddings_verdict, shift_verdict
@@ -60,30 +64,13 @@ def print_embeddings(embeddings: pd.DataFrame, tokens: pd.DataFrame, console: Co
 
 
 def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
-    ends = {
-        end: tokens[tokens["end"] == end].sort_values("rank").head(_MOST)
-        for end in ("top", "bottom")
-    }
-    table = new_table(f"Loudest and quietest rows of the {name}")
-    add_column(table, "rank")
-    for end in ("loudest", "quietest"):
-        add_column(table, end, left=True)
-        add_column(table, "id")
-        add_column(table, "norm")
-    for place in range(max(map(len, ends.values()))):
-        cells = [Text(str(place + 1))]
-        for rows in ends.values():
-            if place >= len(rows):
-                cells += [Text(MISSING)] * 3
-                continue
-            row = rows.iloc[place]
-            cells += [
-                token_cell(row["token"], special=bool(row["special"])),
-                Text(str(row["token_id"])),
-                Text(significant(float(row["norm"]))),
-            ]
-        table.add_row(*cells)
-    print_table(table, console)
+    ends = [
+        tokens[tokens["end"] == end].sort_values("rank").head(_MOST) for end in ("top", "bottom")
+    ]
+    headers = ("rank", "loudest", "id", "norm", "quietest", "id", "norm")
+    columns = [("token", "token_id", "norm")] * 2
+    title = f"Loudest and quietest rows of the {name}"
+    print_table(_side_by_side(title, headers, ends, columns), console)
     most = int(tokens.groupby("end").size().max())
     print_notes(
         console,
@@ -94,55 +81,24 @@ def _ends_table(name: str, tokens: pd.DataFrame, console: Console) -> None:
 
 def print_shift(shift: pd.DataFrame, console: Console) -> None:
     """Print the loudest rows of both tables side by side, then the tokens that moved most."""
-    _print_ranks(shift, console)
-    _print_movers(shift, console)
-
-
-def _print_ranks(shift: pd.DataFrame, console: Console) -> None:
-    table = new_table("Loudest rows: base and model")
-    for header in ("rank", "base", "norm", "model", "norm", "rank in base"):
-        add_column(table, header, left=header in ("base", "model"))
     sides = [
         shift[shift[rank].le(_MOST).fillna(False)].sort_values(rank)
         for rank in ("base_rank", "rank")
     ]
-    for place in range(max(map(len, sides))):
-        cells = [Text(str(place + 1))]
-        for rows, norm in zip(sides, ("base_norm", "norm"), strict=True):
-            if place >= len(rows):
-                cells += [Text(MISSING)] * 2
-                continue
-            row = rows.iloc[place]
-            cells += [_token(row), Text(significant(float(row[norm])))]
-        before = sides[1].iloc[place]["base_rank"] if place < len(sides[1]) else pd.NA
-        cells.append(Text("new" if pd.isna(before) else f"{int(before):,}"))
-        table.add_row(*cells)
-    print_table(table, console)
-    alone = [
-        int((shift[own].notna() & shift[other].isna()).sum())
-        for own, other in (("token_id", "base_id"), ("base_id", "token_id"))
-    ]
-    shared = int((shift["token_id"].notna() & shift["base_id"].notna()).sum())
+    headers = ("rank", "base", "norm", "model", "norm", "rank in base")
+    columns = [("token", "base_norm"), ("token", "norm", "base_rank")]
+    print_table(_side_by_side("Loudest rows: base and model", headers, sides, columns), console)
+    here, there = shift["token_id"].notna(), shift["base_id"].notna()
     print_notes(
         console,
         "* special token. new: not in the base's vocabulary.",
-        f"{shared:,} tokens in both, {alone[0]:,} in the model alone, {alone[1]:,} in the base.",
+        f"{(here & there).sum():,} tokens in both, {(here & ~there).sum():,} in the model alone, "
+        f"{(there & ~here).sum():,} in the base.",
     )
-
-
-def _print_movers(shift: pd.DataFrame, console: Console) -> None:
     movers = moved_most(shift).head(_MOST)
-    table = new_table("Tokens that moved most")
-    for header in ("token", "id", "base norm", "norm", "distance", "cosine"):
-        add_column(table, header, left=header == "token")
-    for _, row in movers.iterrows():
-        cosine = float(row["cosine"])
-        table.add_row(
-            _token(row),
-            Text(str(row["token_id"])),
-            *(Text(significant(float(row[name]))) for name in ("base_norm", "norm", "distance")),
-            Text(MISSING if pd.isna(cosine) else f"{cosine:.4f}"),
-        )
+    headers = ("token", "id", "base norm", "norm", "distance", "cosine")
+    columns = [("token", "token_id", "base_norm", "norm", "distance", "cosine")]
+    table = _side_by_side("Tokens that moved most", headers, [movers], columns)
     print_table(table, console)
     print_notes(
         console,
@@ -150,6 +106,36 @@ def _print_movers(shift: pd.DataFrame, console: Console) -> None:
         if movers["distance"].notna().any()
         else "The hidden sizes differ: no distance, no cosine; ordered by change of norm.",
     )
+
+
+def _side_by_side(
+    title: str,
+    headers: Sequence[str],
+    sides: Sequence[pd.DataFrame],
+    columns: Sequence[Sequence[str]],
+) -> Table:
+    """Columns of the rows of each side, line by line, behind the rank if that has a header."""
+    table = new_table(title)
+    for header in headers:
+        add_column(table, header, left=header in ("token", "loudest", "quietest", "base", "model"))
+    for place in range(max(map(len, sides))):
+        cells = [Text(str(place + 1))] if headers[0] == "rank" else []
+        for rows, names in zip(sides, columns, strict=True):
+            row = rows.iloc[place] if place < len(rows) else None
+            cells += [Text(MISSING) if row is None else _cell(row, name) for name in names]
+        table.add_row(*cells)
+    return table
+
+
+def _cell(row: "pd.Series[Any]", name: str) -> Text:
+    value = row[name]
+    if name == "token":
+        return token_cell(value, special=bool(row["special"]))
+    if name == "base_rank":
+        return Text("new" if pd.isna(value) else f"{int(value):,}")
+    if name == "cosine":
+        return Text(MISSING if pd.isna(value) else f"{value:.4f}")
+    return Text(str(value) if name == "token_id" else significant(float(value)))
 
 
 def moved_most(shift: pd.DataFrame) -> pd.DataFrame:
@@ -160,25 +146,18 @@ def moved_most(shift: pd.DataFrame) -> pd.DataFrame:
     return shared.sort_values("norm_change", key=abs, ascending=False, kind="stable")
 
 
-def _token(row: "pd.Series[str]") -> Text:
-    return token_cell(row["token"], special=bool(row["special"]))
-
-
 _COLUMNS = ["table", "rows", "hidden_size", "count", "norm_mean", "norm_std", "norm_min"]
 _COLUMNS += ["norm_q50", "norm_max"]
 
 
 def headline(run: RunStore) -> str:
     """How loud the rows of the tables are."""
-    embeddings = run.rows_of("embeddings")
-    return "" if embeddings is None else embeddings_verdict(embeddings)
+    return embeddings_verdict(run.table("embeddings"))
 
 
 def section(run: RunStore) -> list[Markup]:
     """The statistics of the tables, and the rows that stand out."""
-    embeddings, tokens = run.rows_of("embeddings"), run.rows_of("tokens")
-    if embeddings is None:
-        return []
+    embeddings, tokens = run.table("embeddings"), run.rows_of("tokens")
     blocks = [
         sentence(headline(run)),
         heading("L2 norm of embedding rows"),

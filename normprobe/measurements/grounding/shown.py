@@ -57,19 +57,12 @@ def show(run: RunStore, console: Console) -> None:
     print_sentence(verdict(run), console)
 
 
-def headline(run: RunStore) -> str:
-    """Whether a word is closer to what it means."""
-    return "" if run.rows_of("grounding") is None else verdict(run)
-
-
 def section(run: RunStore) -> list[Markup]:
     """Gaps, and what they are the difference of, layer by layer."""
-    grounding = run.rows_of("grounding")
-    if grounding is None:
-        return []
+    grounding = run.table("grounding")
     declared = [panel for pair in zip(GAPS, SIDES, strict=True) for panel in pair]
     return [
-        sentence(headline(run)),
+        sentence(verdict(run)),
         heading("A word and what it means"),
         curves(charts(declared, grounding)),
         note("Means over samples; intervals and bands are over images. Layer 0: decoder input."),

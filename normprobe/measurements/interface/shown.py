@@ -68,18 +68,11 @@ def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool 
     )
 
 
-def headline(run: RunStore) -> str:
-    """How loud visual tokens are at the decoder input."""
-    return "" if run.rows_of("interface") is None else verdict(run)
-
-
 def section(run: RunStore) -> list[Markup]:
     """The norms by stage and group."""
-    interface = run.rows_of("interface")
-    if interface is None:
-        return []
+    interface = run.table("interface")
     return [
-        sentence(headline(run)),
+        sentence(verdict(run)),
         heading("L2 norm at the interface"),
         dots(on_page(interface_dots(interface))),
         note(

@@ -22,7 +22,7 @@ from normprobe.report.terminal import (
 )
 from normprobe.runs.run_folder import RunStore
 
-__all__ = ["headline", "readable", "section", "show"]
+__all__ = ["readable", "section", "show"]
 
 #: Header and column of each number.
 _COLUMNS = {
@@ -74,16 +74,11 @@ def _short(name: str) -> str:
     return last if len(last) <= _LONGEST else f"{last[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def headline(run: RunStore) -> str:
-    """In how many models visual tokens are louder, and whether inertia goes with disparity."""
-    return verdict(run)
-
-
 def section(run: RunStore) -> list[Markup]:
     """What it says, a row a model without the ends of intervals, and what each model took."""
     survey = run.table("survey")
     return [
-        sentence(headline(run)),
+        sentence(verdict(run)),
         heading("Models"),
         shown_table(survey[[name for name in survey if not str(name).endswith(INTERVAL)]]),
         note("survey.csv holds the 95 % interval of each number."),

@@ -96,7 +96,9 @@ def test_labels_are_shown_as_they_are_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["interface", "embeddings"])
 def test_runs_without_curves_stand_side_by_side_as_they_are(command: str, tmp_path: Path) -> None:
     table = getattr(made_tables, command)().assign(run="only_one")
-    path = run_folder(tmp_path / "run", "compare", record={"compared": command}, compare=table)
+    ranking = pd.DataFrame({"rank": [1], "run": ["only_one"]})
+    tables = {"compare": table, "ranking": ranking}
+    path = run_folder(tmp_path / "run", "compare", record={"compared": command}, **tables)
     read = Reader(page_of_folders(path))
     assert "Side by side" in read.text
     assert read.text.count("only_one") >= len(table)

@@ -17,6 +17,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import LANGUAGE_MODELS, TINY, VISION_ENCODERS, VLM_TYPES
 
 from normprobe import probe_interface, schema
+from normprobe.quantities import QUANTILES
 from normprobe.versions import is_line_5
 
 every_type = pytest.mark.parametrize("model_type", TINY)
@@ -52,7 +53,7 @@ def test_every_number(model_type, batch_size, padding):
 @every_type
 def test_quantiles(model_type):
     for key, rows in stage_rows(plain_case_of(model_type)).items():
-        for name, probability in schema.QUANTILES.items():
+        for name, probability in QUANTILES.items():
             low, high = np.quantile(
                 norm(rows), [probability - 1e-9, probability + 1e-9], method="inverted_cdf"
             )
