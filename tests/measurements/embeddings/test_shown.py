@@ -8,9 +8,11 @@ from support.printed import printed
 from normprobe.measurements.embeddings.figures import draw_embeddings
 from normprobe.measurements.embeddings.shown import print_embeddings, print_shift
 
+TEXT = (made_tables.embeddings(), made_tables.tokens(), made_tables.histogram())
 
-def test_nasty_tokens_are_shown_not_obeyed():
-    text = printed(print_embeddings, made_tables.embeddings(), made_tables.tokens())
+
+def test_nasty_tokens_are_shown_not_obeyed() -> None:
+    text = printed(print_embeddings, *TEXT[:2])
     assert '* "<|im_start|>"' in text
     assert '"[bold␣red]x[/]"' in text
     assert '"漢字仮名交じり文…' in text
@@ -22,55 +24,36 @@ def test_nasty_tokens_are_shown_not_obeyed():
     assert len(starts) == 1  # columns stay columns
 
 
-def test_what_rose_among_the_loudest_is_named():
+def test_what_rose_among_the_loudest_is_named() -> None:
     text = printed(print_shift, made_tables.shift())
     first = next(line for line in text.splitlines() if line.startswith("   1"))
     assert '* "<|vision_start|>"' in first
     assert first.endswith("new")
     assert "2,997 tokens in both, 2 in the model alone, 1 in the base." in text
-
-
-def test_a_shift_between_widths_says_why_it_has_no_distance():
     assert "The hidden sizes differ" in printed(print_shift, made_tables.shift(distances=False))
 
 
-TEXT = (made_tables.embeddings(), made_tables.tokens(), made_tables.histogram())
-
-
 def names(axes):
-    return [text.get_text() for text in axes.texts if text.get_text()[0].isdigit()]
+    return [text for text in axes.texts if text.get_text()[0].isdigit()]
 
 
-def test_bars_hold_the_counts():
-    axes = draw_embeddings("t", *TEXT).axes[0]
-    heights = [bar.get_height() for bar in axes.patches]
-    assert sum(heights) == TEXT[2]["count"].sum()
-    assert axes.get_yscale() == "log"
-    assert axes.get_xscale() == "linear"
-    assert axes.get_ylim()[0] < 1  # a single row is visible
-
-
-def test_the_loudest_are_named_from_below():
-    axes = draw_embeddings("t", *TEXT).axes[0]
-    assert names(axes)[:3] == ['4.020  "<|im_start|>"', '3.908  "␣the"', r'3.797  "\n\n"']
-    heights = [text.xyann[1] for text in axes.texts if text.get_text() in names(axes)]
-    assert heights == sorted(heights)
-    assert len(set(np.diff(heights).round(6))) == 1
-
-
-def test_the_mean_is_that_of_the_nonzero_rows():
-    axes = draw_embeddings("t", *TEXT).axes[0]
-    mean = next(line for line in axes.get_lines() if line.get_label() == "mean")
-    rows = TEXT[0][TEXT[0]["rows"] == "nonzero_rows"]
-    assert mean.get_xdata()[0] == rows["norm_mean"].iloc[0]
-
-
-def test_special_tokens_are_marked():
+def test_bars_hold_the_counts_and_the_loudest_are_named_from_below():
     drawing = draw_embeddings("t", *TEXT)
-    labels = [text.get_text() for text in drawing.legends[0].get_texts()]
-    assert set(labels) == {"mean", "text table", "special tokens"}
-    colors = {text.get_text(): text.get_color() for text in drawing.axes[0].texts}
-    assert colors['4.020  "<|im_start|>"'] != colors['3.908  "␣the"']
+    (axes,) = drawing.axes
+    assert sum(bar.get_height() for bar in axes.patches) == TEXT[2]["count"].sum()
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
+    assert axes.get_ylim()[0] < 1  # a single row is visible
+    mean = next(line for line in axes.get_lines() if line.get_label() == "mean")
+    assert mean.get_xdata()[0] == TEXT[0].query("rows == 'nonzero_rows'")["norm_mean"].iloc[0]
+    loudest = names(axes)
+    texts = [text.get_text() for text in loudest]
+    assert texts[:3] == ['4.020  "<|im_start|>"', '3.908  "␣the"', r'3.797  "\n\n"']
+    assert loudest[0].get_color() != loudest[1].get_color()  # it is special
+    steps = np.diff([text.xyann[1] for text in loudest])
+    assert (steps > 0).all()
+    assert len(set(steps.round(6))) == 1
+    labels = {text.get_text() for text in drawing.legends[0].get_texts()}
+    assert labels == {"mean", "text table", "special tokens"}
 
 
 def test_two_tables_two_panels_and_rows_without_text():
@@ -78,9 +61,8 @@ def test_two_tables_two_panels_and_rows_without_text():
         make("text", "visual")
         for make in (made_tables.embeddings, made_tables.tokens, made_tables.histogram)
     ]
-    drawing = draw_embeddings("t", *both)
-    assert len(drawing.axes) == 2
-    assert names(drawing.axes[1])[0].endswith("row 151643")
+    _, visual = draw_embeddings("t", *both).axes
+    assert names(visual)[0].get_text().endswith("row 151643")
 
 
 def test_log_norms_and_zero_rows():
