@@ -251,8 +251,7 @@ class Probe:
         Raises:
             NormprobeError: there is no text embedding table, or it cannot be read.
         """
-        from normprobe.measurements.embeddings.measure import measure_embeddings
-        from normprobe.measurements.embeddings.text_table import text_table
+        from normprobe.measurements.embeddings.measure import measure_embeddings, text_table
 
         if isinstance(base, str):
             base = self._beside(base)

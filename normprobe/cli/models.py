@@ -45,7 +45,7 @@ def inspect(
             return
         with console.lasting_imports():
             from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
-            from normprobe.measurements.align.terminal import print_norm_statistics
+            from normprobe.measurements.align.shown import print_norm_statistics
             from normprobe.measurements.inspect.measure import inspected, print_parts, print_weights
             from normprobe.model.checkpoint import open_checkpoint
             from normprobe.model.load.alignment import saved_norm

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from normprobe.cli import console
 from normprobe.errors import NormprobeError
-from normprobe.measurements.attention.figures import heatmaps
-from normprobe.measurements.compare.labels import step_of
-from normprobe.measurements.compare.measure import doubts_about_samples
-from normprobe.measurements.layers.figures import paper_panels
+from normprobe.measurements.attention.figures import draw_heatmaps
+from normprobe.measurements.compare.measure import doubts_about_samples, step_of
+from normprobe.measurements.layers import paper_panels
 from normprobe.model.load.alignment import saved_norm
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand, artefacts
 from normprobe.paper.figures import FigureLayout, attention_pairs, curves_of_run, figure_layouts
@@ -268,4 +267,4 @@ def _of_attention(
         f"{layout.roles[model]}: {run.record.get('model')}" for model, run in chosen
     )
     heading = "\n".join([heading, *map(drawable, ["; ".join(models), *pairs.captions])])
-    return heatmaps.figure(heading, pairs.maps, pairs.images, {}), pairs.maps
+    return draw_heatmaps(heading, pairs.maps, pairs.images, {}), pairs.maps

@@ -14,9 +14,10 @@ All but the first two are there where they are needed.
                      stand in ``measure``
 ``words``            ``verdict(run)``: what its numbers say, in sentences
 ``shown``            ``show(run, console)``: what a terminal shows of a run; ``section(run)``: its
-                     part of the page (without it: the tables as they are); if the first screen says
-                     something of it, ``headline(run)`` and ``lead(run)``, a figure; where tables
-                     have a form of their own in print, ``readable(name, table)``, else None
+                     part of the page (without it: the tables as they are); for the first screen
+                     ``lead(run)``, a figure, and ``headline(run)``, where the verdict says too
+                     much; where tables have a form of their own in print,
+                     ``readable(name, table)``, else None
 ``figures``          ``drawings(run)``: its figures, the main one first; the others are drawn where
                      their tables hold rows
 ``recomputed``       for ``--verify``: ``differences(model, inputs, traced)``, the numbers of one
@@ -145,7 +146,9 @@ class Measurement:
         return sentences
 
     def section(self, run: "RunStore") -> list[Any]:
-        """Its part of the page, of ``Markup``."""
+        """Its part of the page, of ``Markup``; nothing of a run that has no main table yet."""
+        if run.rows_of(self.main_table) is None:
+            return []
         return list(self._shown("section", run) or [])
 
     def readable(self, name: str, table: "pd.DataFrame") -> "ReadableTable":
@@ -156,8 +159,11 @@ class Measurement:
         return readable_table(table) if own is None else own
 
     def headline(self, run: "RunStore") -> str:
-        """What a run says, for the first screen of a page; empty where it says nothing there."""
-        return str(self._shown("headline", run) or "")
+        """What a run says, for the first screen of a page: its verdict, unless that is longer."""
+        if run.rows_of(self.main_table) is None:
+            return ""
+        own = self._shown("headline", run)
+        return self.verdict(run) if own is None else str(own)
 
     def lead(self, run: "RunStore") -> Any:
         """Its figure for the first screen, ``Markup``; None: it has none."""

@@ -42,6 +42,12 @@ def names_of(model: str) -> set[str]:
     return set(known.loc[same, "name"])
 
 
+def numbers_of(model: str) -> list[Published]:
+    """What the paper prints of a model; nothing where it has no such model."""
+    names = names_of(model)
+    return [number for number in published_numbers() if number.name in names] if names else []
+
+
 def note_on(number: Published) -> str:
     """What a reader of a number should know, such as that the paper has another one; or nothing."""
     if is_description(number):
@@ -59,12 +65,9 @@ def is_description(number: Published) -> bool:
 
 def tokens_of(model: str) -> frozenset[str]:
     """The tokens that the paper ranks of a model, as they read; none of most models."""
-    names = names_of(model)
-    numbers = published_numbers() if names else ()
-    ranked = (number for number in numbers if number.name in names)
     return frozenset(
         number.quantity
-        for number in ranked
+        for number in numbers_of(model)
         if number.statistic.startswith("rank") and not is_description(number)
     )
 
@@ -145,12 +148,11 @@ def printed_rows(file: str) -> list[dict[str, str]]:
     return [{str(k): v or "nan" for k, v in row.items()} for row in table.to_dict("records")]
 
 
+# --- beside a run --------------------------------------------------------------------------------
+
 _NUMBERS = ("measured", "published", "difference")
 _PUBLISHED_COLUMNS = ["source", "model", "quantity", "statistic", "measured", "measured_rank"]
-
-
 _PUBLISHED_COLUMNS += ["published", "difference", "note"]
-
 
 #: The column that holds a statistic of the paper.
 COLUMNS = {"mean": "norm_mean", "std": "norm_std", "hidden size": "hidden_size"}
@@ -189,11 +191,8 @@ def beside_paper(
     tokens: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """What was measured beside what the paper says of a model."""
-    names = names_of(model)
     rows = []
-    for number in published_numbers() if names else ():
-        if number.name not in names:
-            continue
+    for number in numbers_of(model):
         for quantity in (number.quantity, *ALSO.get(number.quantity, ())):
             measured = _measured(number, quantity, table, rows_of, tokens)
             if measured is not None:

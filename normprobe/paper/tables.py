@@ -22,9 +22,13 @@ Place = tuple[int, str]
 #: What was measured there; of a token its text.
 Cells = dict[Place, float | str]
 
+#: What stands at a row and column; None: nothing.
+Text = Callable[[int, str], str | None]
+
 #: Ends a column of ``measured_csv``: as the paper prints it; of a token also its rank here.
 PUBLISHED, RANK = "_published", "_published_rank"
-_PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
+#: In a template, a column and its row.
+PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
 _TOKEN = "_token"
 
 #: What stands below a table with published numbers.
@@ -61,8 +65,12 @@ class Layout:
         """The cells of every row, each place with its row of the file."""
         if not self.each:
             return [list(row) for row in self.rows]
-        places = range(len(printed_rows(self.file)))
-        return [[_PLACE.sub(rf"{{\1 {row}}}", cell) for cell in self.each] for row in places]
+        return of_rows(self.each, len(printed_rows(self.file)))
+
+
+def of_rows(each: Sequence[str], rows: int) -> list[list[str]]:
+    """Templates of so many rows, each place with its row."""
+    return [[PLACE.sub(rf"{{\1 {row}}}", cell) for cell in each] for row in range(rows)]
 
 
 @cache
@@ -93,66 +101,70 @@ def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
 
 
 def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> ReadableTable:
-    """A table as the paper prints it: each row measured, below it in parentheses as published."""
-    rows = []
-    for templates in layout.cells:
-        rows.append([_measured(layout, template, cells) for template in templates])
-        rows.append([_published(layout, template, cells) for template in templates])
+    """A table as the paper prints it, with measured cells and below each what is published."""
+    printed = printed_rows(layout.file)
+
+    def measured(row: int, column: str) -> str | None:
+        text = printed[row][column]
+        if column in layout.keys:
+            return layout.words.get(text, text)
+        value = cells.get((row, column))
+        if isinstance(value, str):
+            return readable_token(value)
+        if value is None or text == "nan":
+            return None
+        return f"{value:.{len(text.partition('.')[2])}f}"  # as many decimals
+
+    def published(row: int, column: str) -> str | None:
+        text = printed[row][column]
+        if column in layout.keys or text == "nan":
+            return None
+        if not column.endswith(_TOKEN) or text == NOT_A_TOKEN:
+            return text
+        rank = cells.get((row, column + RANK))
+        here = "" if rank is None else f", here {rank}"
+        return readable_token(text.replace("\\n", "\n")) + here
+
+    rows = measured_above_published(layout.cells, measured, published)
     numeric = [_is_numeric(layout, column) for column in zip(*layout.cells, strict=True)]
     headers = [tuple(header) for header in layout.headers]
     below = [BELOW, *([layout.note] if layout.note else []), *notes]
     return ReadableTable(headers, rows, numeric, below, layout.title)
 
 
-def _measured(layout: Layout, template: str, cells: Cells) -> str:
-    """One cell as measured, with as many decimals as the paper prints."""
-
-    def text(row: int, column: str) -> str:
-        printed = printed_rows(layout.file)[row][column]
-        if column in layout.keys:
-            return layout.words.get(printed, printed)
-        value = cells.get((row, column))
-        if isinstance(value, str):
-            return readable_token(value)
-        return MISSING if value is None else f"{value:.{len(printed.partition('.')[2])}f}"
-
-    places = [(int(row), column) for column, row in _PLACE.findall(template)]
-    if _is_measured(layout, template) and not any(place in cells for place in places):
-        return MISSING
-    return _filled(layout, template, text)
-
-
-def _published(layout: Layout, template: str, cells: Cells) -> str:
-    """One cell as printed, in parentheses; nothing where it is not measured."""
-
-    def text(row: int, column: str) -> str:
-        printed = printed_rows(layout.file)[row][column]
-        if not column.endswith(_TOKEN) or printed == NOT_A_TOKEN:
-            return printed
-        rank = cells.get((row, column + RANK))
-        here = "" if rank is None else f", here {rank}"
-        return readable_token(printed.replace("\\n", "\n")) + here
-
-    return f"({_filled(layout, template, text)})" if _is_measured(layout, template) else ""
+def measured_above_published(
+    templates: Sequence[Sequence[str]], measured: Text, published: Text
+) -> list[list[str]]:
+    """The rows of a table as measured, and below each in parentheses as published, if it is."""
+    rows = []
+    for row in templates:
+        known = [(_filled(cell, measured), _filled(cell, published)) for cell in row]
+        below = [f"({text})" if text else "" for _, text in known]
+        rows.append(
+            [
+                text or (MISSING if PLACE.search(cell) else cell)
+                for cell, (text, _) in zip(row, known, strict=True)
+            ]
+        )
+        rows += [below] if any(below) else []
+    return rows
 
 
-def _filled(layout: Layout, template: str, text: Callable[[int, str], str]) -> str:
-    """A cell with its places filled, without the parts that the paper does not print."""
-    printed = [part for part in template.split(" \u00b1 ") if _is_printed(layout, part)]
-    return _PLACE.sub(lambda place: text(int(place[2]), place[1]), " \u00b1 ".join(printed))
-
-
-def _is_printed(layout: Layout, template: str) -> bool:
-    rows = printed_rows(layout.file)
-    return all(rows[int(row)][column] != "nan" for column, row in _PLACE.findall(template))
-
-
-def _is_measured(layout: Layout, template: str) -> bool:
-    return any(column not in layout.keys for column, _ in _PLACE.findall(template))
+def _filled(template: str, text: Text) -> str:
+    """The parts of a cell of which there is a text; of bare words none."""
+    parts = []
+    for part in template.split(" \u00b1 "):
+        known = {place[0]: text(int(place[2]), place[1]) for place in PLACE.finditer(part)}
+        if known and None not in known.values():
+            filled = part
+            for place, shown in known.items():
+                filled = filled.replace(place, str(shown))
+            parts.append(filled)
+    return " \u00b1 ".join(parts)
 
 
 def _is_numeric(layout: Layout, templates: Sequence[str]) -> bool:
-    columns = {column for template in templates for column, _ in _PLACE.findall(template)}
+    columns = {column for template in templates for column, _ in PLACE.findall(template)}
     return any(column not in layout.keys and not column.endswith(_TOKEN) for column in columns)
 
 

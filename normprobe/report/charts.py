@@ -35,6 +35,7 @@ from normprobe.report.figures.style import (
     GroupLook,
     asks_for_log,
     mark_layers,
+    series_look,
     use_log,
 )
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
@@ -56,8 +57,9 @@ _HOLLOW = {"linestyle": "none", "markerfacecolor": "white", "zorder": 4}
 _LEGEND_SIZE = 6.5  # points
 
 #: Of an axis: ``zero``: from zero, or logarithmic where the numbers span a factor of 10; ``ratio``:
-#: likewise, about what is drawn; ``share``: per cent; ``cosine``: up to 1; ``signed``: any number.
-Scale = Literal["zero", "ratio", "share", "cosine", "signed"]
+#: likewise, about what is drawn; ``share``: per cent; ``cosine``: up to 1; ``signed``: any number;
+#: ``difference``: likewise, beside a line at zero; ``near``: likewise, zero need not be in sight.
+Scale = Literal["zero", "ratio", "share", "cosine", "signed", "difference", "near"]
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,18 @@ def by_group(column: str, groups: Iterable[str] = GROUPS, **more: Any) -> tuple[
     )
 
 
+def by_series(
+    table: pd.DataFrame, key: str, column: str, dashed: bool = False
+) -> tuple[Curve, ...]:
+    """A curve a run, query or the like, back to front, each in a look of its own."""
+    looks = ((name, series_look(place)) for place, name in enumerate(dict.fromkeys(table[key])))
+    curves = [
+        Curve(str(name), column, look if dashed else look._replace(linestyle="-"), {key: name})
+        for name, look in looks
+    ]
+    return tuple(reversed(curves))
+
+
 def metric_panel(metric: str, title: str, scale: Scale = "zero", **more: Any) -> Panel:
     """Means over tokens of a metric, with the spread of the tokens, by token group."""
     return Panel(title, by_group(f"{metric}_mean", spread=metric, **more), scale)
@@ -155,7 +169,7 @@ def charts(declared: Iterable[Panel], table: pd.DataFrame) -> list[Chart]:
             for curve in reversed(panel.curves)
             if len(rows := curve.rows(table))
         ]
-        made.append(chart(panel.title, series, zero=panel.scale != "cosine"))
+        made.append(chart(panel.title, series, zero=panel.scale not in ("cosine", "near")))
     return [drawn for drawn in made if drawn["series"]]
 
 
@@ -311,6 +325,8 @@ def draw_panel(
 def _set_scale(axes: Axes, scale: Scale, values: NDArray[np.float64]) -> None:
     if scale == "cosine":
         limit_cosine([axes], values)
+    elif scale == "difference":
+        axes.axhline(0.0, color="0.4", linewidth=0.9, zorder=0)
     elif scale in ("zero", "ratio") and values.min() > 0 and asks_for_log(values):
         use_log(axes, "y", values)
     elif scale == "zero":

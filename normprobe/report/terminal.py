@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TextIO
 
 import pandas as pd
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from normprobe.console_state import has_colour
 from normprobe.errors import visible
+from normprobe.quantities import BAND
 from normprobe.report.readable import MISSING, ReadableTable, count, readable_token, significant
 from normprobe.schema import TEXT, VISUAL
 
@@ -223,7 +224,7 @@ class NumberColumn:
 
     header: tuple[str, ...]
     column: str
-    where: Mapping[str, object]
+    where: Mapping[str, object] = field(default_factory=dict)
     written: Callable[[float], str] = significant
     doubted: str = ""
 
@@ -237,6 +238,18 @@ class NumberColumn:
         stars = rows[self.doubted].eq(True) if self.doubted in rows else [False] * len(rows)
         cells = zip(rows["layer"], rows[self.column], stars, strict=True)
         return {int(layer): self.written(float(v)) + "*" * bool(star) for layer, v, star in cells}
+
+
+class BandColumn(NumberColumn):
+    """The band of a number, in brackets."""
+
+    def cells(self, table: pd.DataFrame) -> dict[int, str]:
+        """What stands in each layer."""
+        ends = table.reindex(columns=["layer", *(self.column + end for end in BAND)]).dropna()
+        return {
+            int(layer): f"[{self.written(low)}, {self.written(high)}]"
+            for layer, low, high in ends.itertuples(index=False)
+        }
 
 
 def print_by_layer(

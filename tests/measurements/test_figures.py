@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import matplotlib
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
-from support.figure_cases import FIGURES, TABLES, modules, write
+from support.figure_cases import FIGURES, TABLES, drawings, write
 from support.figure_references import (
     REFERENCES,
     TOLERANCE,
@@ -26,7 +25,7 @@ from support.figure_references import (
 )
 
 from normprobe.errors import NormprobeError
-from normprobe.report.figures.draw import draw, figure_of, name_of
+from normprobe.report.figures.draw import draw, figure_of
 from normprobe.report.figures.style import look
 from normprobe.run import Run
 from normprobe.runs.run_folder import RunFolder
@@ -123,7 +122,7 @@ def test_a_label_that_is_missing_is_seen(tmp_path: Path) -> None:
 )
 def test_a_csv_file_alone_gives_its_files(case: str, tmp_path: Path) -> None:
     run = write(tmp_path, TABLES[case])
-    files = draw(modules(case, run), run)
+    files = draw(drawings(case, run), run)
     expected = {f"{name}.{kind}" for name in FIGURES[case] for kind in ("png", "pdf")}
     assert {file.name for file in files} == expected
     assert {file.name for file in (tmp_path / "plots").iterdir()} == expected
@@ -154,17 +153,16 @@ def artists(axes: Axes) -> tuple[Any, ...]:
 
 
 def test_they_are_drawn_into_the_axes_of_a_caller(built: Built) -> None:
-    found: list[ModuleType] = modules(built.case, built.run)
-    for module in found:
-        if (name := name_of(module)) not in built.figures:
+    for drawing in drawings(built.case, built.run):
+        if (name := drawing.name) not in built.figures:
             continue
         with pytest.raises(NormprobeError, match="received axes for 0") as refused:
-            figure_of(module, built.run, [])
+            figure_of(drawing, built.run, [])
         count = int(refused.value.problem.split("has ")[1].split()[0])
         theirs = Figure(figsize=(3, 2 * count))
         axes = theirs.subplots(count, squeeze=False)
         settings = dict(matplotlib.rcParams)
-        assert figure_of(module, built.run, axes) is theirs
+        assert figure_of(drawing, built.run, axes) is theirs
         assert dict(matplotlib.rcParams) == settings
         own = built.figures[name]
         assert theirs.get_suptitle() == "" != own.get_suptitle()

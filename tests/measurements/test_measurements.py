@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from normprobe.measurements import NAMES, Measurement, measurement, measurements
+from normprobe.report.figures.draw import Drawing
 from normprobe.runs.run_folder import RunStore
 
 OVER_SAMPLES = [offered.name for offered in measurements() if offered.over_samples]
 COMPARED = [offered.name for offered in measurements() if offered.has("compared")]
-WITH_FIGURES = [offered.name for offered in measurements() if offered.figures]
+WITH_FIGURES = [offered.name for offered in measurements() if offered.has("figures")]
 RUN = RunStore({})
 
 
@@ -64,19 +65,15 @@ def test_every_folder_that_declares_a_measurement_is_named() -> None:
 def test_every_folder_has_a_measure_and_shows_a_run(name: str) -> None:
     offered = measurement(name)
     assert offered.module("measure")
-    assert parameters(offered.module("terminal").show) == ["run", "console"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_words_and_page_take_a_run(name: str) -> None:
-    offered = measurement(name)
+    shown = offered.module("shown")
+    assert parameters(shown.show) == ["run", "console"]
     if offered.has("words"):
         assert parameters(offered.module("words").verdict) == ["run"]
-    if offered.has("page"):
-        assert parameters(offered.module("page").section) == ["run"]
-        assert offered.main_table in offered.shown
-    else:
-        assert not offered.shown  # its tables are added to the page as they are
+    for part in ("section", "headline", "lead"):
+        if hasattr(shown, part):
+            assert parameters(getattr(shown, part)) == ["run"]
+    # Without a section its tables are added to the page as they are.
+    assert (offered.main_table in offered.shown) == hasattr(shown, "section")
 
 
 @pytest.mark.parametrize("name", OVER_SAMPLES)
@@ -96,17 +93,25 @@ def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -
         assert parameters(offered.module("norm_map").norm_map) == ["model", "picture"]
 
 
+def assert_takes_its_tables(drawing: Drawing) -> None:
+    first, *between, last = parameters(drawing.draw)
+    assert (first, last) == ("title", "ax")
+    assert len(between) == len(drawing.tables) + drawing.images + drawing.options
+
+
 @pytest.mark.parametrize("name", WITH_FIGURES)
 def test_figures_name_their_tables_and_take_them(name: str) -> None:
     offered = measurement(name)
-    modules = offered.figure_modules(RUN)
-    names = [*offered.figures, *(["norm_map", "loudest"] if offered.maps else [])]
-    assert [module.__name__.rpartition(".")[2] for module in modules] == names
-    assert modules[0].TABLES[0] == offered.main_table
-    for module in modules:
-        more = {"images": "IMAGES", "options": "OPTIONS"}
-        read = [*module.TABLES, *(name for name, flag in more.items() if hasattr(module, flag))]
-        assert parameters(module.figure) == ["title", *read, "ax"]
+    run = RunStore({"compared": "layers"})
+    for table in ("compare", "survey"):
+        columns = ["run", "disparity_input", "inertia_gap"]
+        run.write_table(table, pd.DataFrame([["one", 1.0, 1.0]], columns=columns))
+    drawings = offered.drawings(run)
+    assert len({drawing.name for drawing in drawings}) == len(drawings)
+    assert {"norm_map", "loudest"} <= {drawing.name for drawing in drawings} or not offered.maps
+    assert drawings[0].tables[0] == ("compare" if name == "compare" else offered.main_table)
+    for drawing in drawings:
+        assert_takes_its_tables(drawing)
 
 
 @pytest.mark.parametrize("columns", [["run"], ["run", "step"]])
@@ -121,19 +126,20 @@ def test_what_can_be_compared_has_measures_headers_and_figures(
     assert all(isinstance(note, str) for note in compared.NOTES)
     run = RunStore({"compared": name})
     run.write_table("compare", pd.DataFrame(columns=columns))
-    modules = measurement("compare").figure_modules(run)
-    assert modules
+    drawings = measurement("compare").drawings(run)
     # The measurement itself may put more tables of all runs side by side.
     beside = [("heatmaps",)] if name == "attention" else []
-    assert [module.TABLES for module in modules if module.TABLES != ("compare",)] == beside
-    assert modules[0].TABLES == ("compare",)
+    assert [drawing.tables for drawing in drawings if drawing.tables != ("compare",)] == beside
+    assert drawings[0].tables == ("compare",)
+    for drawing in drawings:
+        assert_takes_its_tables(drawing)
 
 
 def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
     align = measurement("align")
     assert align.verdict(RUN) == ""
     assert align.section(RUN) == []
-    assert align.figure_modules(RUN) == []
+    assert align.drawings(RUN) == []
 
 
 def test_the_main_table_has_the_name_of_the_measurement_unless_said() -> None:

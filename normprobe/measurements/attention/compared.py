@@ -4,10 +4,22 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
+from normprobe.measurements.attention.figures import HEATMAPS
+from normprobe.report.charts import Panel, by_series, draw_panel
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.figures.lines import Given, entries, legend_below, panels
+from normprobe.report.figures.style import DOUBLE_WIDTH, drawable
 from normprobe.report.ratio_words import Ratio, with_ends
 from normprobe.runs.run_folder import RunStore
 
+_HEIGHT = 2.8  # inches
+_PANELS = {
+    "share_mean": "(a) attention on visual tokens",
+    "entropy_mean": "(b) entropy of attention (1: even)",
+    "vertical_center": "(c) vertical center",
+}
 #: Header and column of each number of the ranking.
 COLUMNS = {
     "share / even": "share_to_even",
@@ -24,10 +36,29 @@ NOTES = (
 ROW_COLUMNS = ()
 
 
-def figures(compare: pd.DataFrame) -> tuple[str, ...]:
-    """The modules that draw ``compare.csv``, and the maps where the pictures are the same."""
+def drawings(compare: pd.DataFrame) -> list[Drawing]:
+    """The figures of ``compare.csv``, and the maps where the pictures are the same."""
     del compare
-    return ("compare_attention", "heatmaps")
+    return [Drawing("compare_attention", ("compare",), draw_runs), HEATMAPS]
+
+
+def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """Attention of all text to the image: how much, how widely, how high; a line a run."""
+    drawing, grid = panels(title, DOUBLE_WIDTH, _HEIGHT, (1, len(_PANELS)), ax)
+    told = compare[compare["query"] == compare["query"].iloc[0]]
+    told = told.assign(run=told["run"].map(lambda run: drawable(str(run))))
+    for axes, (column, words) in zip(grid[0], _PANELS.items(), strict=True):
+        axes.set_title(words, loc="left")
+        if column not in told:
+            continue
+        panel = Panel(words, by_series(told, "run", column), "signed")
+        draw_panel(axes, panel, told, int(compare["layer"].max()), clip_on=False)
+        axes.set_xlim(left=0.6)
+        axes.set_ylim(0, 1)
+    grid[0, 2].invert_yaxis()  # the top of the image is 0
+    grid[0, 2].set_yticks([0, 0.5, 1], ["top", "middle", "bottom"])
+    legend_below(drawing, grid, [*entries(grid).values()][::-1])
+    return drawing
 
 
 def measures(attention: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:

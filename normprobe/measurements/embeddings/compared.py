@@ -3,8 +3,13 @@
 from math import nan
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from normprobe.schema import BASE, NONZERO_ROWS, TEXT, VISUAL
+from normprobe.report.dots import figure_of_runs
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.figures.lines import Given
+from normprobe.report.figures.style import GROUP_LOOKS
+from normprobe.schema import BASE, NONZERO_ROWS, SPECIAL, TEXT, VISUAL
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -23,10 +28,17 @@ NOTES = (
 ROW_COLUMNS = ()
 
 
-def figures(compare: pd.DataFrame) -> tuple[str, ...]:
-    """The modules that draw ``compare.csv``."""
+def drawings(compare: pd.DataFrame) -> list[Drawing]:
+    """The figures of ``compare.csv``."""
     del compare
-    return ("compare_embeddings",)
+    return [Drawing("compare_embeddings", ("compare",), draw_runs)]
+
+
+def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """Non-zero rows of the text, visual and base tables, all runs on one axis."""
+    looks = {TEXT: GROUP_LOOKS[TEXT], VISUAL: GROUP_LOOKS[VISUAL], BASE: GROUP_LOOKS[SPECIAL]}
+    rows = compare[compare["rows"] == NONZERO_ROWS]
+    return figure_of_runs(title, rows.assign(group=rows["table"], panel="non-zero rows"), looks, ax)
 
 
 def measures(embeddings: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:

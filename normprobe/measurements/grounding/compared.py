@@ -1,11 +1,18 @@
 """Runs of ``grounding`` side by side: what ranks them, and how they are shown."""
 
+from dataclasses import replace
 from math import nan
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from normprobe.measurements.grounding.figures import GAPS, draw_panels
+from normprobe.report.charts import by_series
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.figures.lines import Given
+from normprobe.report.figures.style import drawable
 from normprobe.report.ratio_words import Estimate, with_ends
 from normprobe.statistics.bootstrap import LINEAR, interval
 from normprobe.statistics.resampling import Resampled
@@ -25,10 +32,20 @@ NOTES = (
 ROW_COLUMNS = ("sample_id", "image_hash", "left_out", "layer", "cosine_gap", "score_gap")
 
 
-def figures(compare: pd.DataFrame) -> tuple[str, ...]:
-    """The modules that draw ``compare.csv``."""
+def drawings(compare: pd.DataFrame) -> list[Drawing]:
+    """The figures of ``compare.csv``."""
     del compare
-    return ("compare_grounding",)
+    return [Drawing("compare_grounding", ("compare",), draw_runs)]
+
+
+def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """Gaps by layer, a colour a run: before and after a norm behind the projector, for example."""
+    compare = compare.assign(run=compare["run"].map(lambda run: drawable(str(run))))
+    of_runs = [
+        replace(panel, curves=by_series(compare, "run", panel.curves[0].column)) for panel in GAPS
+    ]
+    runs = [replace(curve, column="") for curve in reversed(of_runs[0].curves)]
+    return draw_panels(title, of_runs, compare, ax, legend=runs)
 
 
 def measures(grounding: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from normprobe.measurements.grounding.gaps import by_direction, gaps_of
 from normprobe.report.ratio_words import OPEN, Estimate, Words, brackets
 from normprobe.report.readable import of_one_size
 from normprobe.report.sentences import layer_names
@@ -35,16 +34,24 @@ def grounding_verdict(grounding: pd.DataFrame) -> str:
     return " ".join([*sentences, brackets([*cosines.values()], samples, "layers")])
 
 
+def gaps_of(grounding: pd.DataFrame, quantity: str) -> dict[int, Estimate]:
+    """The gap of each layer that has one, with its band over all layers."""
+    column = f"{quantity}_gap"
+    columns = [column, f"{column}_band_low", f"{column}_band_high"]
+    known = grounding[grounding[column].notna()]
+    numbers = known.reindex(columns=columns).astype(float).itertuples(index=False)
+    return {int(layer): Estimate(*row) for layer, row in zip(known["layer"], numbers, strict=True)}
+
+
 def _told(gaps: Mapping[int, Estimate], words: Words, where: str, what: str) -> str:
     """Each direction with its layers and the ends of its gaps."""
     if not any(gap.has_interval for gap in gaps.values()):
         return f"told apart by no interval ({what} {_ends(list(gaps.values()))})"
-    word = {1: words.above, -1: words.below, 0: words.alike}
-    parts = [
-        f"{word[way]} {where} {layer_names(layers)} "
-        f"({what} {_ends([gaps[layer] for layer in layers])})"
-        for way, layers in by_direction(gaps).items()
-    ]
+    parts = []
+    for sign, word in ((1, words.above), (-1, words.below), (None, words.alike)):
+        if layers := [layer for layer, gap in gaps.items() if gap.sign == sign]:
+            ends = _ends([gaps[layer] for layer in layers])
+            parts.append(f"{word} {where} {layer_names(layers)} ({what} {ends})")
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
 
 

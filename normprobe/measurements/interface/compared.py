@@ -1,9 +1,14 @@
 """Runs of ``interface`` side by side: what ranks them, and how they are shown."""
 
 import pandas as pd
+from matplotlib.figure import Figure
 
+from normprobe.report.dots import figure_of_runs
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.figures.lines import Given
+from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.report.ratio_words import Ratio, with_ends
-from normprobe.schema import DECODER_INPUT, TEXT, VISUAL
+from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, TEXT, VISION_ENCODER, VISUAL
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -19,12 +24,6 @@ NOTES = (
 )
 #: What the intervals need of the sample rows: they are in the table.
 ROW_COLUMNS = ()
-
-
-def figures(compare: pd.DataFrame) -> tuple[str, ...]:
-    """The modules that draw ``compare.csv``."""
-    del compare
-    return ("compare_interface",)
 
 
 def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
@@ -44,3 +43,23 @@ def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[
             "text_norm": measured("norm_mean", TEXT),
         }
     )
+
+
+_STAGES = (VISION_ENCODER, PROJECTOR_OUTPUT, DECODER_INPUT)
+
+
+def drawings(compare: pd.DataFrame) -> list[Drawing]:
+    """The figures of ``compare.csv``."""
+    del compare
+    return [Drawing("compare_interface", ("compare",), draw_runs)]
+
+
+def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
+    """Visual and text tokens on the way to the decoder, all runs on one axis."""
+    looks = {group: GROUP_LOOKS[group] for group in (VISUAL, TEXT)}
+    parts = [compare[compare["stage"] == stage] for stage in _STAGES]
+    rows = pd.concat(parts).assign(panel=lambda row: row["stage"].str.replace("_", " "))
+    order = list(dict.fromkeys(compare["run"]))
+    rows = rows.sort_values("run", key=lambda run: run.map(order.index), kind="stable")
+    rows = rows.sort_values("stage", key=lambda stage: stage.map(_STAGES.index), kind="stable")
+    return figure_of_runs(title, rows, looks, ax)

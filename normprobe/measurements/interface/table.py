@@ -1,35 +1,48 @@
 """Sample rows of the interface, and the embedding tables, to the tables of a run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from normprobe.measurements.interface.intervals import interface_intervals
-from normprobe.measurements.interface.references import (
-    GEOMETRIC_REFERENCES,
-    REFERENCES,
-    place_of_reference,
-)
-from normprobe.measurements.interface.visual_table import visual_table_histogram
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.sentences import quoted
 from normprobe.schema import (
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,
+    NONZERO_ROWS,
+    PROJECTOR_INPUT,
     PROMPT_ROWS,
     STAGES,
     TEXT,
     TEXT_EMBEDDING_TABLE,
+    VISION_ENCODER,
+    VISUAL,
     VISUAL_EMBEDDING_TABLE,
 )
 from normprobe.statistics.loud_tokens import loudest_columns
-from normprobe.statistics.sample_statistics import merge
-from normprobe.statistics.weights import embedding_statistics
+from normprobe.statistics.resampling import Resampled, with_intervals
+from normprobe.statistics.sample_statistics import GROWTH, histogram_of, merge
+from normprobe.statistics.weights import embedding_statistics, row_norms
 
 #: Column of the sample rows: decoder input / table row, NaN where no scalar does it.
 SCALE_COLUMN = "embedding_scale"
+
+_BY = ["stage", "group", "hidden_size"]
+_TABLE = ((EFFECTIVE_EMBEDDING, NONZERO_ROWS), (EFFECTIVE_EMBEDDING, PROMPT_ROWS))
+_PROMPT = ((DECODER_INPUT, TEXT),)
+_BEFORE = ((PROJECTOR_INPUT, VISUAL), (VISION_ENCODER, VISUAL))
+#: Column -> the mean, and the stage and group by whose mean it is divided: of these the first that
+#: is there. Sentences say the geometric ones, but no embedding table keeps geometric means.
+_RATIOS = {
+    "ratio_to_table": ("norm_mean", _TABLE),
+    "ratio_to_prompt": ("norm_mean", _PROMPT),
+    "ratio_to_before_projector": ("norm_mean", _BEFORE),
+    "geometric_ratio_to_prompt": ("norm_geometric_mean", _PROMPT),
+    "geometric_ratio_to_before_projector": ("norm_geometric_mean", _BEFORE),
+}
 
 
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
@@ -63,29 +76,34 @@ def table_rows(parts: Parts, tokenizer_ids: Iterable[int] | None) -> pd.DataFram
 def interface_table(
     rows: pd.DataFrame, table: pd.DataFrame, token_text: Callable[[int], str] | None = None
 ) -> pd.DataFrame:
-    """Sample rows to interface.csv."""
-    by = ["stage", "group", "hidden_size"]
-    merged = merge(rows, by, ["norm"])
+    """Sample rows to interface.csv, without intervals."""
+    merged = merge(rows, _BY, ["norm"])
     if "loudest_share" in rows:
-        merged = merged.merge(loudest_columns(rows, by, token_text), on=by)
+        merged = merged.merge(loudest_columns(rows, _BY, token_text), on=_BY)
     if len(table):
         merged = pd.concat(
             [merged, table[table.columns.intersection(merged.columns)]], ignore_index=True
         )
         merged = pd.concat([merged, _effective_rows(rows, merged)], ignore_index=True)
     merged["rms_mean"] = merged["norm_mean"] / np.sqrt(merged["hidden_size"])
-    for column in REFERENCES:
-        place = place_of_reference(merged, column)
-        reference = np.nan if place is None else merged["norm_mean"].iloc[place]
-        merged[column] = merged["norm_mean"] / reference
-    for column, arithmetic in GEOMETRIC_REFERENCES.items():
-        place = place_of_reference(merged, arithmetic)
-        means = merged["norm_geometric_mean"]
-        merged[column] = means / (np.nan if place is None else means.iloc[place])
+    merged = merged.assign(**dict.fromkeys(_RATIOS, np.nan))
+    for column, (mean, place) in _references(merged).items():
+        merged[column] = merged[mean] / merged[mean].iloc[place]
     order = {stage: place for place, stage in enumerate(STAGES)}
     return merged.sort_values("stage", key=lambda c: c.map(order), kind="stable").reset_index(
         drop=True
     )
+
+
+def _references(table: pd.DataFrame) -> dict[str, tuple[str, int]]:
+    """Of each ratio the mean, and the row by whose mean it is divided, where there is one."""
+    found = {}
+    for column, (mean, references) in _RATIOS.items():
+        for stage, group in references:
+            rows = np.flatnonzero((table["stage"] == stage) & (table["group"] == group))
+            if rows.size and column not in found:
+                found[column] = mean, int(rows[0])
+    return found
 
 
 def _effective_rows(rows: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
@@ -99,3 +117,76 @@ def _effective_rows(rows: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
         prompt = (merged["stage"] == DECODER_INPUT) & (merged["group"] == TEXT)
         effective = merged[prompt].assign(group=PROMPT_ROWS)
     return effective.assign(stage=EFFECTIVE_EMBEDDING)
+
+
+def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``<column>_ci_low`` and ``_ci_high`` for the means and ratios of interface.csv.
+
+    Rows of an embedding table are no sample: their norms have no interval, the ratios of the
+    prompts' tokens to them have one.
+    """
+    resampled = Resampled(table, rows, _BY)
+    draws = resampled.of_tokens(["norm"])
+    norms = draws["norm_mean"]
+    # The effective embedding of some models is that of the prompts' text.
+    prompt = (table["stage"] == DECODER_INPUT) & (table["group"] == TEXT)
+    if prompt.any():
+        norms[:, table["group"] == PROMPT_ROWS] = norms[:, prompt]
+    draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
+    # A row of an embedding table is in no image: what has an interval there are its ratios.
+    held = np.where(resampled.held > 0, resampled.held, resampled.units)
+    sampled: NDArray[np.bool_] = np.atleast_1d(np.isfinite(norms).any(axis=0))
+    known = draws | {"norm_mean": np.where(sampled, norms, table["norm_mean"].to_numpy())}
+    for column, (mean, place) in _references(table).items():
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = known[mean] / known[mean][:, [place]]
+        draws[column] = np.where(sampled | sampled[place], ratios, np.nan)
+    return with_intervals(table, draws, resampled.units, held)
+
+
+# --- a visual table: each visual token is a sum of its rows, weighted by probabilities -----------
+# The norm of a mixture lies below that of the rows unless one row takes it all or the rows point
+# alike (paper: RQ4, Table 3).
+
+#: Sources of histogram.csv of an ``interface`` run.
+VISUAL_ROWS, VISUAL_TOKENS = "visual table rows", "visual tokens"
+TEXT_ROWS, TEXT_TOKENS = "text table rows", "text tokens"
+PROBABILITIES = "probabilities"
+
+_TOKENS = {
+    VISUAL_TOKENS: (DECODER_INPUT, VISUAL),
+    TEXT_TOKENS: (DECODER_INPUT, TEXT),
+    PROBABILITIES: (PROJECTOR_INPUT, VISUAL),
+}
+
+
+def visual_table_histogram(rows: pd.DataFrame, parts: Parts) -> pd.DataFrame:
+    """Distribution of norms of table rows and of the tokens that come from them."""
+    if parts.visual_embedding is None or parts.text_embedding is None:
+        return pd.DataFrame(columns=["source", "left", "right", "count"])
+    tables = {VISUAL_ROWS: parts.visual_embedding, TEXT_ROWS: parts.text_embedding}
+    pieces = [
+        _bins(source, *histogram_of(norms[np.isfinite(norms)]))
+        for source, part in tables.items()
+        for norms in [row_norms(weight_of(part))]
+    ]
+    pieces += [
+        _bins(source, bins, counts)
+        for source, (stage, group) in _TOKENS.items()
+        for bins, counts in _sample_histograms(rows, stage, group)
+    ]
+    table = pd.concat(pieces, ignore_index=True)
+    return table.groupby(["source", "left", "right"], sort=True)["count"].sum().reset_index()
+
+
+def _sample_histograms(
+    rows: pd.DataFrame, stage: str, group: str
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+    chosen = rows[(rows["stage"] == stage) & (rows["group"] == group)]
+    yield from zip(chosen["norm_bins"], chosen["norm_counts"], strict=True)
+
+
+def _bins(source: str, bins: NDArray[np.int32], counts: NDArray[np.int64]) -> pd.DataFrame:
+    left = GROWTH ** np.asarray(bins, dtype=np.float64)
+    table = pd.DataFrame({"source": source, "left": left, "right": left * GROWTH, "count": counts})
+    return table[table["left"] > 0]

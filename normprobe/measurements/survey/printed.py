@@ -1,7 +1,6 @@
 """The paper's tables over the models of a survey: a row a model, and what was published of it."""
 
 import math
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +11,19 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from normprobe.errors import visible
-from normprobe.paper.numbers import COLUMNS, names_of, printed_rows, published_numbers
-from normprobe.paper.tables import BELOW, PUBLISHED, Layout, layouts
-from normprobe.report.readable import MISSING, ReadableTable
+from normprobe.paper.numbers import COLUMNS, numbers_of, printed_rows
+from normprobe.paper.tables import (
+    BELOW,
+    PLACE,
+    PUBLISHED,
+    Layout,
+    layouts,
+    measured_above_published,
+    of_rows,
+)
+from normprobe.report.readable import ReadableTable
 from normprobe.runs.run_folder import RunStore
 
-_PLACE = re.compile(r"\{(\w+)\}")
-_PLUS_MINUS = " \u00b1 "
 _FEWEST = 2  # significant digits, of norms smaller than the paper's
 _LEFT_OUT = "Models that lack what the table is about are left out."
 
@@ -72,24 +77,17 @@ def _rows(name: str, models: Sequence[MeasuredModel]) -> Iterator[dict[str, Any]
         for model in models:
             if part.has not in model.rows:
                 continue
+            published = {
+                (number.quantity, number.statistic): number.value
+                for number in reversed(numbers_of(model.model))
+                if number.source == source
+            }
             row: dict[str, Any] = {**part.begins, "model": model.name}
             for column, (quantity, statistic) in part.columns.items():
                 measured = model.rows.get(quantity)
                 row[column] = None if measured is None else measured[COLUMNS[statistic]]
-                row[column + PUBLISHED] = _published(source, model.model, quantity, statistic)
+                row[column + PUBLISHED] = published.get((quantity, statistic))
             yield row
-
-
-def _published(source: str, model: str, quantity: str, statistic: str) -> float | None:
-    """What the paper prints of a model."""
-    names = names_of(model)
-    wanted = (source, quantity, statistic)
-    values = (
-        number.value
-        for number in (published_numbers() if names else ())
-        if number.name in names and (number.source, number.quantity, number.statistic) == wanted
-    )
-    return next(values, None)
 
 
 def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
@@ -104,43 +102,29 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
         return None
     known, layout = _known()[name], layouts()[name]
     each = known.each or layout.each
-    published = any(table[c].notna().any() for c in table if str(c).endswith(PUBLISHED))
-    rows = []
-    for _, row in table.iterrows():
-        rows.append([_cell(layout, template, row) for template in each])
-        below = [_cell(layout, template, row, PUBLISHED) for template in each]
-        if any(below):
-            rows.append(below)
-    return ReadableTable(
-        [tuple(header) for header in known.headers or layout.headers],
-        rows,
-        [any(f"{column}{PUBLISHED}" in table for column in _PLACE.findall(t)) for t in each],
-        [*([BELOW] if published else []), _LEFT_OUT],
-        known.title,
-    )
+    is_number = [any(c + PUBLISHED in table for c, _ in PLACE.findall(cell)) for cell in each]
+
+    def measured(row: int, column: str) -> str | None:
+        if column + PUBLISHED in table:
+            return published(row, column, "")
+        text = str(table[column].iloc[row])
+        return visible(text) if column == "model" else layout.words.get(text, text)
+
+    def published(row: int, column: str, end: str = PUBLISHED) -> str | None:
+        if column + PUBLISHED not in table or pd.isna(table[column + end].iloc[row]):
+            return None
+        return _number(layout, column, float(table[column + end].iloc[row]))
+
+    headers = [tuple(header) for header in known.headers or layout.headers]
+    rows = measured_above_published(of_rows(each, len(table)), measured, published)
+    notes = [*([BELOW] if len(rows) > len(table) else []), _LEFT_OUT]
+    return ReadableTable(headers, rows, is_number, notes, known.title)
 
 
 def printed_of(run: RunStore) -> dict[str, ReadableTable]:
     """The tables of ``printed_tables`` that a survey holds, to be read."""
     found = ((name, readable(name, run.table(name))) for name in _known() if run.has_table(name))
     return {name: table for name, table in found if table is not None}
-
-
-def _cell(layout: Layout, template: str, row: "pd.Series[Any]", end: str = "") -> str:
-    """One cell; with ``end`` the published one: in parentheses, empty where there is none."""
-    texts = []
-    for part in template.split(_PLUS_MINUS):
-        (column,) = _PLACE.findall(part)
-        if column + PUBLISHED not in row:
-            return "" if end else _words(layout, column, str(row[column]))
-        if not pd.isna(row[column + end]):
-            texts.append(_number(layout, column, float(row[column + end])))
-    text = _PLUS_MINUS.join(texts)
-    return (f"({text})" if text else "") if end else text or MISSING
-
-
-def _words(layout: Layout, column: str, text: str) -> str:
-    return visible(text) if column == "model" else layout.words.get(text, text)
 
 
 def _number(layout: Layout, column: str, value: float) -> str:

@@ -17,6 +17,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import LANGUAGE_MODELS, TINY, VISION_ENCODERS, VLM_TYPES
 
 from normprobe import probe_interface, schema
+from normprobe.quantities import QUANTILES
 from normprobe.versions import is_line_5
 
 every_type = pytest.mark.parametrize("model_type", TINY)
@@ -49,7 +50,7 @@ def test_every_number(model_type, batch_size, padding):
     for key, row in expected.items():
         assert_agrees(table.loc[key], row, where=key)
     for key, rows in stages.items():
-        for name, probability in schema.QUANTILES.items():
+        for name, probability in QUANTILES.items():
             low, high = np.quantile(
                 norm(rows), [probability - 1e-9, probability + 1e-9], method="inverted_cdf"
             )

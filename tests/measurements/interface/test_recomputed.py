@@ -1,10 +1,11 @@
-"""Each planted fault is found when a sample's norms are recomputed without hooks."""
+"""Planted faults are found when a sample's norms are recomputed without hooks; which rows count."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.cases import model_of
@@ -22,7 +23,11 @@ from torch import Tensor, nn
 from normprobe import find_parts
 from normprobe.hooks import on_call, on_input
 from normprobe.measurements.interface import measure
-from normprobe.measurements.interface.recomputed import differences
+from normprobe.measurements.interface.recomputed import (
+    RowsFromPixels,
+    differences,
+    rows_from_pixels,
+)
 from normprobe.model import vision_stages
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
@@ -32,7 +37,10 @@ from normprobe.schema import (
     PADDING,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
+    SPECIAL,
+    TOKEN_GROUPS,
     VISION_ENCODER,
+    VISUAL,
 )
 from normprobe.statistics.agreement import ROWS, TOKENS, in_doubt
 
@@ -180,3 +188,53 @@ def test_padded_patches_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = tiny_inputs(model.model, 4)
     found = differences(model, inputs, traced_example(model.model, model.parts, inputs))
     assert doubted(found) == {VISION_ENCODER, ROWS}
+
+
+V, S, P = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(SPECIAL), PADDING
+
+
+def tiles(*moved: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """One call, whose rows change where ``moved`` is 1."""
+    state = torch.arange(len(moved) * len(moved[0]) * 4.0).reshape(len(moved), -1, 4)
+    return [state], [state + torch.tensor(moved)[..., None] * torch.tensor([0, 0, 1, 0])]
+
+
+def rows_of(*moved: list[int]) -> RowsFromPixels:
+    found = rows_from_pixels(*tiles(*moved))
+    assert found is not None
+    return found
+
+
+def test_class_rows_come_first_and_padding_is_what_remains() -> None:
+    found = rows_of([0, 0, 1, 1, 1], [0, 0, 1, 0, 1])
+    np.testing.assert_array_equal(found.groups, [S, S, V, V, V, S, S, V, P, V])
+
+
+def test_an_empty_tile_has_no_class_row() -> None:
+    found = rows_of([0, 0, 1, 1, 1], [0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(found.groups, [S, S, V, V, V, P, P, P, P, P])
+
+
+def test_calls_follow_each_other() -> None:
+    (one, other), (two, three) = tiles([0, 1]), tiles([1, 1, 1])
+    found = rows_from_pixels([*one, *two], [*other, *three])
+    assert found is not None
+    np.testing.assert_array_equal(found.groups, [S, V, V, V, V])
+
+
+def test_stages_behind() -> None:
+    padded = rows_of([0, 0, 1, 1, 1], [0, 0, 1, 0, 1])
+    np.testing.assert_array_equal(padded.in_stage(10), padded.groups)
+    np.testing.assert_array_equal(padded.in_stage(6), [V, V, V, V, P, V])  # class rows dropped
+    np.testing.assert_array_equal(padded.in_stage(5), np.full(5, V))  # padding, too
+    assert padded.in_stage(3) is None, "one of three pairs may hold the padded patch"
+    full = rows_of([0, 0, 1, 1, 1], [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(full.in_stage(3), np.full(3, V))
+    np.testing.assert_array_equal(full.in_stage(16), np.full(16, V))  # of a resampler
+
+
+def test_images_that_cannot_be_compared() -> None:
+    states, others = tiles([0, 1, 1])
+    assert rows_from_pixels(states, states) is None
+    assert rows_from_pixels(states, [others[0][:, :2]]) is None
+    assert rows_from_pixels(states, []) is None

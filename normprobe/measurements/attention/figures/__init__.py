@@ -1,1 +1,0 @@
-"""Figures of a run of attention, drawn from its tables alone."""

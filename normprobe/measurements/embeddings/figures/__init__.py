@@ -1,1 +1,0 @@
-"""Figures of a run of embeddings, drawn from its tables alone."""

@@ -1,1 +1,0 @@
-"""Figures of a run of grounding, drawn from its tables alone."""

@@ -1,1 +1,0 @@
-"""Figures of a run of interface, drawn from its tables alone."""

@@ -1,1 +1,0 @@
-"""Figures of a survey, drawn from its tables alone."""
