@@ -85,7 +85,7 @@ class Curve:
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """Its rows in order; none where the table has no such column."""
         if self.column not in table:
-            return table.iloc[:0].assign(**{self.column: np.nan})
+            return table.iloc[:0].reindex(columns=[*table.columns, self.column])
         chosen = pd.Series(True, table.index)
         for name, value in self.where.items():
             chosen &= table[name] == value

@@ -13,13 +13,10 @@ import numpy as np
 import pandas as pd
 
 from normprobe.errors import NormprobeError
-from normprobe.report.figures.style import drawable, shortened
 from normprobe.runs.run_folder import RunFolder, RunStore, image_name
 from normprobe.schema import IMAGE
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -40,6 +37,8 @@ _BATCH = "fixed inputs"  # that a processor made: nobody knows of what
 
 def title(run: RunStore, table: pd.DataFrame) -> str:
     """E.g. ``llava-hf/llava-1.5-7b-hf, 1000 samples of mmbench``."""
+    from normprobe.report.figures.style import drawable, shortened
+
     record = run.record
     parts = [_short(str(record["model"]))] if record.get("model") else []
     if record.get("base") and "base_norm" in table:

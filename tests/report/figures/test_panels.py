@@ -5,7 +5,11 @@ import pytest
 from matplotlib.patches import Patch
 from support import made_tables
 
-from normprobe.measurements.layers.figures import overlay, small_multiples, training
+from normprobe.measurements.layers.compared import (
+    draw_overlay,
+    draw_small_multiples,
+    draw_training,
+)
 from normprobe.report.figures.lines import draw_line, legend_below, panels
 from normprobe.report.figures.style import look, series_look
 
@@ -39,16 +43,16 @@ def test_the_legend_names_what_any_panel_shows():
     table = compared(layers=4, runs=2)
     first = table["run"] == table["run"].iloc[0]
     table = table[~(first & (table["group"] == "structural"))]
-    drawing = small_multiples.figure("t", table)
+    drawing = draw_small_multiples("t", table)
     words = [text.get_text() for text in drawing.legends[0].get_texts()]
     assert "structural" in words
     assert "structural" not in [line.get_label() for line in drawing.axes[0].lines]
 
 
-@pytest.mark.parametrize("drawn_by", [overlay, training, small_multiples])
+@pytest.mark.parametrize("drawn_by", [draw_overlay, draw_training, draw_small_multiples])
 def test_the_only_layer_of_a_model_is_a_mark(drawn_by):
     """Its cosine is one point: no line shows it."""
-    drawing = drawn_by.figure("t", compared())
+    drawing = drawn_by("t", compared())
     for axes in drawing.axes:
         for line in axes.lines:
             known = sum(pd.notna(value) for value in line.get_ydata())
@@ -74,6 +78,6 @@ def test_a_run_without_numbers_leaves_the_layout_alone():
     table = compared(layers=4, runs=3)
     lacks = table["run"].eq(table["run"].iloc[0]) & table["group"].eq("visual")
     for rows in (table[~lacks], table.assign(norm_mean=table["norm_mean"].mask(lacks))):
-        drawing = overlay.figure("t", rows)
+        drawing = draw_overlay("t", rows)
         drawing.draw_without_rendering()
         assert all(axes.get_window_extent().width > 200 for axes in drawing.axes)
