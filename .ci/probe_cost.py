@@ -28,6 +28,7 @@ from normprobe.inputs.processor import load_processor
 from normprobe.measurements import measurement
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.options import Sampling
 from normprobe.runs.collecting import collect
 from normprobe.runs.run_folder import RunFolder
 from normprobe.specimen import SPECIMEN_DIR
@@ -212,7 +213,7 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
     measured = MeasuredModel(model, find_parts(model), builder.special_token_ids)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", overwrite=False, record={})
-        collect(run, measured, data, builder, measurement("layers"))
+        collect(run, measured, data, builder, measurement("layers"), Sampling())
 
 
 def markdown(costs: dict[int, Any], rates: tuple[float, float], samples: int, rounds: int) -> str:

@@ -90,8 +90,3 @@ def test_the_order_of_the_rows_changes_nothing(run: Run, tmp_path: Path) -> None
         options = ["-b", "4", "--data", f"{name}.tsv", "-o", name]
         assert run("layers", "--dtype", "float32", "-n", "9", *options).exit_code == 0
     assert_same_tables(tmp_path / "shuffled", tmp_path / "as_is")
-
-
-def test_a_batch_size_is_a_number_or_auto(run: Run) -> None:
-    for wrong in ("0", "-1", "many", "1.5"):
-        assert run("layers", "--batch-size", wrong).exit_code == 2

@@ -98,7 +98,13 @@ def refused(*words: str) -> str:
         ("paper --yes", "--yes: changes nothing without --run"),
         ("paper --model a=b", "--model: changes nothing without --run"),
         ("layers --dtype float3", "'float3' is not one of 'auto', 'float32'"),
-        ("layers --batch-size 0", "expected auto or a number from 1 on, received '0'"),
+        *(
+            (
+                f"layers --batch-size {wrong}",
+                f"expected auto or a number from 1 on, received '{wrong}'",
+            )
+            for wrong in ("0", "-1", "many", "1.5")
+        ),
         ("attention --image a --prompt b --layer 0", "greater than or equal to 1"),
         ("attention --image a --prompt b --box 1,2", "--box: expected four numbers"),
         *((f"{command} --resume", "No such option: --resume") for command in ("demo", "align")),
