@@ -4,10 +4,10 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.figure_cases import FIGURES, TABLES, modules, write
+from support.figure_cases import FIGURES, TABLES, drawings_of, write
 
 from normprobe.errors import NormprobeError
-from normprobe.report.figures.draw import figure_of, name_of
+from normprobe.report.figures.draw import figure_of
 from normprobe.run import Run
 
 
@@ -26,19 +26,19 @@ def artists(axes):
 @pytest.mark.parametrize("case", FIGURES)
 def test_every_figure_is_drawn_into_the_axes_of_a_caller(tmp_path, case):
     run = write(tmp_path, TABLES[case])
-    for module in modules(case, run):
-        if name_of(module) not in FIGURES[case]:
+    for drawing in drawings_of(case, run):
+        if drawing.name not in FIGURES[case]:
             continue
         with pytest.raises(NormprobeError, match="received axes for 0") as refused:
-            figure_of(module, run, [])
+            figure_of(drawing, run, [])
         count = int(refused.value.problem.split("has ")[1].split()[0])
         theirs = Figure(figsize=(3, 2 * count))
         axes = theirs.subplots(count, squeeze=False)
         settings = dict(matplotlib.rcParams)
-        assert figure_of(module, run, axes) is theirs
+        assert figure_of(drawing, run, axes) is theirs
         assert dict(matplotlib.rcParams) == settings
         theirs.draw_without_rendering()
-        own = figure_of(module, run)
+        own = figure_of(drawing, run)
         assert theirs.get_suptitle() == "" != own.get_suptitle()
         assert legend_entries(theirs) == legend_entries(own)
         for theirs_panel, own_panel in zip(axes.flat, own.axes, strict=False):

@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from normprobe.measurements import NAMES, Measurement, measurement, measurements
+from normprobe.report.figures.draw import Drawing
 from normprobe.runs.run_folder import RunStore
 
 OVER_SAMPLES = [offered.name for offered in measurements() if offered.over_samples]
 COMPARED = [offered.name for offered in measurements() if offered.has("compared")]
-WITH_FIGURES = [offered.name for offered in measurements() if offered.figures]
+WITH_FIGURES = [offered.name for offered in measurements() if offered.has("figures")]
 RUN = RunStore({})
 
 
@@ -64,16 +65,26 @@ def test_every_folder_that_declares_a_measurement_is_named() -> None:
 def test_every_folder_has_a_measure_and_shows_a_run(name: str) -> None:
     offered = measurement(name)
     assert offered.module("measure")
-    assert parameters(offered.module("terminal").show) == ["run", "console"]
+    if offered.has("shown"):
+        assert parameters(offered.module("shown").show) == ["run", "console"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_words_and_page_take_a_run(name: str) -> None:
+def test_words_and_what_is_shown_take_a_run(name: str) -> None:
     offered = measurement(name)
     if offered.has("words"):
         assert parameters(offered.module("words").verdict) == ["run"]
-    if offered.has("page"):
-        assert parameters(offered.module("page").section) == ["run"]
+    shown = offered.module("shown") if offered.has("shown") else None
+    taken = {
+        "section": ["run"],
+        "headline": ["run"],
+        "lead": ["run"],
+        "readable": ["name", "table"],
+    }
+    for function, expected in taken.items():
+        if hasattr(shown, function):
+            assert parameters(getattr(shown, function)) == expected
+    if hasattr(shown, "section"):
         assert offered.main_table in offered.shown
     else:
         assert not offered.shown  # its tables are added to the page as they are
@@ -96,17 +107,22 @@ def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -
         assert parameters(offered.module("norm_map").norm_map) == ["model", "picture"]
 
 
+def assert_drawn(drawings: list[Drawing], main: str) -> None:
+    assert drawings[0].tables[0] == main
+    assert len({drawing.name for drawing in drawings}) == len(drawings)
+    for drawing in drawings:
+        more = {"images": drawing.images, "options": drawing.options}
+        taken = parameters(drawing.draw)
+        assert (taken[0], taken[-1]) == ("title", "ax")
+        assert len(taken) == 2 + len(drawing.tables) + sum(more.values()), drawing.name
+
+
 @pytest.mark.parametrize("name", WITH_FIGURES)
-def test_figures_name_their_tables_and_take_them(name: str) -> None:
+def test_figures_take_their_tables(name: str) -> None:
     offered = measurement(name)
-    modules = offered.figure_modules(RUN)
-    names = [*offered.figures, *(["norm_map", "loudest"] if offered.maps else [])]
-    assert [module.__name__.rpartition(".")[2] for module in modules] == names
-    assert modules[0].TABLES[0] == offered.main_table
-    for module in modules:
-        more = {"images": "IMAGES", "options": "OPTIONS"}
-        read = [*module.TABLES, *(name for name, flag in more.items() if hasattr(module, flag))]
-        assert parameters(module.figure) == ["title", *read, "ax"]
+    assert_drawn(offered.drawings(RUN), offered.main_table)
+    maps = [drawing.name for drawing in offered.drawings(RUN)][-2:] == ["norm_map", "loudest"]
+    assert maps == offered.maps
 
 
 @pytest.mark.parametrize("columns", [["run"], ["run", "step"]])
@@ -121,19 +137,15 @@ def test_what_can_be_compared_has_measures_headers_and_figures(
     assert all(isinstance(note, str) for note in compared.NOTES)
     run = RunStore({"compared": name})
     run.write_table("compare", pd.DataFrame(columns=columns))
-    modules = measurement("compare").figure_modules(run)
-    assert modules
-    # The measurement itself may put more tables of all runs side by side.
-    beside = [("heatmaps",)] if name == "attention" else []
-    assert [module.TABLES for module in modules if module.TABLES != ("compare",)] == beside
-    assert modules[0].TABLES == ("compare",)
+    assert_drawn(measurement("compare").drawings(run), "compare")
 
 
 def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
     align = measurement("align")
     assert align.verdict(RUN) == ""
     assert align.section(RUN) == []
-    assert align.figure_modules(RUN) == []
+    assert align.drawings(RUN) == []
+    assert (align.headline(RUN), align.lead(RUN)) == ("", None)
 
 
 def test_the_main_table_has_the_name_of_the_measurement_unless_said() -> None:

@@ -24,7 +24,6 @@ FOLDER = {
             needs=before_the_decoder,
             over_samples=True,
             batches=True,
-            figures=("lengths",),
         )
         """,
     "measure": """
@@ -49,7 +48,7 @@ FOLDER = {
         def tables(rows, model):
             return {"lengths": rows.groupby("group")["tokens"].mean().reset_index()}
         """,
-    "terminal": """
+    "shown": """
         def show(run, console):
             console.print(run.table("lengths").to_string())
         """,
@@ -57,16 +56,19 @@ FOLDER = {
         def verdict(run):
             return "Prompts have tokens."
         """,
-    "figures/__init__": "",
-    "figures/lengths": """
+    "figures": """
+        from normprobe.report.figures.draw import Drawing
         from normprobe.report.figures.lines import panels
 
-        TABLES = ("lengths",)
 
-        def figure(title, lengths, ax=None):
+        def bars(title, lengths, ax=None):
             drawing, grid = panels(title, 3.3, 2.0, ax=ax)
             grid[0, 0].bar(lengths["group"], lengths["tokens"])
             return drawing
+
+
+        def drawings(run):
+            return [Drawing("lengths", ("lengths",), bars)]
         """,
 }
 

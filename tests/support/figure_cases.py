@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 from PIL import Image
 
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.report.figures.draw import Drawing
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import TOKEN_METRICS
 from support import made_massive, made_tables
@@ -93,9 +93,9 @@ def write_images(folder: Path) -> None:
         Image.linear_gradient("L").convert("RGB").save(folder / f"{name}.png")
 
 
-def modules(case: str, run: RunFolder) -> list[ModuleType]:
+def drawings_of(case: str, run: RunFolder) -> list[Drawing]:
     """What draws a case."""
     command, _, compared = case.partition("_")
     if compared:
         run = RunFolder(run.path, {"compared": compared.replace("training", "layers")})
-    return measurement(command).figure_modules(run)
+    return measurement(command).drawings(run)

@@ -7,10 +7,24 @@ from support import made_tables
 from support.slow_bootstrap import SAMPLES, ends_of, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.table import joined, ranking
-from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, drawings, measures
+from normprobe.measurements.layers.compared import (
+    COLUMNS,
+    ROW_COLUMNS,
+    draw_overlay,
+    draw_small_multiples,
+    draw_training,
+    drawings,
+    measures,
+    run_charts,
+    step_color,
+    step_scale,
+)
+from normprobe.measurements.layers.figures import METRICS
 from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
+
+LAYERS = made_tables.layers()
 
 
 def layers(visual: list[float], text: list[float], turns: tuple[float, float]) -> pd.DataFrame:
@@ -106,3 +120,76 @@ def test_one_image_has_no_interval() -> None:
     found = measures(layer_intervals(layers_table(rows), rows), rows)
     assert np.isnan([found[f"{name}_ci_low"] for name in COLUMNS.values()]).all()
     assert np.isfinite([found[name] for name in COLUMNS.values()]).all()
+
+
+# --- figures and charts --------------------------------------------------------------------------
+
+
+def compared(layers=2, runs=10):
+    table = made_tables.layers()
+    table = table[table["layer"] < layers]
+    named = (table.assign(run=f"a-model-with-a-long-name-{n}", step=n) for n in range(runs))
+    return pd.concat(named, ignore_index=True)
+
+
+def test_the_legend_names_what_any_panel_shows():
+    table = compared(layers=4, runs=2)
+    first = table["run"] == table["run"].iloc[0]
+    table = table[~(first & (table["group"] == "structural"))]
+    drawing = draw_small_multiples("t", table)
+    words = [text.get_text() for text in drawing.legends[0].get_texts()]
+    assert "structural" in words
+    assert "structural" not in [line.get_label() for line in drawing.axes[0].lines]
+
+
+@pytest.mark.parametrize("drawn_by", [draw_overlay, draw_training, draw_small_multiples])
+def test_the_only_layer_of_a_model_is_a_mark(drawn_by):
+    """Its cosine is one point: no line shows it."""
+    drawing = drawn_by("t", compared())
+    for axes in drawing.axes:
+        for line in axes.lines:
+            known = sum(pd.notna(value) for value in line.get_ydata())
+            if known == 1:
+                assert line.get_marker() not in ("", "None")
+                assert line.get_markersize() > 0
+                assert not line.get_clip_on()
+
+
+def test_a_run_without_numbers_leaves_the_layout_alone():
+    """A model with cross-attention has no visual tokens in its layers."""
+    table = compared(layers=4, runs=3)
+    lacks = table["run"].eq(table["run"].iloc[0]) & table["group"].eq("visual")
+    for rows in (table[~lacks], table.assign(norm_mean=table["norm_mean"].mask(lacks))):
+        drawing = draw_overlay("t", rows)
+        drawing.draw_without_rendering()
+        assert all(axes.get_window_extent().width > 200 for axes in drawing.axes)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_page_draws_each_run_in_a_colour_of_its_own(training: bool) -> None:
+    table = joined([LAYERS, LAYERS.assign(norm_mean=2 * LAYERS["norm_mean"])], ["a", "b"])
+    table = table.assign(step=table["run"].map({"a": 0, "b": 9})) if training else table
+    made = run_charts(table)
+    assert made[0]["label"] == METRICS[0].title
+    for chart in made:
+        names = [f"{run}, {group}" for run in ("a", "b") for group in (VISUAL, TEXT)]
+        assert [series["name"] for series in chart["series"]] == names
+        colours = [series["color"] for series in chart["series"]]
+        assert colours[0] == colours[1] != colours[2] == colours[3]
+        assert [bool(series["dash"]) for series in chart["series"]] == [False, True] * 2
+        assert not {"low", "band_low", "least"} & set(chart["series"][0])
+    of_b = LAYERS[LAYERS["group"] == VISUAL]["norm_mean"] * 2
+    assert made[0]["series"][2]["y"] == pytest.approx(of_b.tolist(), rel=1e-5)
+
+
+def test_checkpoints_take_the_colours_of_their_steps() -> None:
+    table = pd.concat([LAYERS.assign(run=f"step {s}", step=s) for s in (0, 500, 900)])
+    drawing = draw_training("t", table)
+    scale = step_scale(table["step"])
+    for axes, group in zip(drawing.axes[:2], (VISUAL, TEXT), strict=True):
+        rows = LAYERS[(LAYERS["group"] == group) & LAYERS["cosine_mean"].notna()]
+        colours = [line.get_color() for line in axes.get_lines()]
+        assert colours == [step_color(scale, step) for step in (0, 500, 900)]
+        for line in axes.get_lines():
+            np.testing.assert_array_equal(line.get_ydata(), rows["cosine_mean"])
+    assert drawing.axes[2].get_ylabel() == "training step"
