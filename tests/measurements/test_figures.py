@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 from matplotlib.image import imread
 from matplotlib.text import Text
-from support.figure_cases import FIGURES, TABLES, drawings_of, write
+from support.figure_cases import FIGURES, TABLES, drawings, write
 
 from normprobe.report.figures.draw import build, draw
 from normprobe.report.figures.style import look
@@ -18,7 +18,7 @@ def test_redraws_from_csv_alone_without_a_warning(tmp_path, case):
     settings = dict(matplotlib.rcParams)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a missing glyph or a failed layout is a warning
-        files = draw(drawings_of(case, run), run)
+        files = draw(drawings(case, run), run)
     assert dict(matplotlib.rcParams) == settings
     expected = {f"{name}.{kind}" for name in FIGURES[case] for kind in ("png", "pdf")}
     assert {file.name for file in files} == expected
@@ -47,7 +47,7 @@ def shown_texts(axes):
 @pytest.mark.parametrize("case", FIGURES)
 def test_texts_stay_apart_and_inside(tmp_path, case):
     run = write(tmp_path, TABLES[case])
-    figures = build(drawings_of(case, run), run)
+    figures = build(drawings(case, run), run)
     assert tuple(figures) == FIGURES[case]
     for figure in figures.values():
         with look():

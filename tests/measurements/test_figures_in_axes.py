@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.figure_cases import FIGURES, TABLES, drawings_of, write
+from support.figure_cases import FIGURES, TABLES, drawings, write
 
 from normprobe.errors import NormprobeError
 from normprobe.report.figures.draw import figure_of
@@ -26,7 +26,7 @@ def artists(axes):
 @pytest.mark.parametrize("case", FIGURES)
 def test_every_figure_is_drawn_into_the_axes_of_a_caller(tmp_path, case):
     run = write(tmp_path, TABLES[case])
-    for drawing in drawings_of(case, run):
+    for drawing in drawings(case, run):
         if drawing.name not in FIGURES[case]:
             continue
         with pytest.raises(NormprobeError, match="received axes for 0") as refused:

@@ -65,29 +65,15 @@ def test_every_folder_that_declares_a_measurement_is_named() -> None:
 def test_every_folder_has_a_measure_and_shows_a_run(name: str) -> None:
     offered = measurement(name)
     assert offered.module("measure")
-    if offered.has("shown"):
-        assert parameters(offered.module("shown").show) == ["run", "console"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_words_and_what_is_shown_take_a_run(name: str) -> None:
-    offered = measurement(name)
+    shown = offered.module("shown")
+    assert parameters(shown.show) == ["run", "console"]
     if offered.has("words"):
         assert parameters(offered.module("words").verdict) == ["run"]
-    shown = offered.module("shown") if offered.has("shown") else None
-    taken = {
-        "section": ["run"],
-        "headline": ["run"],
-        "lead": ["run"],
-        "readable": ["name", "table"],
-    }
-    for function, expected in taken.items():
-        if hasattr(shown, function):
-            assert parameters(getattr(shown, function)) == expected
-    if hasattr(shown, "section"):
-        assert offered.main_table in offered.shown
-    else:
-        assert not offered.shown  # its tables are added to the page as they are
+    for part in ("section", "headline", "lead"):
+        if hasattr(shown, part):
+            assert parameters(getattr(shown, part)) == ["run"]
+    # Without a section its tables are added to the page as they are.
+    assert (offered.main_table in offered.shown) == hasattr(shown, "section")
 
 
 @pytest.mark.parametrize("name", OVER_SAMPLES)
@@ -107,22 +93,25 @@ def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -
         assert parameters(offered.module("norm_map").norm_map) == ["model", "picture"]
 
 
-def assert_drawn(drawings: list[Drawing], main: str) -> None:
-    assert drawings[0].tables[0] == main
-    assert len({drawing.name for drawing in drawings}) == len(drawings)
-    for drawing in drawings:
-        more = {"images": drawing.images, "options": drawing.options}
-        taken = parameters(drawing.draw)
-        assert (taken[0], taken[-1]) == ("title", "ax")
-        assert len(taken) == 2 + len(drawing.tables) + sum(more.values()), drawing.name
+def assert_takes_its_tables(drawing: Drawing) -> None:
+    first, *between, last = parameters(drawing.draw)
+    assert (first, last) == ("title", "ax")
+    assert len(between) == len(drawing.tables) + drawing.images + drawing.options
 
 
 @pytest.mark.parametrize("name", WITH_FIGURES)
-def test_figures_take_their_tables(name: str) -> None:
+def test_figures_name_their_tables_and_take_them(name: str) -> None:
     offered = measurement(name)
-    assert_drawn(offered.drawings(RUN), offered.main_table)
-    maps = [drawing.name for drawing in offered.drawings(RUN)][-2:] == ["norm_map", "loudest"]
-    assert maps == offered.maps
+    run = RunStore({"compared": "layers"})
+    for table in ("compare", "survey"):
+        columns = ["run", "disparity_input", "inertia_gap"]
+        run.write_table(table, pd.DataFrame([["one", 1.0, 1.0]], columns=columns))
+    drawings = offered.drawings(run)
+    assert len({drawing.name for drawing in drawings}) == len(drawings)
+    assert {"norm_map", "loudest"} <= {drawing.name for drawing in drawings} or not offered.maps
+    assert drawings[0].tables[0] == ("compare" if name == "compare" else offered.main_table)
+    for drawing in drawings:
+        assert_takes_its_tables(drawing)
 
 
 @pytest.mark.parametrize("columns", [["run"], ["run", "step"]])
@@ -137,7 +126,13 @@ def test_what_can_be_compared_has_measures_headers_and_figures(
     assert all(isinstance(note, str) for note in compared.NOTES)
     run = RunStore({"compared": name})
     run.write_table("compare", pd.DataFrame(columns=columns))
-    assert_drawn(measurement("compare").drawings(run), "compare")
+    drawings = measurement("compare").drawings(run)
+    # The measurement itself may put more tables of all runs side by side.
+    beside = [("heatmaps",)] if name == "attention" else []
+    assert [drawing.tables for drawing in drawings if drawing.tables != ("compare",)] == beside
+    assert drawings[0].tables == ("compare",)
+    for drawing in drawings:
+        assert_takes_its_tables(drawing)
 
 
 def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
@@ -145,7 +140,6 @@ def test_a_folder_without_words_page_or_figures_says_nothing() -> None:
     assert align.verdict(RUN) == ""
     assert align.section(RUN) == []
     assert align.drawings(RUN) == []
-    assert (align.headline(RUN), align.lead(RUN)) == ("", None)
 
 
 def test_the_main_table_has_the_name_of_the_measurement_unless_said() -> None:

@@ -60,15 +60,13 @@ FOLDER = {
         from normprobe.report.figures.draw import Drawing
         from normprobe.report.figures.lines import panels
 
+        def drawings(run):
+            return [Drawing("lengths", ("lengths",), draw_lengths)]
 
-        def bars(title, lengths, ax=None):
+        def draw_lengths(title, lengths, ax=None):
             drawing, grid = panels(title, 3.3, 2.0, ax=ax)
             grid[0, 0].bar(lengths["group"], lengths["tokens"])
             return drawing
-
-
-        def drawings(run):
-            return [Drawing("lengths", ("lengths",), bars)]
         """,
 }
 

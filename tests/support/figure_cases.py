@@ -93,7 +93,7 @@ def write_images(folder: Path) -> None:
         Image.linear_gradient("L").convert("RGB").save(folder / f"{name}.png")
 
 
-def drawings_of(case: str, run: RunFolder) -> list[Drawing]:
+def drawings(case: str, run: RunFolder) -> list[Drawing]:
     """What draws a case."""
     command, _, compared = case.partition("_")
     if compared:

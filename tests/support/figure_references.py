@@ -11,7 +11,7 @@ from PIL import Image
 
 from normprobe.report.figures.draw import build, png
 from normprobe.runs.run_folder import RunFolder
-from support.figure_cases import FIGURES, TABLES, drawings_of, write
+from support.figure_cases import FIGURES, TABLES, drawings, write
 
 REFERENCES = Path(__file__).parent.parent / "measurements" / "figure_references"
 _DPI = 72
@@ -24,7 +24,7 @@ def drawn(case: str, folder: Path) -> dict[str, Figure]:
     """The figures of a case by name."""
     run = write(folder, TABLES[case])
     named = RunFolder(folder, {"model": "org/model", "data": "sample"})
-    return build(drawings_of(case, run), named)
+    return build(drawings(case, run), named)
 
 
 def grey(figure: Figure) -> NDArray[np.float64]:

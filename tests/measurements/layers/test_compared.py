@@ -10,8 +10,6 @@ from normprobe.measurements.compare.table import joined, ranking
 from normprobe.measurements.layers.compared import (
     COLUMNS,
     ROW_COLUMNS,
-    draw_overlay,
-    draw_small_multiples,
     draw_training,
     drawings,
     measures,
@@ -123,46 +121,6 @@ def test_one_image_has_no_interval() -> None:
 
 
 # --- figures and charts --------------------------------------------------------------------------
-
-
-def compared(layers=2, runs=10):
-    table = made_tables.layers()
-    table = table[table["layer"] < layers]
-    named = (table.assign(run=f"a-model-with-a-long-name-{n}", step=n) for n in range(runs))
-    return pd.concat(named, ignore_index=True)
-
-
-def test_the_legend_names_what_any_panel_shows():
-    table = compared(layers=4, runs=2)
-    first = table["run"] == table["run"].iloc[0]
-    table = table[~(first & (table["group"] == "structural"))]
-    drawing = draw_small_multiples("t", table)
-    words = [text.get_text() for text in drawing.legends[0].get_texts()]
-    assert "structural" in words
-    assert "structural" not in [line.get_label() for line in drawing.axes[0].lines]
-
-
-@pytest.mark.parametrize("drawn_by", [draw_overlay, draw_training, draw_small_multiples])
-def test_the_only_layer_of_a_model_is_a_mark(drawn_by):
-    """Its cosine is one point: no line shows it."""
-    drawing = drawn_by("t", compared())
-    for axes in drawing.axes:
-        for line in axes.lines:
-            known = sum(pd.notna(value) for value in line.get_ydata())
-            if known == 1:
-                assert line.get_marker() not in ("", "None")
-                assert line.get_markersize() > 0
-                assert not line.get_clip_on()
-
-
-def test_a_run_without_numbers_leaves_the_layout_alone():
-    """A model with cross-attention has no visual tokens in its layers."""
-    table = compared(layers=4, runs=3)
-    lacks = table["run"].eq(table["run"].iloc[0]) & table["group"].eq("visual")
-    for rows in (table[~lacks], table.assign(norm_mean=table["norm_mean"].mask(lacks))):
-        drawing = draw_overlay("t", rows)
-        drawing.draw_without_rendering()
-        assert all(axes.get_window_extent().width > 200 for axes in drawing.axes)
 
 
 @pytest.mark.parametrize("training", [False, True])

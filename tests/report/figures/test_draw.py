@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from support import made_tables
-from support.figure_cases import FIGURES, TABLES, drawings_of, write
+from support.figure_cases import FIGURES, TABLES, drawings, write
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement
@@ -17,10 +17,10 @@ LAYERS = TABLES["layers"]["layers"]
 
 def test_figures_of_absent_or_empty_tables_are_left_out(tmp_path):
     run = write(tmp_path, {"layers": LAYERS})
-    assert set(build(drawings_of("layers", run), run)) == {"layers", "turning"}
+    assert set(build(drawings("layers", run), run)) == {"layers", "turning"}
     write(tmp_path, {"theory": made_tables.theory().iloc[:0]})
     run = write(tmp_path, {"assumptions": TABLES["layers"]["assumptions"].iloc[:0]})
-    assert set(build(drawings_of("layers", run), run)) == {"layers", "turning"}
+    assert set(build(drawings("layers", run), run)) == {"layers", "turning"}
 
 
 def test_a_run_in_memory_has_the_same_figures():
@@ -33,10 +33,10 @@ def test_a_run_in_memory_has_the_same_figures():
 
 
 def test_the_same_tables_give_the_same_bytes(tmp_path):
-    run = write(tmp_path, {"layers": LAYERS})
-    first = [file.read_bytes() for file in draw(drawings_of("layers", run), run)]
+    run = write(tmp_path, {"interface": TABLES["interface"]["interface"].head(2)})
+    first = [file.read_bytes() for file in draw(drawings("interface", run), run)]
     again = RunFolder(tmp_path, {})
-    assert [file.read_bytes() for file in draw(drawings_of("layers", again), again)] == first
+    assert [file.read_bytes() for file in draw(drawings("interface", again), again)] == first
 
 
 def test_a_measurement_without_figures_draws_none(tmp_path):
@@ -48,30 +48,30 @@ def test_a_measurement_without_figures_draws_none(tmp_path):
 def test_a_missing_table_is_a_known_failure(tmp_path):
     run = RunFolder(tmp_path, {})
     with pytest.raises(NormprobeError, match=r"holds no layers\.csv"):
-        draw(drawings_of("layers", run), run)
+        draw(drawings("layers", run), run)
 
 
 def test_an_empty_table_is_a_known_failure(tmp_path):
     run = write(tmp_path, {"layers": LAYERS.iloc[:0]})
     with pytest.raises(NormprobeError, match="holds no rows") as caught:
-        draw(drawings_of("layers", run), run)
+        draw(drawings("layers", run), run)
     assert str(tmp_path) in caught.value.problem
     memory = RunStore({"command": "layers"})
     memory.write_table("layers", LAYERS.iloc[:0])
     with pytest.raises(NormprobeError, match=r"layers\.csv in the run of layers holds no rows"):
-        build(drawings_of("layers", run), memory)
+        build(drawings("layers", run), memory)
 
 
 def test_listing_figures_and_drawing_leave_pyplot_alone(tmp_path):
-    write(tmp_path, {"layers": LAYERS})
+    write(tmp_path, {"interface": TABLES["interface"]["interface"].head(2)})
     code = (
         "import sys, pathlib; from normprobe.measurements import measurement, measurements;"
-        "measurements();"
         "from normprobe.report.figures.draw import draw;"
         "from normprobe.runs.run_folder import RunFolder;"
+        "assert any(offered.has('figures') for offered in measurements());"
         "assert 'matplotlib' not in sys.modules;"
         "run = RunFolder(pathlib.Path(sys.argv[1]), {});"
-        "assert draw(measurement('layers').drawings(run), run);"
+        "assert draw(measurement('interface').drawings(run), run);"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

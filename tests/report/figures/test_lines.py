@@ -1,7 +1,4 @@
-"""A line, the interval of each layer and the band of all: told apart, named, and in sight.
-
-And the legend below the panels, and the marks that keep single points in sight.
-"""
+"""A line, the interval of each layer and the band of all: told apart, named, and in sight."""
 
 import io
 from typing import cast
@@ -14,7 +11,6 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from PIL import Image
 from support.made_bands import with_bands
@@ -23,13 +19,11 @@ from normprobe.report.figures.lines import (
     BAND_WORDS,
     INTERVAL_WORDS,
     draw_column,
-    draw_line,
     ends_drawn,
     in_sight,
-    legend_below,
     panels,
 )
-from normprobe.report.figures.style import image_bytes, look, series_look
+from normprobe.report.figures.style import image_bytes, series_look
 
 LAYERS = 8
 TABLE = pd.DataFrame({"layer": range(LAYERS), "n": np.linspace(2.0, 3.0, LAYERS)})
@@ -150,32 +144,3 @@ def test_they_are_told_apart_without_colour() -> None:
     darker = [(grey(TABLE) - grey(table) > 0.1).sum() for table in (filled, outlined)]
     assert 0 < 5 * darker[1] < darker[0]
     assert (grey(filled) - grey(wide) > 0.1).sum() > darker[1] / 2  # seen on top of it, too
-
-
-def test_a_point_between_gaps_is_a_mark():
-    numbers = [float(layer) for layer in range(60)]
-    numbers[6] = numbers[8] = float("nan")
-    _, grid = panels("t", 4, 3)
-    draw_line(grid[0, 0], pd.DataFrame({"layer": range(60), "n": numbers}), "n", series_look(0), "")
-    (line,) = grid[0, 0].lines
-    assert 7 in line.get_markevery()
-    assert not {6, 8} & set(line.get_markevery())
-    assert len(line.get_markevery()) < 16
-
-
-@pytest.mark.parametrize(("entries", "length"), [(1, 4), (5, 12), (11, 22), (3, 90), (0, 1)])
-def test_a_legend_stays_inside_whatever_it_names(entries, length):
-    with look():
-        drawing, grid = panels("a title", 7, 2.5, (1, 2))
-        legend_below(drawing, grid, [Patch(label="m" * length) for _ in range(entries)])
-        drawing.draw_without_rendering()
-        for legend in drawing.legends:
-            box = legend.get_window_extent()
-            assert box.y0 >= 0
-            assert box.width <= drawing.bbox.width or length > 60
-        assert all(axes.get_window_extent().height > 90 for axes in grid.flat)
-
-
-def test_as_many_runs_as_fit_a_figure_look_different():
-    looks = {series_look(place)[:2] for place in range(49)}
-    assert len(looks) == 49

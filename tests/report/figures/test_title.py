@@ -5,7 +5,7 @@ import warnings
 
 import pandas as pd
 import pytest
-from support.figure_cases import TABLES, drawings_of, write
+from support.figure_cases import TABLES, drawings, write
 
 from normprobe.report.figures.draw import build, title
 from normprobe.runs.run_folder import RunFolder, RunStore
@@ -20,7 +20,7 @@ def drawn_title(folder, **record):
     run = RunFolder.open(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = build(drawings_of("layers", run), run)["layers"]
+        figure = build(drawings("layers", run), run)["layers"]
         figure.draw_without_rendering()
     return figure.get_suptitle()
 
