@@ -1,10 +1,8 @@
 """Watchers: what a measurement looks at besides, where it is asked to."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 from support.tiny_inputs import tiny_inputs
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, find_parts
 from normprobe.measurements import Measurement, measurement
+from normprobe.measurements.layers import also
 from normprobe.model.measured_model import MeasuredModel
 
 
@@ -31,9 +30,7 @@ class Sums:
 @pytest.fixture
 def layers(monkeypatch: pytest.MonkeyPatch) -> Measurement:
     """The layers, with a watcher ``sums`` that nobody has asked for."""
-    module = ModuleType("normprobe.measurements.layers.sums.watcher")
-    module.watcher = lambda model: Sums()
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(also.BUILT_IN, "sums", lambda model: Sums())
     return replace(measurement("layers"), watchers=("sums",))
 
 

@@ -70,7 +70,7 @@ def _each(title: str, column: str) -> Panel:
 
 #: Mean cosines over all (visual, text) pairs, where they are and where attention reads them.
 CROSSED = Panel(
-    "mean cosine, (visual, text) pairs",
+    "mean cosine, visual-text pairs",
     (
         Curve("states", "cross_modal_cosine_mean", PLAIN[0]),
         Curve("common mean out", "centered_cross_modal_cosine_mean", PLAIN[1]),

@@ -69,6 +69,11 @@ def test_geometric_means_are_over_the_tokens_that_a_branch_moves() -> None:
     assert still > 4
 
 
+def test_rows_without_branches_have_no_table() -> None:
+    rows = branch_rows()
+    assert branches_table(rows[[name for name in rows if "_" not in name]]).empty
+
+
 def test_every_mean_and_ratio_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     use_few_draws(monkeypatch)
     rows = branch_rows()

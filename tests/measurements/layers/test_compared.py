@@ -7,10 +7,22 @@ from support import made_tables
 from support.slow_bootstrap import SAMPLES, ends_of, slow_draws, use_few_draws
 
 from normprobe.measurements.compare.table import joined, ranking
-from normprobe.measurements.layers.compared import COLUMNS, ROW_COLUMNS, drawings, measures
+from normprobe.measurements.layers.compared import (
+    COLUMNS,
+    ROW_COLUMNS,
+    draw_training,
+    drawings,
+    measures,
+    run_charts,
+    step_color,
+    step_scale,
+)
+from normprobe.measurements.layers.figures import METRICS
 from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
+
+LAYERS = made_tables.layers()
 
 
 def layers(visual: list[float], text: list[float], turns: tuple[float, float]) -> pd.DataFrame:
@@ -106,3 +118,36 @@ def test_one_image_has_no_interval() -> None:
     found = measures(layer_intervals(layers_table(rows), rows), rows)
     assert np.isnan([found[f"{name}_ci_low"] for name in COLUMNS.values()]).all()
     assert np.isfinite([found[name] for name in COLUMNS.values()]).all()
+
+
+# --- figures and charts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_page_draws_each_run_in_a_colour_of_its_own(training: bool) -> None:
+    table = joined([LAYERS, LAYERS.assign(norm_mean=2 * LAYERS["norm_mean"])], ["a", "b"])
+    table = table.assign(step=table["run"].map({"a": 0, "b": 9})) if training else table
+    made = run_charts(table)
+    assert made[0]["label"] == METRICS[0].title
+    for chart in made:
+        names = [f"{run}, {group}" for run in ("a", "b") for group in (VISUAL, TEXT)]
+        assert [series["name"] for series in chart["series"]] == names
+        colours = [series["color"] for series in chart["series"]]
+        assert colours[0] == colours[1] != colours[2] == colours[3]
+        assert [bool(series["dash"]) for series in chart["series"]] == [False, True] * 2
+        assert not {"low", "band_low", "least"} & set(chart["series"][0])
+    of_b = LAYERS[LAYERS["group"] == VISUAL]["norm_mean"] * 2
+    assert made[0]["series"][2]["y"] == pytest.approx(of_b.tolist(), rel=1e-5)
+
+
+def test_checkpoints_take_the_colours_of_their_steps() -> None:
+    table = pd.concat([LAYERS.assign(run=f"step {s}", step=s) for s in (0, 500, 900)])
+    drawing = draw_training("t", table)
+    scale = step_scale(table["step"])
+    for axes, group in zip(drawing.axes[:2], (VISUAL, TEXT), strict=True):
+        rows = LAYERS[(LAYERS["group"] == group) & LAYERS["cosine_mean"].notna()]
+        colours = [line.get_color() for line in axes.get_lines()]
+        assert colours == [step_color(scale, step) for step in (0, 500, 900)]
+        for line in axes.get_lines():
+            np.testing.assert_array_equal(line.get_ydata(), rows["cosine_mean"])
+    assert drawing.axes[2].get_ylabel() == "training step"

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import norm as normal
-from scipy.stats import t as student
 from support import toy_layers
 from support.agreement import assert_agrees
 from support.capture import Array, replaced_forward, to_numpy
@@ -24,11 +22,12 @@ from support.expected_parts import PARTS
 from support.hooks import hooks_of
 from support.reference import angle, members, norm, observe_layers
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
-from support.tiny_models import ALL_TYPES, NEEDS, TINY, VLM_TYPES, build
+from support.tiny_models import ALL_TYPES, NEEDS, TINY, VLM_TYPES
 from transformers import PreTrainedModel
 
 from normprobe import NormprobeError, Probe, find_parts, schema
 from normprobe.measurements import measurement
+from normprobe.measurements.layers import watchers
 from normprobe.measurements.layers.branches import RATIO_METRICS
 from normprobe.measurements.layers.massive import massive_tables
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations
@@ -296,7 +295,7 @@ def test_all_other_numbers_are_the_same(model_type: str) -> None:
     probe, inputs = Probe(model), tiny_inputs(model, 2)
     hooks = len(hooks_of(model))
     without, with_branches = probe.layers(inputs), probe.layers(inputs, also=["branches"])
-    assert "branches" not in without.tables
+    assert not {"branches", "massive", "dimensions"} & set(without.tables)
     for name, table in without.tables.items():
         pd.testing.assert_frame_equal(with_branches.tables[name], table)
     assert len(hooks_of(model)) == hooks
@@ -339,58 +338,6 @@ def test_parallel_branches_add_up_to_the_update() -> None:
     assert (whole[sums.index] <= sums * (1 + 1e-5)).all()
 
 
-@cache
-def table_of_images() -> pd.DataFrame:
-    return measurement("layers").module("branches.table").branches_table(made_rows())
-
-
-def made_rows() -> pd.DataFrame:
-    """Two images with three samples, of which the last has no text."""
-    rows = [
-        {"sample_id": sample, "image_hash": image, "layer": 1, "group": group, "tokens": 2}
-        | {"nonfinite": 0, "mlp_update_norm_mean": value, "mlp_update_norm_m2": 0.0}
-        | {"mlp_relative_update_mean": 1.0, "mlp_relative_update_m2": 0.5}
-        | {"mlp_angle_mean": 2 * value, "mlp_angle_m2": 0.0}
-        | {f"mlp_{name}_log_mean": np.log(value) for name in RATIO_METRICS}
-        for sample, image, group, value in (
-            ("a", "first", "visual", 1.0),
-            ("a", "first", "text", 2.0),
-            ("b", "first", "visual", 1.0),
-            ("b", "first", "text", 2.0),
-            ("c", "second", "visual", 4.0),
-        )
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_ratios_and_intervals_are_drawn_by_image() -> None:
-    visual, text = table_of_images().to_dict("records")
-    assert (visual["samples"], visual["tokens"], text["samples"]) == (3, 6, 2)
-    assert visual["update_norm_mean"] == pytest.approx(2.0)
-    assert visual["relative_update_std"] == pytest.approx(0.5)
-    assert visual["update_norm_ratio_to_text"] == pytest.approx(1.0)
-    assert visual["angle_ratio_to_text"] == pytest.approx(1.0)
-    assert text["angle_ratio_to_text"] == 1.0
-    # Of logarithms 0 (twice) and log 4, over text of log 2.
-    assert visual["update_norm_geometric_mean"] == pytest.approx(4 ** (1 / 3))
-    assert visual["update_norm_geometric_ratio_to_text"] == pytest.approx(4 ** (1 / 3) / 2)
-    # Questions about one picture are drawn together: one image (a mean of 1), the other (4), or
-    # each once (2). These ends lie as far again as t with one degree of freedom asks for.
-    widening = student.ppf(0.975, 1) / normal.ppf(0.975) * 2**0.5
-    assert visual["update_norm_mean_ci_low"] == pytest.approx(2 * 2**-widening)
-    assert visual["update_norm_mean_ci_high"] == pytest.approx(2 * 2**widening)
-    mean = 4 ** (1 / 3)
-    low, high = (visual[f"update_norm_geometric_mean_ci_{end}"] for end in ("low", "high"))
-    assert low == pytest.approx(mean * (1 / mean) ** widening)
-    assert high == pytest.approx(mean * (4 / mean) ** widening)
-    assert np.isnan([text[f"update_norm_mean_ci_{end}"] for end in ("low", "high")]).all()
-
-
-def test_rows_without_branches_have_no_table() -> None:
-    rows = made_rows().filter(regex="^(?!mlp)")
-    assert measurement("layers").module("branches.table").branches_table(rows).empty
-
-
 @pytest.mark.usefixtures("unrendered")
 def test_a_run_with_branches_is_another_run(tmp_path: Any) -> None:
     """The command line writes them, and goes on with a run that has them alone."""
@@ -406,7 +353,8 @@ def test_a_run_with_branches_is_another_run(tmp_path: Any) -> None:
     assert "was measured with --also branches; this command comes without --also" in other.stderr
 
 
-BATCHES = [(1, "right"), (4, "right"), (4, "left")]
+# --- massive activations -------------------------------------------------------------------------
+
 DIMENSION, HEIGHT = 5, 40_000.0
 
 every_type = pytest.mark.parametrize("model_type", VLM_TYPES)
@@ -423,11 +371,10 @@ def tables(case: Case) -> dict[str, pd.DataFrame]:
 
 
 def test_the_median_of_norms_lies_between_the_two_in_the_middle() -> None:
-    module = measurement("layers").module("massive.watcher")
     values = np.random.default_rng(0).gamma(3.0, size=(3, 6)).astype(np.float32)
     values[1, 2] = values[2, [0, 5]] = np.nan  # six, five and four numbers
     expected = np.nanmedian(values.astype(np.float64), axis=1, keepdims=True)
-    np.testing.assert_allclose(module._median(values), expected, rtol=1e-6)
+    np.testing.assert_allclose(watchers._median(values), expected, rtol=1e-6)
 
 
 @np.errstate(invalid="ignore")  # padding may be zero
@@ -486,7 +433,7 @@ def geometric_means(case: Case, ever: np.ndarray) -> dict[tuple[int, str, str, s
     return found
 
 
-def assert_agrees(case: Case) -> None:
+def assert_massive_agrees(case: Case) -> None:
     """Every number of massive.csv, and the bounds of dimensions.csv, of a batch."""
     found = {name: table.set_index(["layer", "group"]) for name, table in tables(case).items()}
     masks = [members(groups) for groups in case.groups]
@@ -541,8 +488,8 @@ def assert_agrees(case: Case) -> None:
 
 @every_type
 @pytest.mark.parametrize(("batch_size", "padding"), BATCHES)
-def test_every_number(model_type, batch_size, padding):
-    assert_agrees(case_of(model_type, batch_size, padding))
+def test_every_number_of_massive(model_type, batch_size, padding):
+    assert_massive_agrees(case_of(model_type, batch_size, padding))
 
 
 @every_type
@@ -581,7 +528,7 @@ def planted(model_type: str, padding: str, dtype: torch.dtype = torch.float32) -
 @pytest.mark.parametrize("model_type", ["llava", "qwen2_5_vl", "gemma3", "paligemma"])
 def test_planted_tokens_are_found_and_left_out(model_type, padding):
     case = planted(model_type, padding)
-    assert_agrees(case)
+    assert_massive_agrees(case)
     found = {name: table.set_index(["layer", "group"]) for name, table in tables(case).items()}
     visual = found["massive"].xs(schema.VISUAL, level="group")
     after = visual.loc[1:]
@@ -601,25 +548,12 @@ def test_bfloat16_states_are_measured_in_float32(model_type):
     if model_type == "mistral3" and not is_line_5():
         pytest.skip("takes no float32 pixels on transformers 4")
     model = copy.deepcopy(model_of(model_type)).to(torch.bfloat16)
-    assert_agrees(make_case(model, tiny_inputs(model, 4), PARTS[model_type], SPECIAL_IDS))
+    assert_massive_agrees(make_case(model, tiny_inputs(model, 4), PARTS[model_type], SPECIAL_IDS))
 
 
 def test_float64_states_are_measured_in_float64():
     model = copy.deepcopy(model_of("llava")).to(torch.float64)
-    assert_agrees(make_case(model, tiny_inputs(model, 4), PARTS["llava"], SPECIAL_IDS))
-
-
-def test_other_numbers_stay_as_they_are():
-    case = case_of("llava")
-    measured = MeasuredModel(case.model, find_parts(case.model), SPECIAL_IDS)
-    plain_rows = measurement("layers").sample_rows(measured, case.inputs)
-    rows = sample_rows(case.model, case.inputs)
-    pd.testing.assert_frame_equal(rows[plain_rows.columns], plain_rows)
-
-
-def test_without_the_option_there_are_no_such_tables():
-    run = Probe(build("llava")).layers(tiny_inputs(model_of("llava")))
-    assert not {"massive", "dimensions"} & set(run.tables)
+    assert_massive_agrees(make_case(model, tiny_inputs(model, 4), PARTS["llava"], SPECIAL_IDS))
 
 
 def test_a_token_that_is_not_finite_is_not_massive():
