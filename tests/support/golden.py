@@ -248,10 +248,14 @@ CASES = {
     "survey": Case("survey", survey(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)),
     "survey-no-inertia": Case("survey", survey(*[np.nan] * 6), forms=WORDS),
 }
-for _kind in ("interface", "grounding", "embeddings", "attention"):
-    CASES[f"compare-{_kind}"] = Case(
-        "compare", TABLES[f"compare_{_kind}"], {"compared": _kind}, forms=("page",)
-    )
+for _kind, _number in {
+    "interface": "disparity_input",
+    "grounding": "weight_ratio",
+    "embeddings": "loudest_ratio",
+    "attention": "share",
+}.items():
+    _tables = TABLES[f"compare_{_kind}"] | ranks(_number, 3.0, 2.0, 1.5)
+    CASES[f"compare-{_kind}"] = Case("compare", _tables, {"compared": _kind}, forms=("page",))
 
 
 NO_PROJECTOR = INTERFACE[~INTERFACE["stage"].str.startswith("projector")]
