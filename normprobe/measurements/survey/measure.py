@@ -76,7 +76,7 @@ def _numbers(runs: Mapping[str, RunFolder]) -> dict[str, float]:
         if name in found:
             measured |= _measures(name, found[name])
     if "layers" in runs and (accounted := runs["layers"].rows_of("accounted")) is not None:
-        share = measurement("layers").module("accounted.table").norms_share(accounted)
+        share = measurement("layers").module("accounted").norms_share(accounted)
         measured |= with_ends({"norms_share": share})
     tables = _measures("embeddings", runs["embeddings"]) if "embeddings" in runs else {}
     return measured | {ours: tables.get(name, float("nan")) for ours, name in _OF_TABLES.items()}
