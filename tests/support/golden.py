@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +392,7 @@ def page(run: Run) -> str:
 
 
 FORMS: dict[str, Callable[[Run], str]] = {
-    "terminal": lambda run: printed(run.show),
+    "terminal": lambda run: printed(partial(run.show, theory=run.has_theory)),
     "sentence": lambda run: run.verdict,
     "markdown": Run.to_markdown,
     "latex": Run.to_latex,
