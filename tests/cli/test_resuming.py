@@ -284,11 +284,11 @@ def test_a_damaged_part_is_measured_again(
 ) -> None:
     layers = (*LAYERS, "-n", "5")
     assert run(*layers, "-o", "out").exit_code == 0
-    whole = tmp_path / "out/samples/samples.parquet"
+    whole = tmp_path / "out/samples/part-00000.parquet"
     os.truncate(whole, whole.stat().st_size // 2)
     done = run(*layers, "-o", "out", "--resume")
     assert done.exit_code == 0, done.output
-    assert "samples.parquet" in done.stderr
+    assert "part-00000.parquet" in done.stderr
     assert_same_bytes(tmp_path / "out", measured(*layers))
 
 

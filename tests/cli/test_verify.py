@@ -23,7 +23,7 @@ from normprobe.specimen import SPECIMEN_DIR
 Run = Callable[..., Result]
 Measured = Callable[..., Path]
 
-SAMPLES = "samples/samples.parquet"
+SAMPLES = "samples/part-00000.parquet"
 
 
 @pytest.mark.parametrize(
