@@ -97,9 +97,8 @@ class Pipeline:
             for remark in self.measured_by.remarks(model, self._first()):
                 warn(self.run, remark)
         if own := self.measured_by.own_numbers:
-            changed = [
-                n for n, was in self.run.record.get("own_numbers", {}).items() if was != own[n]
-            ]
+            before = self.run.record.get("own_numbers", own)
+            changed = [name for name in own if before.get(name) != own[name]]
             if changed:
                 raise NormprobeError(
                     f"the code of {changed[0]} is another one than when the run began",

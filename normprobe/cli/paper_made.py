@@ -12,7 +12,6 @@ from normprobe.errors import NormprobeError
 from normprobe.measurements.attention.figures import draw_heatmaps
 from normprobe.measurements.compare.measure import doubts_about_samples, step_of
 from normprobe.measurements.layers import paper_panels
-from normprobe.model.load.alignment import saved_norm
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand, artefacts
 from normprobe.paper.figures import FigureLayout, attention_pairs, curves_of_run, figure_layouts
 from normprobe.paper.tables import (
@@ -36,7 +35,6 @@ from normprobe.run import Run, explained, load_run
 from normprobe.runs.files import csv_bytes, write_by_rename
 from normprobe.runs.run_folder import COMPLETE
 from normprobe.schema import PUBLISHED
-from normprobe.statistics.weights import norm_statistics
 
 #: Artefact, model, and why nothing of it is there.
 Lacking = tuple[str, str, str]
@@ -140,6 +138,9 @@ def _show_table(
 
 def _cells_of_norm(layout: Layout, source: Path, column: str, trust_remote_code: bool) -> Cells:
     """The cells of a trained norm. Nothing is loaded but its weights."""
+    from normprobe.model.load.alignment import saved_norm
+    from normprobe.statistics.weights import norm_statistics
+
     weights = saved_norm(str(source), trust_remote_code=trust_remote_code)
     return cells_of_norm(layout, column, norm_statistics(weights["weight"], weights["bias"]))
 

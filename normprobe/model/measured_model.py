@@ -319,8 +319,7 @@ class MeasuredModel:
             name = getattr(self.parts, role).name or self
             problem = f"{name} looks like no {role.replace('_', ' ')}"
             if self.found_by != "by hand":
-                option = f"--{role.replace('_', '-')}"
-                raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, option, "NAME"))
+                raise NormprobeError(f"{problem}: it {does}", by_hand(self.model, role, "NAME"))
             self.doubt = f"{problem}, as it was named by hand: it {does}"
         self._parts_seen = bool(len(visual))  # what was refused is looked at again
 

@@ -97,7 +97,7 @@ def collect(
     state = PartialState()
     share = state.process_index, state.num_processes
     alone = state.num_processes == 1
-    run.shared = not alone
+    run.kept_on_failure = not alone  # others add to it
     if state.is_main_process:
         _refuse_other_samples(run, data, builder, sampling.workers)
     left = set(data.ids if only is None else only) - run.sample_ids()
@@ -326,6 +326,7 @@ def _note_skipped(run: RunStore, data: DataSet) -> None:
     table["row"] = table["row"].astype("Int64")  # no row at all is an empty field, not 3.0
     run.write_table("skipped", table)
     run.note(skipped=len(skipped))
+    run.kept_on_failure = True  # the list is what helps
     rows = "1 bad row" if len(skipped) == 1 else f"{len(skipped)} bad rows"
     log.warning("warning: %s left out, listed in skipped.csv", rows)
 

@@ -84,12 +84,12 @@ class RunStore:
         record: the content of ``run.json``; change it through ``note``.
         path: the run folder; None: there is none.
         writer: 0 for the process that writes everything; others only append sample rows.
-        shared: other processes may be adding rows at the moment.
+        kept_on_failure: what fails stays: others add rows at the moment, or bad rows are listed.
     """
 
     path: Path | None = None
     writer = 0
-    shared = False
+    kept_on_failure = False
 
     def __init__(self, record: dict[str, Any]) -> None:
         self.record = {**record, "status": PARTIAL, "warnings": [], "files": []}
@@ -410,7 +410,7 @@ class RunFolder(RunStore):
         except BaseException:
             if self.writer > 0:
                 raise
-            kept = self.shared or self._parts.exist()
+            kept = self.kept_on_failure or self._parts.exist()
             if not kept and (self.path / RECORD).exists():  # nobody has deleted it meanwhile
                 _delete_run(self.path)
             self.unlock()

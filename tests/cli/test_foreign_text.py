@@ -144,9 +144,9 @@ def test_json_without_a_bottom(name: str, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">/dev/full", "2>/dev/full"])
-@pytest.mark.parametrize("output", ["", "--format", "json"])
+@pytest.mark.parametrize("output", ["", "--format json"])
 def test_streams_that_take_nothing(closed: str, output: str) -> None:
-    command = f"{sys.executable} -m normprobe models {output} {closed}"
+    command = f"{sys.executable} -m normprobe inspect {output} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     if closed == ">/dev/full":
         assert done.returncode == 1

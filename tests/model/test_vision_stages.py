@@ -132,7 +132,7 @@ def test_a_part_that_holds_the_language_model_is_refused(role: str, name: str) -
     named = {"decoder_layers": "model.language_model.layers", role: name}
     with pytest.raises(NormprobeError, match=f"is no {role.replace('_', ' ')}") as e:
         find_parts(model, named=named)
-    assert f"--{role.replace('_', '-')}" in e.value.remedy
+    assert f"--part {role}=NAME" in e.value.remedy
 
 
 @pytest.fixture

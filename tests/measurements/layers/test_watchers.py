@@ -344,7 +344,7 @@ def test_a_run_with_branches_is_another_run(tmp_path: Any) -> None:
     words = ("layers", "specimen", "--data", "sample", "-n", "2", "-q", "-o", tmp_path / "run")
     done = invoke(*words, "--also", "branches")
     assert done.exit_code == 0, done.output
-    assert json.loads((tmp_path / "run/run.json").read_text())["options"]["branches"]
+    assert json.loads((tmp_path / "run/run.json").read_text())["options"]["also"] == ["branches"]
     table = pd.read_csv(tmp_path / "run/branches.csv")
     assert set(table["branch"]) == {ATTENTION, MLP}
     assert (tmp_path / "run/plots/branches.png").exists()

@@ -80,7 +80,7 @@ def test_the_error_prints_the_command_with_the_best_candidate() -> None:
     with pytest.raises(NormprobeError) as failure:
         find_parts(Odd())
     assert "tall (3)" in failure.value.problem
-    assert failure.value.remedy.endswith("normprobe layers someone/odd --decoder-layers tall")
+    assert failure.value.remedy.endswith("normprobe layers someone/odd --part decoder_layers=tall")
 
 
 def test_a_name_that_is_no_module_suggests_one_that_is() -> None:
@@ -96,7 +96,7 @@ def test_a_config_without_an_image_token_is_an_error_with_the_way_out() -> None:
     model.config.image_token_id = None
     with pytest.raises(NormprobeError, match="names no image token") as failure:
         find_parts(model)
-    assert "--image-token-id" in failure.value.remedy
+    assert "--part image_token_ids=ID" in failure.value.remedy
     parts = find_parts(model, named={"image_token_ids": (image_token_id,)})
     model.config.image_token_id = image_token_id
     assert parts == find_parts(model)
