@@ -6,8 +6,6 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-import transformers
-
 from normprobe.errors import NormprobeError, first_line
 
 #: The two lines that normprobe runs on: the only one of transformers 4, the first of 5.
@@ -30,6 +28,13 @@ _MISSING = re.compile(
 
 #: What transformers calls a package, and its name.
 _CALLED = {"flashattention2": "flash_attn"}
+
+
+def _running_version() -> str:
+    """Of transformers, which is asked when something has failed: it takes long to import."""
+    import transformers
+
+    return str(transformers.__version__)
 
 
 def brings_code(config: Any) -> bool:
@@ -66,7 +71,7 @@ def code_failure(error: Exception, name: str, written_for: str | None) -> Normpr
             install(packages),
         )
     what = f"{type(error).__name__}: {_without_file(first_line(error))}"
-    running = transformers.__version__
+    running = _running_version()
     if _line(written_for) in (None, _running()):
         return NormprobeError(
             f"the code of {name} fails on transformers {running}: {what}",
@@ -99,7 +104,7 @@ def refuse_newer_files(name: str, saved_by: str | None) -> None:
     if is_newer(saved_by) and _running() == _OLDER:
         raise NormprobeError(
             f"{name} was saved by transformers {saved_by}, whose config "
-            f"{transformers.__version__} reads in part only",
+            f"{_running_version()} reads in part only",
             other_version(saved_by),
         )
 
@@ -156,7 +161,7 @@ def _exactly(version: str) -> str:
 
 
 def _running() -> tuple[int, int]:
-    line = _line(transformers.__version__)
+    line = _line(_running_version())
     assert line is not None
     return line
 

@@ -71,7 +71,7 @@ def checkpoint(repository: object, tmp_path: Path) -> Iterator[Callable[..., Pat
 
 @pytest.fixture(params=["4.57.6", "5.23.0"])
 def running(request: pytest.FixtureRequest) -> Iterator[str]:
-    with patch("normprobe.failures.transformers.__version__", request.param):
+    with patch("transformers.__version__", request.param):
         yield request.param
 
 
