@@ -210,6 +210,7 @@ def test_a_failure_leaves_no_folder(
 # --- side by side ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_in_memory_and_in_folders(run: Run, other: Run, tmp_path: Path) -> None:
     folders = [run.save(tmp_path / "one").path, str(other.save(tmp_path / "two").path)]
     together = compare([run, other])

@@ -141,6 +141,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "PATIENCE", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [config, tokenizer])
 def test_damaged_checkpoints(make: Make, tmp_path: Path) -> None:
     assert check(make, tmp_path, 8)["refused"] >= 1

@@ -50,6 +50,7 @@ def drawn(folder: Path, step: int) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(png(figure, dpi=100))).convert("RGB"))
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_the_figure_of_each_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

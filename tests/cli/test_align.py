@@ -87,6 +87,7 @@ def test_interface_with_alignment(run: Run) -> None:
     assert table.loc[("decoder_input", "visual"), "ratio_to_table"] == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_an_adapter_as_model_measures_what_align_measures(
     run: Run, measured: Measured, adapter: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_an_adapter_of_an_adapter_names_the_same_base(run: Run, adapter: Path) -
     assert (Path("again") / ADAPTER_CONFIG).read_text() == (adapter / ADAPTER_CONFIG).read_text()
 
 
+@pytest.mark.slow
 def test_the_base_of_an_adapted_model_is_its_adapter(run: Run) -> None:
     """Behind the base alone the norm would stand behind another projector."""
     config = LoraConfig(r=2, target_modules=["linear_1"], init_lora_weights=False)

@@ -51,6 +51,7 @@ def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str
     return tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "message",
     [
@@ -82,6 +83,7 @@ def test_a_given_batch_size_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert_two_lines(run(*LAYERS, "-b", "4", "-o", "out"), "out of memory", "--batch-size auto")
 
 
+@pytest.mark.slow
 def test_the_order_of_the_rows_changes_nothing(run: Run, tmp_path: Path) -> None:
     table = (bundled_data_dir() / "mmbench_dev_en_sample.tsv").read_text(encoding="utf-8")
     header, *rows = table.splitlines(keepends=True)

@@ -29,6 +29,7 @@ def interrupted(run: Run, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> N
         assert run(*arguments).exit_code == 130
 
 
+@pytest.mark.slow
 def test_resumed_runs_and_batches_give_the_same(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_artefacts_share_runs_of_one_command_alone(run: Run) -> None:
     assert len(folders) < len(lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_it_runs_on_miniatures(
     name: str,
@@ -182,6 +183,7 @@ OWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     name: str, run: Run, measured: Callable[..., Path], tmp_path: Path
@@ -212,6 +214,7 @@ def test_what_the_paper_did_not_publish_is_taken_from_the_user(
     }
 
 
+@pytest.mark.slow
 def test_all_that_can_be_made_is_on_one_page_and_the_rest_is_named(
     run: Run, tmp_path: Path
 ) -> None:

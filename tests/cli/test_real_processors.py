@@ -65,6 +65,8 @@ TILED = (
 
 every_type = pytest.mark.parametrize("model_type", RECIPES)
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:

@@ -115,6 +115,7 @@ def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseExcepti
     monkeypatch.setattr(measure, "observe", observe)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_loses_nothing_on_disk(
     run: Run, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

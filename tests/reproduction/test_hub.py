@@ -79,6 +79,7 @@ def weights_sent(hub: Hub) -> int:
     )
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_fetched(user: User, hub: Hub, tmp_path: Path) -> None:
     code, out, err = user.run(*TABLE2)
     assert (code, out) == (1, "")
@@ -90,6 +91,7 @@ def test_without_a_terminal_nothing_is_fetched(user: User, hub: Hub, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_was_said_is_fetched_and_a_gated_model_stops_no_other(
     user: User, hub: Hub, tmp_path: Path
 ) -> None:

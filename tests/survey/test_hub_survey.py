@@ -92,6 +92,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.close()
 
 
+@pytest.mark.slow
 def test_every_model_has_a_row_and_nothing_that_was_fetched_stays(hub: Hub, tmp_path: Path) -> None:
     surveyor = Surveyor(tmp_path, hub)
     (tmp_path / "models.txt").write_text("# four\ngated/model\nteam/broken\n\nteam/loud\n")
