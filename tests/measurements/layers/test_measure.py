@@ -25,6 +25,7 @@ from support.tiny_models import PAD, VLM_TYPES
 from normprobe import find_parts, probe_layers, schema
 from normprobe.measurements import measurement
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.quantities import QUANTILES
 from normprobe.versions import is_line_5
 
 LAYERS = 3
@@ -70,7 +71,7 @@ def test_quantiles(model_type, batch_size, padding):
     table = measured(model_type, batch_size, padding)
     for key, observations in case.observations.items():
         found = table.loc[key]
-        for name, probability in schema.QUANTILES.items():
+        for name, probability in QUANTILES.items():
             low, high = quantile_bounds(observations, "norm", probability)
             assert 0.99 * low <= found[f"norm_{name}"] <= 1.01 * high
             if key[0] == 0:
