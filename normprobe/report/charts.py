@@ -253,7 +253,7 @@ def figure(
         draw_panel(axes, panel, table, last, (ranges or {}).get(panel.judged))
         if panel.has_legend and not legend and axes.get_lines():
             bottom, top = axes.get_ylim()
-            if axes.get_yscale() == "linear" and panel.scale != "share":
+            if axes.get_yscale() == "linear" and panel.scale not in ("share", "cosine"):
                 axes.set_ylim(bottom, top + 0.15 * len(panel.curves) * (top - bottom))  # room
             axes.legend(loc="best", fontsize=_LEGEND_SIZE)
     for axes in grid.flat[len(declared) :]:

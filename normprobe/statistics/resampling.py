@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normprobe.schema import TEXT
+from normprobe.schema import OWN, TEXT
 from normprobe.statistics.bootstrap import (
     FISHER,
     LINEAR,
@@ -193,6 +193,8 @@ def with_intervals(
 
 def scale_of(column: str) -> Scale:
     """The scale of a column's intervals."""
+    if column.startswith(OWN):
+        return LINEAR  # nothing is known of it
     # The same quantity of fewer tokens, or by samples.
     column = column.replace("_without_massive", "").replace("_sample_mean", "_mean")
     if column.startswith(_SPREADS):

@@ -342,8 +342,7 @@ def test_one_image_judges_nothing(depth: int) -> None:
 
 
 def test_a_post_norm_decoder_is_not_judged() -> None:
-    theory = theory_csv()
-    assert theory_verdict(assumptions_table(theory.iloc[:0])) == ""
+    assert theory_verdict(assumptions_table(theory_csv().iloc[:0])) == ""
 
 
 # --- between the words, the runs and the models -------------------------------------------------

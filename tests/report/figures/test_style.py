@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from normprobe.report.figures import style
+from normprobe.report.figures.style import look, new_figure, wrapped
 
 
 def test_the_layout_is_solved_once_for_all_files(
@@ -45,3 +46,19 @@ def test_a_title_stands_at_the_edge_of_its_panel() -> None:
         title = axes.set_title("a panel")
         style.image_bytes(figure, "png")
     assert title.get_position()[1] == 1
+
+
+@pytest.mark.parametrize("width", [3.5, 7.0])
+def test_a_long_title_fits(width: float) -> None:
+    text = "Appendix G: attention of text to the image\n" + "what is seen here, " * 12
+    with look():
+        drawing = new_figure(width, 3, wrapped(text, width))
+        drawing.draw_without_rendering()
+        (title,) = drawing.texts
+        left, _, right, _ = title.get_window_extent().extents
+    assert left >= 0
+    assert right <= drawing.bbox.width
+
+
+def test_lines_stay_lines() -> None:
+    assert wrapped("one\ntwo", 7.0) == "one\ntwo"

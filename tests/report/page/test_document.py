@@ -10,7 +10,16 @@ from support.made_runs import ATTACK, add_figure, run_folder
 from support.read_page import Reader, page_of_folders
 
 from normprobe.report.page.blocks import note
-from normprobe.report.page.document import Section, page
+from normprobe.report.page.document import (
+    Section,
+    measured,
+    models,
+    own_facts,
+    page,
+    run_title,
+    shared_facts,
+    short_titles,
+)
 from normprobe.runs.run_folder import RunFolder, RunStore
 
 
@@ -126,3 +135,108 @@ def test_nothing_is_fetched(layers: Path) -> None:
 def test_a_partial_run_says_so(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", overwrite=False, record={"command": "layers"})
     assert "This run is partial" in Reader(page_of_folders(tmp_path / "run")).text
+
+
+ONE = {
+    "model": "org/one",
+    "model_type": "llava",
+    "sizes": {"decoder_layers": 32, "hidden_size": 4096},
+    "data": "sample",
+    "data_provenance": {
+        "sources": [
+            {"benchmark": "pope", "questions": 2},
+            {"benchmark": "mmstar", "questions": 1},
+        ]
+    },
+    "sample_ids": ["a", "b", "c"],
+    "image_hashes": {"a": "1", "b": "1", "c": "2"},
+}
+
+
+def test_model_data_and_samples() -> None:
+    compared = RunStore({"model": "2 runs of layers", "compared": "layers", "data": "sample"})
+    runs = [RunStore(ONE), RunStore(ONE), compared]
+    assert models(runs) == ["org/one"]
+    assert measured(runs) == [
+        ("Model", "llava, 32 decoder layers, hidden size 4096"),
+        ("Data", "sample (2 pope, 1 mmstar)"),
+        ("Samples", "3 with 2 images"),
+    ]
+
+
+def test_of_many_models_a_few_are_named() -> None:
+    runs = [RunStore(ONE | {"model": f"org/{number}"}) for number in range(6)]
+    assert dict(measured(runs))["Model"] == "org/0; org/1; org/2; org/3; 2 more"
+
+
+def test_what_a_stranger_wrote_in_a_record_is_no_reason_to_fail() -> None:
+    strange = {"sizes": [1], "data_provenance": {"sources": [None]}, "image_hashes": 3}
+    told = dict(measured([RunStore(ONE | strange)]))
+    assert told == {"Data": "sample", "Samples": "3"}
+
+
+LAYERS = {
+    "command": "layers",
+    "model": "org/one",
+    "device": "cpu",
+    "sample_ids": ["a", "b"],
+    "argv": ["/x/normprobe", "layers", "a b"],
+}
+
+
+def test_of_one_run_everything_is_shared() -> None:
+    runs = [RunStore(LAYERS)]
+    assert dict(shared_facts(runs)) == {
+        "model": "org/one",
+        "samples": "2",
+        "command line": "normprobe layers 'a b'",
+        "device": "cpu",
+    }
+    assert own_facts(runs, ["layers"]).empty
+
+
+def test_what_differs_stands_by_run() -> None:
+    aligned = RunStore(LAYERS | {"device": "cuda", "alignment": {"scale": 0.123456, "at": None}})
+    compared = RunStore({"command": "compare", "compared": "layers", "model": "2 runs of layers"})
+    runs = [RunStore(LAYERS), aligned, compared]
+    shared = dict(shared_facts(runs))
+    assert shared["model"] == "org/one"  # a comparison has no model of its own
+    assert not {"device", "alignment norm"} & set(shared)
+    own = own_facts(runs, ["layers", "layers, aligned", "compare"])
+    assert own.to_dict("records") == [
+        {"run": "layers", "alignment norm": "", "device": "cpu"},
+        {"run": "layers, aligned", "alignment norm": "scale: 0.1235", "device": "cuda"},
+        {"run": "compare", "alignment norm": "", "device": ""},
+    ]
+
+
+def test_digests_of_all_tensors_are_one() -> None:
+    one, other = {"a": "1", "b": "2"}, {"a": "1", "b": "3"}
+    runs = [RunStore(LAYERS | {"weight_digests": weights}) for weights in (one, one, other)]
+    (told,) = (value for words, value in shared_facts(runs[:2]) if words == "weights")
+    assert len(told) == 16
+    assert list(own_facts(runs, ["a", "b", "c"])["weights"].value_counts()) == [2, 1]
+
+
+def run(**record: object) -> RunStore:
+    return RunStore({"command": "layers", "model": "org/one", "data": "mmbench"} | record)
+
+
+@pytest.mark.parametrize(
+    ("others", "titles"),
+    [
+        ([], ["layers"]),
+        ([run(command="interface")], ["layers", "interface"]),
+        ([run(alignment={"target": "table"})], ["layers", "layers, aligned"]),
+        ([run(step=100)], ["layers", "layers, step 100"]),
+        ([run(model="org/two")], ["layers, org/one", "layers, org/two"]),
+        ([run(data="pope")], ["layers: org/one, mmbench", "layers: org/one, pope"]),
+        ([run()], ["layers: org/one, mmbench (1)", "layers: org/one, mmbench (2)"]),
+    ],
+)
+def test_runs_are_told_apart_in_few_words(others: list[RunStore], titles: list[str]) -> None:
+    assert short_titles([run(), *others]) == titles
+
+
+def test_a_local_model_has_the_name_of_its_folder() -> None:
+    assert run_title(run(model="/home/me/out/checkpoint")) == "layers: checkpoint, mmbench"
