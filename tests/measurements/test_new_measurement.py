@@ -1,4 +1,4 @@
-"""A new measurement is one folder and one registered name, and nothing else."""
+"""A new measurement is two files of one folder and one registered name, and nothing else."""
 
 import json
 from pathlib import Path
@@ -43,11 +43,13 @@ FOLDER = {
                 for name, row in zip(names, groups, strict=True)
                 for code, group in enumerate(TOKEN_GROUPS)
             )
-        """,
-    "table": """
+
         def tables(rows, model):
             return {"lengths": rows.groupby("group")["tokens"].mean().reset_index()}
         """,
+}
+#: What it may have besides: sentences, and looks of its own.
+MORE = {
     "shown": """
         def show(run, console):
             console.print(run.table("lengths").to_string())
@@ -71,12 +73,14 @@ FOLDER = {
 }
 
 
-@pytest.fixture
-def lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> measurements.Measurement:
+@pytest.fixture(params=[FOLDER, FOLDER | MORE], ids=["short", "long"])
+def lengths(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> measurements.Measurement:
     """The folder on the package's path, and its name in the registry."""
     from textwrap import dedent
 
-    for name, text in FOLDER.items():
+    for name, text in request.param.items():
         file = tmp_path / "lengths" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text), encoding="utf-8")
@@ -91,8 +95,9 @@ def test_it_measures_in_python(lengths: measurements.Measurement) -> None:
     run = Probe("specimen").measure("lengths", "sample", limit=3, batch_size=2)
     assert run.table.set_index("group").loc["visual", "tokens"] == 64
     assert run.samples["sample_id"].nunique() == 3
-    assert list(run.figures()) == ["lengths"]
-    assert run.verdict == "Prompts have tokens."
+    has_more = lengths.has("figures")
+    assert list(run.figures()) == ["lengths"] * has_more
+    assert run.verdict == "Prompts have tokens." * has_more
 
 
 def test_it_is_a_command_with_a_folder_resuming_and_a_page(
@@ -109,7 +114,7 @@ def test_it_is_a_command_with_a_folder_resuming_and_a_page(
     assert "visual" in result.stdout
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "complete"
-    assert (tmp_path / "out/plots/lengths.png").is_file()
+    assert (tmp_path / "out/plots/lengths.png").is_file() == lengths.has("figures")
     before = pd.read_csv(tmp_path / "out/lengths.csv")
     assert CliRunner().invoke(application, [*words, "--resume"]).exit_code == 0
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/lengths.csv"), before)
