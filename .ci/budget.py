@@ -62,7 +62,7 @@ def unused() -> set[str]:
         for module in graph.modules
         if not graph.find_children(module) and not graph.find_modules_that_directly_import(module)
     }
-    text = "".join(file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py"))
+    text = "".join(file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")).lower()
     named = set(re.findall(r"""["'.](\w+)["']""", text)) | {"__main__"}
     return {module for module in alone if module.rpartition(".")[2] not in named}
 

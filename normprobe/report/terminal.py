@@ -53,7 +53,8 @@ class _Visible:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for text, style, control in console.render(self._renderable, options):
-            yield Segment(visible(text, keep="\n"), style, control)
+            shown = text if text.isprintable() else visible(text, keep="\n")
+            yield Segment(shown, style, control)
 
 
 def new_table(title: str | None) -> Table:

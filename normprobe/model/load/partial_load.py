@@ -96,7 +96,7 @@ def partial_class(
         config.name_or_path = name_or_path
         model_class.__init__(self, config, *args, **kwargs)
         hidden: list[tuple[nn.Module, str, str]] = []
-        _hide(self, "", frozenset(unneeded), hidden)
+        _hide(self, "", tensor_names(self), frozenset(unneeded), hidden)
         setattr(self, _HIDDEN, hidden)
         names = tensor_names(self)
         tied: dict[str, str] = getattr(self, "all_tied_weights_keys", {})
@@ -129,18 +129,23 @@ def show_again(model: nn.Module) -> None:
 def _hide(
     module: nn.Module,
     prefix: str,
+    names: set[str],
     unneeded: frozenset[str],
     hidden: list[tuple[nn.Module, str, str]],
 ) -> None:
-    """Hide whole modules where no tensor inside is needed, single parameters elsewhere."""
+    """Hide whole modules where no tensor inside is needed, single parameters elsewhere.
+
+    ``prefix`` is what the names of its tensors begin with; ``names`` holds all of these.
+    """
     for name, child in module._modules.items():
         if child is None:
             continue
-        below = {f"{prefix}{name}.{inner}" for inner in tensor_names(child)}
+        inside = f"{prefix}{name}."
+        below = {tensor for tensor in names if tensor.startswith(inside)}
         if below and below <= unneeded:
             hidden.append((module, "_modules", name))
         else:
-            _hide(child, f"{prefix}{name}.", unneeded, hidden)
+            _hide(child, inside, below, unneeded, hidden)
     hidden.extend(
         (module, "_parameters", name)
         for name, parameter in module._parameters.items()
