@@ -24,7 +24,7 @@ BALANCED = "balanced"
 #: What can be named by hand, where it is not found.
 MODULE_ROLES = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
 TOKEN_ROLES = ("image_token_ids", "video_token_ids", "audio_token_ids")
-KINDS = ("vision-language", "vision-encoder", "language")
+KIND_WORDS = ("vision-language", "vision-encoder", "language")
 
 
 class Needs:
@@ -90,8 +90,8 @@ def _part(text: str) -> tuple[str, Any]:
             f"expected ROLE=NAME, ROLE one of {', '.join(MODULE_ROLES)}, "
             f"{', '.join(TOKEN_ROLES)} or kind; received {text!r}"
         )
-    if role == "kind" and name not in KINDS:
-        raise typer.BadParameter(f"expected kind={', '.join(KINDS)}; received {text!r}")
+    if role == "kind" and name not in KIND_WORDS:
+        raise typer.BadParameter(f"expected kind={', '.join(KIND_WORDS)}; received {text!r}")
     if role not in TOKEN_ROLES:
         return role, name
     if not all(re.fullmatch(r"-?\d+", number) for number in name.split(",")):
@@ -151,7 +151,8 @@ class Loading:
             parser=_part,
             metavar="ROLE=NAME",
             help="A part that is not found, by its dotted name in the model: "
-            f"{', '.join(MODULE_ROLES)}; image_token_ids=ID; kind={', '.join(KINDS)}. Repeatable.",
+            f"{', '.join(MODULE_ROLES)}; image_token_ids=ID; kind={', '.join(KIND_WORDS)}. "
+            "Repeatable.",
         ),
     ] = None
     system: Annotated[

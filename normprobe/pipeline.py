@@ -22,7 +22,7 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.prefetch import batches
 from normprobe.measurements import Measurement, measurements
 from normprobe.model.align.target import PROMPT, aligned
-from normprobe.model.checkpoint import LANGUAGE_MODEL, VISION_ENCODER
+from normprobe.model.checkpoint import BARE_VISION_ENCODER, LANGUAGE_MODEL
 from normprobe.model.find.overrides import OVERRIDES
 from normprobe.model.load.required_tensors import Needs, everything
 from normprobe.model.measured_model import MeasuredModel
@@ -292,7 +292,7 @@ def _require_fitting(
             "pass --data text, measure the side that exists: normprobe interface "
             f"{source.argument}, or say --part kind=vision-language, if it reads images",
         )
-    if kind == VISION_ENCODER and not samples.has_images:
+    if kind == BARE_VISION_ENCODER and not samples.has_images:
         raise NormprobeError(
             f"{source.name} is a {kind}, and the samples of {data} hold no images",
             "pass --data with images, such as --data sample",

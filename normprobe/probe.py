@@ -26,7 +26,7 @@ from normprobe.model.find.parts import Parts
 from normprobe.model.load.device import check_dtype
 from normprobe.model.load.required_tensors import everything
 from normprobe.options import Loading, Output, Sampling, chosen, names_in, takes
-from normprobe.paper.numbers import tokens_of
+from normprobe.paper.numbers import tokens_of_paper
 from normprobe.pipeline import OneBatch, OverSamples, Pipeline
 from normprobe.run import Run
 from normprobe.runs.begin import warn
@@ -271,7 +271,7 @@ class Probe:
                 pipeline.run.note(base=base.name, base_revision=other.facts["model_revision"])
             model = pipeline.ready()
             table = text_table(model, self._source.tokenizer)
-            tables = measure_embeddings(model, table, top, older, tokens_of(self.name))
+            tables = measure_embeddings(model, table, top, older, tokens_of_paper(self.name))
             return pipeline.finish(lambda: tables)
 
     @_undisturbed

@@ -59,6 +59,9 @@ ROW_SCOPES = (ALL_ROWS, NONZERO_ROWS, TOKENIZER_ROWS, PROMPT_ROWS)
 #: The text table of the model that was trained from, beside ``text`` and ``visual``.
 BASE = "base"
 
+#: The two token groups that the paper compares.
+MODALITIES = (VISUAL, TEXT)
+
 # --- per-token metrics of a decoder layer -------------------------------------------------------
 #: x enters the layer, h leaves it, D = h - x. Angles are radians. Layer 0 has ``norm`` alone.
 TOKEN_METRICS = ("norm", "cosine", "angle", "update_norm", "relative_update", "update_angle")

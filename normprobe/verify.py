@@ -16,13 +16,13 @@ import pandas as pd
 from normprobe.errors import NormprobeError
 from normprobe.measurements import is_measurement, measurement
 from normprobe.model.checkpoint import is_here
-from normprobe.model.find.overrides import KEYS as KEYS_OF_PARTS
+from normprobe.model.find.overrides import OVERRIDE_KEYS as KEYS_OF_PARTS
 from normprobe.options import Loading
 from normprobe.probe import Probe
 from normprobe.report.readable import significant
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.begin import differing
-from normprobe.runs.run_folder import COMPLETE, KEYS
+from normprobe.runs.run_folder import COMPLETE, ROW_KEYS
 
 #: Recorded options of what is measured: the samples are measured in the batches of the run.
 _OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also")
@@ -169,7 +169,7 @@ def _measured_again(run: Run, options: Mapping[str, Any], ids: Sequence[str]) ->
 
 def _differences(before: pd.DataFrame, now: pd.DataFrame) -> pd.DataFrame:
     """``Verified.table`` of the sample rows of two runs."""
-    keys = [key for key in KEYS if key in before and key in now]
+    keys = [key for key in ROW_KEYS if key in before and key in now]
     before, now = (
         rows.sort_values(keys, kind="stable").reset_index(drop=True) for rows in (before, now)
     )

@@ -7,7 +7,7 @@ import typer
 
 import normprobe
 from normprobe.cli import console, measure, models, paper, runs
-from normprobe.cli.options import Command
+from normprobe.cli.grouping import Command
 from normprobe.console_state import has_colour
 from normprobe.measurements import measurements
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from normprobe.cli.options import Display
+from normprobe.cli.grouping import Display
 from normprobe.console_state import has_colour, interrupting, just_ending
 from normprobe.errors import NormprobeError, visible
 
@@ -121,7 +121,7 @@ def stdout_console() -> "Iterator[Console]":
         file.flush()
 
 
-def show(run: "Run", display: Display) -> None:
+def show_run(run: "Run", display: Display) -> None:
     """Print the outcome of a command: its tables, what they say, and where everything is."""
     if display.quiet:
         data(str(run.path))

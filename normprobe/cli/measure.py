@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import (
+from normprobe.cli.grouping import (
     Asked,
     Display,
     Model,
@@ -49,7 +49,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
             probe = _probe(model, loading)
             everything = {**vars(sampling), **vars(asked), **output.on_disk}
             run = probe.measure(offered.name, **everything)
-            console.show(run, display)
+            console.show_run(run, display)
             if strict and run.record.get("doubts"):
                 raise typer.Exit(console.FAILED)
 
@@ -85,7 +85,7 @@ def embeddings(
     """Norms of the embedding tables, and the tokens that stand out (Tables 3, 6-8)."""
     with console.reported(display):
         probe = _probe(model, loading)
-        console.show(probe.embeddings(top=top, base=base, **output.on_disk), display)
+        console.show_run(probe.embeddings(top=top, base=base, **output.on_disk), display)
 
 
 @grouped
@@ -128,7 +128,7 @@ def attention(
         region = _parsed_box(box)
         probe = _probe(model, loading)
         followed = {"words": word or [], "layers": layer or [], "box": region}
-        console.show(probe.attention(image, prompt, **followed, **output.on_disk), display)
+        console.show_run(probe.attention(image, prompt, **followed, **output.on_disk), display)
 
 
 def _parsed_box(text: str | None) -> tuple[float, float, float, float] | None:
@@ -168,7 +168,7 @@ def align(
     with console.reported(display):
         probe = _probe(model, loading)
         drawn = {"limit": sampling.limit, "seed": sampling.seed}
-        console.show(probe.align(target, sampling.data, **drawn, **output.on_disk), display)
+        console.show_run(probe.align(target, sampling.data, **drawn, **output.on_disk), display)
 
 
 @grouped

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import Display, Without, grouped, only
+from normprobe.cli.grouping import Display, Without, grouped, only
 from normprobe.options import BatchSize, Loading, NeededByAll, Needs, Output, Sampling
 from normprobe.survey.hub_cache import Keep
 
@@ -145,4 +145,4 @@ def survey(
         layers = measure == "layers"
         sampled = replace(sampling, batch_size=batch_size)
         run = survey_of(listed, sampled, loading, to, layers=layers, keep=keep, timeout=timeout)
-        console.show(run, display)
+        console.show_run(run, display)

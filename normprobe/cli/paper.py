@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import Display, grouped, only
+from normprobe.cli.grouping import Display, grouped, only
 from normprobe.errors import NormprobeError
 from normprobe.options import Excludes, Needs
 
@@ -97,9 +97,9 @@ def paper(
             _require(asked, known)
         if name is not None and from_:
             sources = [_source(text, known[name].models) for text in from_]
-            from normprobe.cli.paper_made import show
+            from normprobe.cli.paper_made import show_artefact
 
-            show(name, sources, output / name, trust_remote_code)
+            show_artefact(name, sources, output / name, trust_remote_code)
             return
         if run is None:
             for listed in known if name is None else [name]:

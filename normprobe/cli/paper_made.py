@@ -66,13 +66,13 @@ def make(
     made = None
     try:
         if sources:
-            made = show(name, sources, output / name, changes.trust_remote_code)
+            made = show_artefact(name, sources, output / name, changes.trust_remote_code)
     except NormprobeError as error:
         lacking.append((name, "", _in_a_line(error)))
     return Made(made, lacking)
 
 
-def show(
+def show_artefact(
     name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
 ) -> PaperTable | Path:
     """Make a table or a figure of runs, or of trained norms, that are there.
@@ -241,14 +241,16 @@ def _of_layers(layout: FigureLayout, chosen: Chosen, heading: str) -> tuple[Figu
         steps.append(step_of(run.record, run.store.name))
     curves = pd.concat(tables, ignore_index=True)
     if not layout.several:
-        return paper_panels.figure(heading, curves), curves
+        return paper_panels.drawn_as_paper(heading, curves), curves
     if None in steps:
         places = curves.groupby("panel")["run"].transform(lambda runs: pd.factorize(runs)[0] + 1)
         curves.insert(4, "step", places)
-        return paper_panels.figure(heading, curves, "checkpoint, in the order given"), curves
+        return paper_panels.drawn_as_paper(
+            heading, curves, "checkpoint, in the order given"
+        ), curves
     of_run = dict(zip((str(run.path) for _, run in chosen), steps, strict=True))
     curves.insert(4, "step", curves["run"].map(of_run))
-    return paper_panels.figure(heading, curves, "training step"), curves
+    return paper_panels.drawn_as_paper(heading, curves, "training step"), curves
 
 
 def _told(layout: FigureLayout, model: str, run: Run) -> str:

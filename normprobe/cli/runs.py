@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.options import Display, Without, grouped, only
+from normprobe.cli.grouping import Display, Without, grouped, only
 from normprobe.options import Excludes, Loading, Output
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def show(
             _show_tables(opened, table or [], display)
             return
         for run in opened:
-            console.show(run, display)
+            console.show_run(run, display)
 
 
 def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
@@ -110,7 +110,7 @@ def compare(
         run = compare_runs(runs, label, **output.on_disk)
         for warning in run.record["warnings"]:
             console.message(f"warning: {warning}")
-        console.show(run, display)
+        console.show_run(run, display)
 
 
 @grouped

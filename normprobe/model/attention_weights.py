@@ -21,7 +21,7 @@ from normprobe.statistics.attention_rows import attention_scores
 _ATTEND = ("vision_encoder", "decoder_layers")
 
 
-def attention_of(model: nn.Module, parts: Parts) -> dict[str, str]:
+def attention_implementations(model: nn.Module, parts: Parts) -> dict[str, str]:
     """The implementation by part, such as ``sdpa``; several of one part are joined by a comma."""
     found = {}
     for role in _ATTEND:

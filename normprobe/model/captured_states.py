@@ -37,7 +37,7 @@ from normprobe.schema import (
 from normprobe.tensors import with_tensors
 
 
-class Call(NamedTuple):
+class CapturedCall(NamedTuple):
     """The state that entered a module and the one that left it, on the CPU in their dtype."""
 
     entered: Tensor
@@ -68,7 +68,7 @@ def captured_states(
     model: nn.Module, layers: Sequence[nn.Module], inputs: Mapping[str, Any]
 ) -> CapturedStates:
     """Run the model once, to its end."""
-    calls: list[list[Call]] = [[] for _ in layers]
+    calls: list[list[CapturedCall]] = [[] for _ in layers]
     with lock_of(model), ExitStack() as stack:
         for layer, of_layer in zip(layers, calls, strict=True):
             stack.enter_context(_replaced_forward(layer, of_layer.append))
@@ -87,9 +87,9 @@ def captured_calls(
     inputs: Mapping[str, Any],
     last: nn.Module | None,
     fields: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, list[Call]]:
+) -> dict[str, list[CapturedCall]]:
     """Run the model once."""
-    calls: dict[str, list[Call]] = {name: [] for name in modules}
+    calls: dict[str, list[CapturedCall]] = {name: [] for name in modules}
     with lock_of(model), ExitStack() as stack, suppress(_Done):
         for name, module in modules.items():
             field = fields.get(name, HIDDEN_STATE)
@@ -112,7 +112,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any], **options: bool) -> Any:
 @contextmanager
 def _replaced_forward(
     module: nn.Module,
-    keep: Callable[[Call], None],
+    keep: Callable[[CapturedCall], None],
     field: str = HIDDEN_STATE,
     *,
     stops: bool = False,
@@ -127,7 +127,7 @@ def _replaced_forward(
         output = original(*args, **kwargs)
         returned = _state_in(output, field)
         if before is not None and returned is not None:
-            keep(Call(before, _on_cpu(returned)))
+            keep(CapturedCall(before, _on_cpu(returned)))
             if stops:
                 raise _Done
         return output

@@ -31,13 +31,13 @@ SPECIMEN = "specimen"
 #: The kinds of models that a checkpoint can hold. The kind decides the auto class, and which
 #: commands make sense.
 VISION_LANGUAGE = "vision-language model"
-VISION_ENCODER = "vision encoder"
+BARE_VISION_ENCODER = "vision encoder"
 LANGUAGE_MODEL = "language model"
 
 #: How a kind is set by hand.
 KINDS = {
     "vision-language": VISION_LANGUAGE,
-    "vision-encoder": VISION_ENCODER,
+    "vision-encoder": BARE_VISION_ENCODER,
     "language": LANGUAGE_MODEL,
 }
 
@@ -349,7 +349,7 @@ def auto_class(checkpoint: Checkpoint) -> Any:
 def _auto_class(kind: str, config: Any) -> Any:
     import transformers
 
-    if kind == VISION_ENCODER:
+    if kind == BARE_VISION_ENCODER:
         return transformers.AutoModel
     if _is_image_text_to_text(config):
         return transformers.AutoModelForImageTextToText
@@ -368,7 +368,7 @@ def _kind_of(config: Any) -> str:
     if is_causal or _registers(config, "AutoModelForCausalLM") or _writes_text(config):
         return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
-        return VISION_ENCODER
+        return BARE_VISION_ENCODER
     raise NormprobeError(
         f"model type {config.model_type!r} is no vision-language model, vision encoder or "
         "language model of this transformers version",

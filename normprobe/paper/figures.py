@@ -22,7 +22,7 @@ BASELINE, ALIGNED = "BASELINE", "ALIGNED"
 
 
 @dataclass(frozen=True)
-class Panel:
+class PaperPanel:
     """One panel; see ``figures.toml``."""
 
     title: str
@@ -35,7 +35,7 @@ class FigureLayout:
     """How the paper draws a figure; see ``figures.toml``."""
 
     title: str
-    panels: Sequence[Panel]
+    panels: Sequence[PaperPanel]
     command: str = "layers"
     several: bool = False
     roles: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,9 @@ def figure_layouts() -> dict[str, FigureLayout]:
     text = (files("normprobe.paper") / "figures.toml").read_text(encoding="utf-8")
     entries = tomllib.loads(text)
     return {
-        name: FigureLayout(**{**entry, "panels": [Panel(**panel) for panel in entry["panels"]]})
+        name: FigureLayout(
+            **{**entry, "panels": [PaperPanel(**panel) for panel in entry["panels"]]}
+        )
         for name, entry in entries.items()
     }
 

@@ -42,7 +42,7 @@ def names_of(model: str) -> set[str]:
     return set(known.loc[same, "name"])
 
 
-def numbers_of(model: str) -> list[Published]:
+def published_of(model: str) -> list[Published]:
     """What the paper prints of a model; nothing where it has no such model."""
     names = names_of(model)
     return [number for number in published_numbers() if number.name in names] if names else []
@@ -63,11 +63,11 @@ def is_description(number: Published) -> bool:
     return number.quantity == NOT_A_TOKEN
 
 
-def tokens_of(model: str) -> frozenset[str]:
+def tokens_of_paper(model: str) -> frozenset[str]:
     """The tokens that the paper ranks of a model, as they read; none of most models."""
     return frozenset(
         number.quantity
-        for number in numbers_of(model)
+        for number in published_of(model)
         if number.statistic.startswith("rank") and not is_description(number)
     )
 
@@ -192,7 +192,7 @@ def beside_paper(
 ) -> pd.DataFrame:
     """What was measured beside what the paper says of a model."""
     rows = []
-    for number in numbers_of(model):
+    for number in published_of(model):
         for quantity in (number.quantity, *ALSO.get(number.quantity, ())):
             measured = _measured(number, quantity, table, rows_of, tokens)
             if measured is not None:

@@ -28,7 +28,7 @@ Text = Callable[[int, str], str | None]
 #: Ends a column of ``measured_csv``: as the paper prints it; of a token also its rank here.
 PUBLISHED, RANK = "_published", "_published_rank"
 #: In a template, a column and its row.
-PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
+CELL_PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
 _TOKEN = "_token"
 
 #: What stands below a table with published numbers.
@@ -70,7 +70,7 @@ class Layout:
 
 def of_rows(each: Sequence[str], rows: int) -> list[list[str]]:
     """Templates of so many rows, each place with its row."""
-    return [[PLACE.sub(rf"{{\1 {row}}}", cell) for cell in each] for row in range(rows)]
+    return [[CELL_PLACE.sub(rf"{{\1 {row}}}", cell) for cell in each] for row in range(rows)]
 
 
 @cache
@@ -142,7 +142,7 @@ def measured_above_published(
         below = [f"({text})" if text else "" for _, text in known]
         rows.append(
             [
-                text or (MISSING if PLACE.search(cell) else cell)
+                text or (MISSING if CELL_PLACE.search(cell) else cell)
                 for cell, (text, _) in zip(row, known, strict=True)
             ]
         )
@@ -154,7 +154,7 @@ def _filled(template: str, text: Text) -> str:
     """The parts of a cell of which there is a text; of bare words none."""
     parts = []
     for part in template.split(" \u00b1 "):
-        known = {place[0]: text(int(place[2]), place[1]) for place in PLACE.finditer(part)}
+        known = {place[0]: text(int(place[2]), place[1]) for place in CELL_PLACE.finditer(part)}
         if known and None not in known.values():
             filled = part
             for place, shown in known.items():
@@ -164,7 +164,7 @@ def _filled(template: str, text: Text) -> str:
 
 
 def _is_numeric(layout: Layout, templates: Sequence[str]) -> bool:
-    columns = {column for template in templates for column, _ in PLACE.findall(template)}
+    columns = {column for template in templates for column, _ in CELL_PLACE.findall(template)}
     return any(column not in layout.keys and not column.endswith(_TOKEN) for column in columns)
 
 

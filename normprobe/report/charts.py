@@ -2,7 +2,7 @@
 
     Panel("angular velocity (radians per layer)", by_group("angle_mean", spread="angle"))
 
-``figure`` draws panels on paper, ``charts`` gives what the page's script draws of them.
+``draw_panels`` draws panels on paper, ``charts`` gives what the page's script draws of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class Panel:
         title: what they are.
         curves: back to front.
         scale: of the axis.
-        judged: what calls the range in which each curve holds, of those that ``figure`` is given.
+        judged: what calls the range in which each curve holds.
     """
 
     title: str
@@ -221,7 +221,7 @@ def _numbers(column: "pd.Series[Any]") -> list[float | None]:
 # --- on paper ------------------------------------------------------------------------------------
 
 
-def figure(
+def draw_panels(
     title: str,
     declared: Sequence[Panel],
     table: pd.DataFrame,

@@ -95,7 +95,7 @@ def _short(value: float) -> float | None:
     return None if value != value else float(f"{value:.6g}")
 
 
-def figure(title: str, dots: Dots, ax: Given = None) -> Figure:
+def draw_dots(title: str, dots: Dots, ax: Given = None) -> Figure:
     """Dots at the means, whiskers from the 5 % to the 95 % quantile, thick bars for intervals.
 
     A standard deviation is no whisker here: on a log axis mean - std may have no place.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from normprobe.model.align.norm import inserted_norm
-from normprobe.model.attention_weights import attention_of
+from normprobe.model.attention_weights import attention_implementations
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.overrides import FUSIONS
 from normprobe.model.find.parts import Parts, family_of
@@ -71,7 +71,7 @@ def note_model(
         dtype=dtype,
         threads=torch.get_num_threads(),  # they split sums, whose last bits follow
         weights=weights,
-        attn_implementation=attention_of(model.model, parts),
+        attn_implementation=attention_implementations(model.model, parts),
     )
     norm = inserted_norm(model.model)
     if norm is not None and "alignment" not in run.record:

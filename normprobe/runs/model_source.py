@@ -27,9 +27,9 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
 from normprobe.model.attention_weights import attention_in
 from normprobe.model.checkpoint import (
+    BARE_VISION_ENCODER,
     LANGUAGE_MODEL,
     SPECIMEN,
-    VISION_ENCODER,
     Checkpoint,
     is_own_code,
 )
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 _LOADING = RLock()
 
 _AS_IT_IS = Loading()
-_AUTO_CLASSES = {LANGUAGE_MODEL: "AutoTokenizer", VISION_ENCODER: "AutoImageProcessor"}
+_AUTO_CLASSES = {LANGUAGE_MODEL: "AutoTokenizer", BARE_VISION_ENCODER: "AutoImageProcessor"}
 
 
 class ModelSource(ABC):
@@ -349,7 +349,7 @@ class CheckpointSource(ModelSource):
     @cached_property
     def _tokenizer(self) -> Any:
         try:
-            return None if self.kind == VISION_ENCODER else self._load("AutoTokenizer")
+            return None if self.kind == BARE_VISION_ENCODER else self._load("AutoTokenizer")
         except NormprobeError as failure:
             log.warning(
                 "note: %s has no tokenizer that can be loaded, so its tokens have ids and no "

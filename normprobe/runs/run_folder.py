@@ -37,14 +37,14 @@ from normprobe.schema import IMAGE
 PARTIAL = "partial"
 COMPLETE = "complete"
 
-PARTS = "samples/part-*.parquet"
-MERGED = "samples/samples.parquet"
+PARTS_FOLDER = "samples/part-*.parquet"
+MERGED_FILE = "samples/samples.parquet"
 
 #: What a part that cannot be read is renamed to.
 _DAMAGED = "damaged-"
 
 #: What is one row: no two rows of a run agree in all of these that it has.
-KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
+ROW_KEYS = ("sample_id", "layer", "stage", "group", IMAGE)
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
 _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
@@ -65,7 +65,7 @@ _KINDS = {
     "versions": dict,
 }
 
-_MACHINE_NAMED = (PARTS, MERGED, "plots/*.png", "plots/*.pdf")
+_MACHINE_NAMED = (PARTS_FOLDER, MERGED_FILE, "plots/*.png", "plots/*.pdf")
 _LARGEST_IMAGE = 1024  # pixels of the longer side
 _LONGEST_NAME = 100  # file systems allow 255 bytes; a letter may take four in UTF-8
 
@@ -235,7 +235,7 @@ class SampleParts:
 
         The one file that older versions made of all parts becomes the first part.
         """
-        merged = self._folder / MERGED
+        merged = self._folder / MERGED_FILE
         damaged = list(self._damaged())
         with write_failures(self._folder):
             for file, _ in damaged:
@@ -273,11 +273,11 @@ class SampleParts:
                 yield file, error
 
     def _parts(self) -> list[Path]:
-        return sorted(self._folder.glob(PARTS))
+        return sorted(self._folder.glob(PARTS_FOLDER))
 
     def _files(self) -> list[Path]:
         # A merged file holds every row: parts beside it are left from an interrupted merge.
-        merged = self._folder / MERGED
+        merged = self._folder / MERGED_FILE
         return [merged] if merged.exists() else self._parts()
 
     def _write(self, name: str, table: pyarrow.Table) -> None:
@@ -299,7 +299,7 @@ def _schema(file: Path) -> pyarrow.Schema:
 
 def _refuse_doubles(table: pyarrow.Table, folder: Path) -> None:
     """Refuse rows that are there twice: a mean over them would be of samples that are not there."""
-    keys = [name for name in KEYS if name in table.column_names]
+    keys = [name for name in ROW_KEYS if name in table.column_names]
     known = table.select(keys).to_pandas()
     doubled = known[known.duplicated()]
     if len(doubled):

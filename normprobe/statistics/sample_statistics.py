@@ -23,7 +23,7 @@ _LOG_GROWTH = float(np.log(GROWTH))
 _COSINE_BINS = round(1 / COSINE_WIDTH)  # on either side of 0
 
 
-class Scale(NamedTuple):
+class HistogramScale(NamedTuple):
     """How values become bin numbers, and bin numbers the values that stand for them."""
 
     bins: Callable[[NDArray[np.floating[Any]]], NDArray[np.int64]]
@@ -53,14 +53,14 @@ def _cosine_values(bins: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
     return (bins.astype(np.float64) + 0.5) * COSINE_WIDTH
 
 
-RATIO = Scale(_ratio_bins, _ratio_values)
+RATIO = HistogramScale(_ratio_bins, _ratio_values)
 
 #: The metrics whose distribution is kept.
-SCALES = {"norm": RATIO, "cosine": Scale(_cosine_bins, _cosine_values), "angle": RATIO}
+SCALES = {"norm": RATIO, "cosine": HistogramScale(_cosine_bins, _cosine_values), "angle": RATIO}
 
 
 def histogram_of(
-    values: NDArray[np.floating[Any]], scale: Scale = RATIO
+    values: NDArray[np.floating[Any]], scale: HistogramScale = RATIO
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Bin numbers that occur, ascending, and how often.
 
@@ -73,7 +73,7 @@ def histogram_of(
 
 
 def histograms(
-    values: NDArray[np.floating[Any]], counted: NDArray[np.bool_], scale: Scale
+    values: NDArray[np.floating[Any]], counted: NDArray[np.bool_], scale: HistogramScale
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]]]:
     """``histogram_of`` each row of ``values`` where ``counted``, both ``[rows, tokens]``."""
     rows, _ = np.nonzero(counted)
@@ -117,7 +117,7 @@ def histogram_quantiles(
     bins: NDArray[np.integer[Any]],
     counts: NDArray[np.integer[Any]],
     probabilities: Iterable[float],
-    scale: Scale = RATIO,
+    scale: HistogramScale = RATIO,
 ) -> NDArray[np.float64]:
     """Quantiles by the inverted distribution function, each within half a bin.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from normprobe.schema import (
+    MODALITIES,
     NON_VISUAL,
     SPECIAL,
     STRUCTURAL,
@@ -155,8 +156,6 @@ def _scale(norms: Tensor) -> Tensor | None:
 #: Groups whose mean vectors are compared; ``non_visual`` is text and special tokens together.
 POOLED_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, NON_VISUAL)
 
-#: Groups whose mean unit vectors are kept, in this order.
-MODALITIES = (VISUAL, TEXT)
 _PLACES = [POOLED_GROUPS.index(group) for group in MODALITIES]
 
 

@@ -39,7 +39,7 @@ def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, message: str
     """A device with room for ``most`` samples a forward; returns the sizes that were tried."""
     real, tried = measure.observe, []
 
-    def observe(model: Any, inputs: Any) -> measure.Seen:
+    def observe(model: Any, inputs: Any) -> measure.SeenLayers:
         samples = len(inputs["input_ids"])
         tried.append(samples)
         # The first batch fits, a later one does not.

@@ -18,7 +18,7 @@ from typer.testing import Result
 
 from normprobe.cli import console
 from normprobe.cli.app import main
-from normprobe.cli.options import Display
+from normprobe.cli.grouping import Display
 from normprobe.runs.processes import Interrupted
 
 Run = Callable[..., Result]

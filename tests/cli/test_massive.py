@@ -19,7 +19,7 @@ def interrupted(run: Run, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> N
     """A run that ends in its third forward."""
     real, calls = measure.observe, iter(range(10))
 
-    def observe(*given: object) -> measure.Seen:
+    def observe(*given: object) -> measure.SeenLayers:
         if next(calls) == 2:
             raise KeyboardInterrupt
         return real(*given)

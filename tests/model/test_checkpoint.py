@@ -9,9 +9,9 @@ from support.tiny_models import tiny_model
 
 from normprobe.errors import NormprobeError
 from normprobe.model.checkpoint import (
+    BARE_VISION_ENCODER,
     KINDS,
     LANGUAGE_MODEL,
-    VISION_ENCODER,
     VISION_LANGUAGE,
     open_checkpoint,
 )
@@ -22,8 +22,8 @@ from normprobe.model.checkpoint import (
     [
         ("llava", VISION_LANGUAGE),
         ("qwen2_vl", VISION_LANGUAGE),
-        ("clip", VISION_ENCODER),
-        ("siglip", VISION_ENCODER),
+        ("clip", BARE_VISION_ENCODER),
+        ("siglip", BARE_VISION_ENCODER),
         ("llama", LANGUAGE_MODEL),
         ("qwen3", LANGUAGE_MODEL),
     ],

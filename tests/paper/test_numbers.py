@@ -10,7 +10,7 @@ from normprobe.paper.numbers import (
     needs_remote_code,
     note_on,
     published_numbers,
-    tokens_of,
+    tokens_of_paper,
 )
 
 BY_HAND = [
@@ -100,7 +100,7 @@ def test_every_note_is_on_a_number() -> None:
 
 
 def test_the_tokens_that_are_ranked_of_a_model() -> None:
-    tokens = tokens_of("Qwen/Qwen2.5-7B-Instruct")
+    tokens = tokens_of_paper("Qwen/Qwen2.5-7B-Instruct")
     assert {"áveis", " out", "s"} <= tokens
     assert len(tokens) == 10 - 1  # one is a description
-    assert tokens_of("specimen") == tokens_of("llava-hf/llava-1.5-7b-hf") == frozenset()
+    assert tokens_of_paper("specimen") == tokens_of_paper("llava-hf/llava-1.5-7b-hf") == frozenset()

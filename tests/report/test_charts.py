@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import same_color, to_hex
 from support.made_bands import with_bands
 
-from normprobe.report.charts import PLAIN, Curve, Panel, by_group, charts, figure, metric_panel
+from normprobe.report.charts import PLAIN, Curve, Panel, by_group, charts, draw_panels, metric_panel
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.schema import SPECIAL, STRUCTURAL, TEXT, VISUAL
@@ -49,7 +49,7 @@ def panel(scale: str = "signed", **more: object) -> Panel:
 
 def axes_of(table: pd.DataFrame, *panels: Panel, **more: object) -> list[Axes]:
     options = {"columns": 2, "height": 2.0, **more}
-    return figure("made", panels, table, **options).axes
+    return draw_panels("made", panels, table, **options).axes
 
 
 def lines(axes: Axes) -> dict[str, object]:

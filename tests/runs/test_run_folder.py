@@ -18,7 +18,7 @@ from support.made_runs import run_folder
 from normprobe.errors import NormprobeError
 from normprobe.runs.run_folder import (
     COMPLETE,
-    MERGED,
+    MERGED_FILE,
     PARTIAL,
     RunFolder,
     RunStore,
@@ -176,7 +176,7 @@ def test_a_failure_before_the_first_row_leaves_no_folder(tmp_path):
 
 def test_a_failure_while_others_add_rows_leaves_the_folder_to_them(tmp_path):
     run = new_run(tmp_path / "run")
-    run.shared = True
+    run.kept_on_failure = True
     with pytest.raises(RuntimeError, match="broken"), run.discarded_on_failure():
         raise RuntimeError("broken")
     assert status(run.path) == PARTIAL
@@ -239,7 +239,7 @@ def test_the_one_file_of_an_older_version_is_read_and_gone_on_with(leftovers, tm
     run = new_run(tmp_path)
     for samples in "ab":
         run.append(part(samples))
-    pyarrow.parquet.write_table(pyarrow.Table.from_pandas(run.rows()), tmp_path / MERGED)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pandas(run.rows()), tmp_path / MERGED_FILE)
     for number in range(leftovers, 2):
         (tmp_path / f"samples/part-{number:05d}.parquet").unlink()
     again = RunFolder.open(tmp_path)
@@ -247,7 +247,7 @@ def test_the_one_file_of_an_older_version_is_read_and_gone_on_with(leftovers, tm
     assert again.put_in_order() == []
     again.append(part("c"))
     assert list(again.rows()["sample_id"]) == ["a", "b", "c"]
-    assert not (tmp_path / MERGED).exists()
+    assert not (tmp_path / MERGED_FILE).exists()
 
 
 def rows(*samples):

@@ -7,9 +7,8 @@ import pytest
 import torch
 from support.allocations import allocations
 
-from normprobe.schema import PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import MODALITIES, PADDING, SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.token_metrics import (
-    MODALITIES,
     POOLED_GROUPS,
     Directions,
     centered_cross_modal_cosine,

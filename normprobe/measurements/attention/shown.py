@@ -17,12 +17,12 @@ from normprobe.report.page.blocks import (
     grid,
     grid_of,
     heading,
+    laid_over,
     named,
     note,
-    over_picture,
     sentence,
 )
-from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup, photograph_url
 from normprobe.report.terminal import NumberColumn, print_by_layer, print_sentence
 from normprobe.runs.run_folder import RunStore, image_name
@@ -160,7 +160,7 @@ def picture_grids(run: RunStore) -> dict[str, Any] | None:
     cells = np.concatenate([values.ravel() for _, values, *_ in drawn])
     end = max(2.0, float(np.nanpercentile(cells, _MOST)))
     maps = [
-        over_picture(grid_of(label, values, middle=1, end=end, log=True), picture, *edges)
+        laid_over(grid_of(label, values, middle=1, end=end, log=True), picture, *edges)
         for label, values, picture, edges in drawn
     ]
     return {"unit": "x even attention", "pictures": pictures, "maps": maps}

@@ -9,7 +9,7 @@ from rich.text import Text
 from normprobe.measurements import measurement
 from normprobe.measurements.compare.words import alike_sentence, verdict
 from normprobe.report.page.blocks import heading, sentence
-from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
 from normprobe.report.readable import MISSING, significant
 from normprobe.report.terminal import (

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from normprobe.measurements.embeddings.words import embeddings_verdict, shift_verdict
 from normprobe.report.page.blocks import heading, sentence
-from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
 from normprobe.report.readable import MISSING, SPACE, count, significant
 from normprobe.report.terminal import (

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from normprobe.measurements.grounding.figures import GAPS, draw_panels
+from normprobe.measurements.grounding.figures import GAPS, beside_each_other
 from normprobe.report.charts import by_series
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
@@ -45,7 +45,7 @@ def draw_runs(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:
         replace(panel, curves=by_series(compare, "run", panel.curves[0].column)) for panel in GAPS
     ]
     runs = [replace(curve, column="") for curve in reversed(of_runs[0].curves)]
-    return draw_panels(title, of_runs, compare, ax, legend=runs)
+    return beside_each_other(title, of_runs, compare, ax, legend=runs)
 
 
 def measures(grounding: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from normprobe.measurements.grounding.measure import QUANTITIES
-from normprobe.report.charts import Curve, Panel, figure
+from normprobe.report.charts import Curve, Panel, draw_panels
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS, series_look
@@ -24,7 +24,7 @@ GAPS = tuple(
     )
 )
 #: What the gaps are the difference of.
-SIDES = tuple(
+SIDE_LOOKS = tuple(
     Panel(
         f"{quantity} of a word and visual tokens",
         [Curve(side, f"{quantity}_{side}", look) for side, look in _SIDES.items()],
@@ -34,7 +34,7 @@ SIDES = tuple(
 )
 
 #: Panels of gaps beside each other, with 95 % intervals and bands over images.
-draw_panels = partial(figure, columns=2, height=2.1)
+beside_each_other = partial(draw_panels, columns=2, height=2.1)
 
 
 def drawings(run: RunStore) -> list[Drawing]:
@@ -45,4 +45,4 @@ def drawings(run: RunStore) -> list[Drawing]:
 
 def draw_gaps(title: str, grounding: pd.DataFrame, ax: Given = None) -> Figure:
     """Cosine and score gap by layer."""
-    return draw_panels(title, GAPS, grounding, ax)
+    return beside_each_other(title, GAPS, grounding, ax)

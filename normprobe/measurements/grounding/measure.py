@@ -39,7 +39,7 @@ LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenGrounding:
     """What one forward leaves, on its way to the CPU.
 
     Attributes:
@@ -60,7 +60,7 @@ class Seen:
 
 def observer(
     model: MeasuredModel, builder: InputBuilder
-) -> Callable[[Mapping[str, Any], Sequence[Sample]], Seen]:
+) -> Callable[[Mapping[str, Any], Sequence[Sample]], SeenGrounding]:
     """What measures one sample after another.
 
     Where the visual tokens lie is derived and tested once for each picture size, on the first
@@ -70,7 +70,7 @@ def observer(
         raise _without_places("the text attends to visual states that are no rows of its sequence")
     places: dict[tuple[int, int], Array | str] = {}
 
-    def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> Seen:
+    def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> SeenGrounding:
         (sample,) = samples
         if sample.referent is None or sample.image is None:
             raise NormprobeError(
@@ -90,7 +90,7 @@ def observer(
         inside = _inside(places[size], sample, int(visual.sum()))
         if isinstance(inside, str) or not len(word):
             reason = inside if isinstance(inside, str) else "the word is not in the model's text"
-            return Seen(len(model.decoder_layers), np.empty(0), left_out=reason)
+            return SeenGrounding(len(model.decoder_layers), np.empty(0), left_out=reason)
         return seen_of(model, inputs, word, visual.nonzero().flatten(), inside)
 
     return observe
@@ -98,7 +98,7 @@ def observer(
 
 def seen_of(
     model: MeasuredModel, inputs: Mapping[str, Any], word: Tensor, visual: Tensor, inside: Array
-) -> Seen:
+) -> SeenGrounding:
     """One forward up to the last decoder layer.
 
     Args:
@@ -106,7 +106,7 @@ def seen_of(
         inputs: of one sample.
         word: ``[word tokens]`` positions at the decoder input, ascending.
         visual: ``[visual tokens]`` positions, likewise.
-        inside: as in ``Seen``.
+        inside: as in ``SeenGrounding``.
     """
     layers = model.decoder_layers
     cosines: dict[int, Tensor] = {}
@@ -136,10 +136,10 @@ def seen_of(
         run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
     means = [scores[layer] / heads[layer] for layer in sorted(scores)]
     by_layer = [cosines[number] for number in range(len(layers) + 1)]
-    return Seen(len(layers), inside, sorted(scores), to_host([*by_layer, *means]))
+    return SeenGrounding(len(layers), inside, sorted(scores), to_host([*by_layer, *means]))
 
 
-def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+def rows(seen: SeenGrounding, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     """One row a layer."""
     (sample_id,) = sample_ids or ["0"]
     numbers = [f"{quantity}_{side}" for quantity in QUANTITIES for side in SIDES]

@@ -4,12 +4,12 @@ from functools import partial
 
 from rich.console import Console
 
-from normprobe.measurements.grounding.figures import GAPS, SIDES
+from normprobe.measurements.grounding.figures import GAPS, SIDE_LOOKS
 from normprobe.measurements.grounding.measure import QUANTITIES
 from normprobe.measurements.grounding.words import verdict
 from normprobe.report.charts import charts
 from normprobe.report.page.blocks import curves, heading, note, sentence
-from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
 from normprobe.report.readable import significant
 from normprobe.report.terminal import (
@@ -60,7 +60,7 @@ def show(run: RunStore, console: Console) -> None:
 def section(run: RunStore) -> list[Markup]:
     """Gaps, and what they are the difference of, layer by layer."""
     grounding = run.table("grounding")
-    declared = [panel for pair in zip(GAPS, SIDES, strict=True) for panel in pair]
+    declared = [panel for pair in zip(GAPS, SIDE_LOOKS, strict=True) for panel in pair]
     return [
         sentence(verdict(run)),
         heading("A word and what it means"),

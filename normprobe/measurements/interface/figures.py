@@ -15,7 +15,7 @@ from normprobe.measurements.interface.table import (
     VISUAL_ROWS,
     VISUAL_TOKENS,
 )
-from normprobe.report.dots import Dot, Dots, figure
+from normprobe.report.dots import Dot, Dots, draw_dots
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given, panels
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS, asks_for_log, use_log
@@ -48,7 +48,7 @@ def drawings(run: RunStore) -> list[Drawing]:
 
 def draw_interface(title: str, interface: pd.DataFrame, ax: Given = None) -> Figure:
     """Norms from the vision encoder to the decoder input, against the text embeddings."""
-    return figure(title, interface_dots(interface), ax)
+    return draw_dots(title, interface_dots(interface), ax)
 
 
 def interface_dots(interface: pd.DataFrame) -> Dots:

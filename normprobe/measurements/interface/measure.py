@@ -66,7 +66,7 @@ def probe_interface(
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenStages:
     """What one forward leaves, on its way to the CPU."""
 
     stages: StageNorms
@@ -77,7 +77,7 @@ class Seen:
     attends: bool  # the text attends to the image: no visual token is in the sequence
 
 
-def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
+def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
     """One forward up to decoder layer 1."""
     # Before a hook is there: the batch may run the vision side to tell its token groups.
     batch = model.batch(inputs) if model.has_decoder else None
@@ -85,7 +85,7 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
     attends = model.parts.fusion == CROSS_ATTENTION
     x = run_stages(model, inputs, stages)
     if batch is None or x is None:
-        return Seen(stages.norms(), None, 0, None, attends)
+        return SeenStages(stages.norms(), None, 0, None, attends)
     with observing(model.model):
         groups = batch.groups_at(x)
         ids, _ = text_ids(inputs, model.parts)
@@ -93,7 +93,7 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> Seen:
         scale = embedding_scale(model.parts, ids, x, groups)
         norms = token_norms(x)
         copied = to_host([norms, groups, *([ids] if ids.shape == norms.shape else [])])
-        return Seen(stages.norms(), copied, x.shape[-1], scale, attends)
+        return SeenStages(stages.norms(), copied, x.shape[-1], scale, attends)
 
 
 def run_stages(
@@ -117,7 +117,7 @@ def run_stages(
     return model.read_stream(states[0]) if states else None
 
 
-def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+def rows(seen: SeenStages, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     """One row a (stage, token group)."""
     found = seen.stages.rows()
     if seen.decoder_input is not None:
@@ -132,7 +132,7 @@ def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
 
 
 def _decoder_input_rows(
-    norms: NDArray[Any], codes: NDArray[Any], ids: NDArray[Any] | None, seen: Seen
+    norms: NDArray[Any], codes: NDArray[Any], ids: NDArray[Any] | None, seen: SeenStages
 ) -> list[dict[str, Any]]:
     masks = {group: codes == code for code, group in enumerate(TOKEN_GROUPS)}
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from normprobe.hooks import PROJECTED_STATE
 from normprobe.measurements.interface.measure import observe, rows
-from normprobe.model.captured_states import Call, Masks, captured_calls, traced_groups
+from normprobe.model.captured_states import CapturedCall, Masks, captured_calls, traced_groups
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.observation import other_pixels
 from normprobe.model.tracing.trace import TracedParts
@@ -193,7 +193,7 @@ def _as_rows(model: MeasuredModel, state: Tensor) -> Tensor:
     return state.movedim(-3, -1) if model.parts.channels_first and state.dim() > 3 else state
 
 
-def _side_by_side(call: Call) -> Tensor:
+def _side_by_side(call: CapturedCall) -> Tensor:
     """The rows of which the projector makes one, as one row."""
     rows = call.left.shape[:-1].numel()
     return call.entered.reshape(rows, -1) if call.entered.numel() % rows == 0 else call.entered

@@ -8,7 +8,7 @@ from normprobe.measurements.interface.figures import interface_dots
 from normprobe.measurements.interface.words import verdict
 from normprobe.report.dots import on_page
 from normprobe.report.page.blocks import dots, heading, note, sentence
-from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
 from normprobe.report.readable import count, significant
 from normprobe.report.terminal import (

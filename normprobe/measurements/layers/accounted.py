@@ -25,7 +25,7 @@ from normprobe.statistics.resampling import with_intervals
 
 #: What sets the angle of a token by Eq. 13, and what it leaves over.
 CAUSES = ("norm", "update_norm", "update_angle")
-PARTS = (*CAUSES, "rest")
+LOG_PARTS = (*CAUSES, "rest")
 
 #: Which layers a row is about: one, or all those in which visual tokens clearly turn more slowly,
 #: or more quickly, than text tokens.
@@ -76,7 +76,7 @@ def _by_layer(drawn: ModalityDraws) -> _Columns:
         factor = eq_13(text_norm, update, update_angle) / eq_13(norm, update, update_angle)
     return {
         "angle_ratio": ratio,
-        **{f"log_{part}": parts[part] for part in PARTS},
+        **{f"log_{part}": parts[part] for part in LOG_PARTS},
         "visual_angle": angle[..., 0],
         "text_angle": angle[..., 1],
         "visual_angle_at_text_norm": angle[..., 0] * factor[..., 0],
@@ -104,7 +104,7 @@ def _shapley(*causes: Drawn) -> _Columns:
 
 def _averaged(columns: _Columns) -> _Columns:
     """Several layers as one: means of the logarithms, so that the parts still add up."""
-    logs = {f"log_{part}": columns[f"log_{part}"].mean(axis=1, keepdims=True) for part in PARTS}
+    logs = {f"log_{part}": columns[f"log_{part}"].mean(axis=1, keepdims=True) for part in LOG_PARTS}
     whole = np.log(columns["angle_ratio"])
     ratio = np.exp(whole.mean(axis=1, keepdims=True))
     unknown = np.full_like(ratio, np.nan)
@@ -126,7 +126,7 @@ def _table(
     drawn = dict(columns)
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = np.where(clear, np.log(columns["angle_ratio"]), np.nan)
-        for part in PARTS:
+        for part in LOG_PARTS:
             drawn[f"{part}_share"] = columns[f"log_{part}"] / whole
         missed = columns.get("missed", np.abs(whole - columns["log_norm"]))
         drawn["norm_share_absolute"] = 1 - missed / columns.get("whole", np.abs(whole))
@@ -139,7 +139,7 @@ def _table(
 _WAYS = {SLOWER: "more slowly", FASTER: "more quickly"}
 
 _NAMES = dict(
-    zip(PARTS, ("norms", "sizes of updates", "their directions", "the rest"), strict=True)
+    zip(LOG_PARTS, ("norms", "sizes of updates", "their directions", "the rest"), strict=True)
 )
 
 

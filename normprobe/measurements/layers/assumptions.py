@@ -23,10 +23,10 @@ from normprobe.report.terminal import add_column, new_table, print_notes, print_
 from normprobe.schema import TEXT, VISUAL
 
 ANGLE = 0.1  # radians: sin, which turns a token, differs by at most 0.1
-BALANCED = (1 / ALIKE, ALIKE)  # a ratio of norms: the paper's second case
+NORMS_ALIKE = (1 / ALIKE, ALIKE)  # a ratio of norms: the paper's second case
 COSINE = 0.1
 DIRECTION = COSINE / 2  # two turns that lean this much change a cosine by less than COSINE
-SPREAD = 0.25  # of the mean, as ALIKE
+WIDEST = 0.25  # of the mean, as ALIKE
 RELATED = 0.5  # a correlation
 TOO_ALIKE = 0.05  # numbers that spread by less of their size have no relation worth a verdict
 HOLDS, FAILS, OPEN, EXEMPT = "holds", "fails", "open", "does not apply"
@@ -77,7 +77,7 @@ def _interval(theory: pd.DataFrame, column: str) -> "tuple[pd.Series[float], pd.
 
 def _enter_imbalanced(theory: pd.DataFrame) -> "pd.Series[bool]":
     low, high = _interval(theory, "norm_ratio")
-    balanced = (low > BALANCED[0]) & (high < BALANCED[1])
+    balanced = (low > NORMS_ALIKE[0]) & (high < NORMS_ALIKE[1])
     return ~balanced.shift(fill_value=False)  # without a band that is not known
 
 
@@ -107,10 +107,10 @@ _INF = float("inf")
 
 #: Every number that is judged; a new one is a row here.
 CRITERIA = (
-    Criterion(*_IMBALANCE, "visual / text norm", "norm_ratio", ALIKE, _INF, neutral=BALANCED),
+    Criterion(*_IMBALANCE, "visual / text norm", "norm_ratio", ALIKE, _INF, neutral=NORMS_ALIKE),
     Criterion(*_MAGNITUDE, "visual / text |D|", "update_norm_ratio", 1 / ALIKE, ALIKE),
     *(
-        Criterion(*_MAGNITUDE, f"spread of |D|, {name}", f"update_norm_cv_{name}", -_INF, SPREAD)
+        Criterion(*_MAGNITUDE, f"spread of |D|, {name}", f"update_norm_cv_{name}", -_INF, WIDEST)
         for name in (VISUAL, TEXT)
     ),
     *(
@@ -233,7 +233,7 @@ def _layers_in(ranges: str) -> list[int]:
 
 
 #: What the words of assumptions.csv mean; shown below it.
-LEGEND = (
+ASSUMPTIONS_LEGEND = (
     "x enters a layer, D is its update, phi the angle between them (radians). spread: deviation "
     "over tokens, of |D| as a share of its mean. with: correlation of the logarithms over tokens. "
     "turn: the part of D orthogonal to x, by mean cosine over pairs. angle ratio, miss: text / "
@@ -349,7 +349,7 @@ def print_assumptions(assumptions: pd.DataFrame, console: Console) -> None:
                 Text(_layers_where_it_holds(row)),
             )
     print_table(table, console)
-    print_notes(console, LEGEND)
+    print_notes(console, ASSUMPTIONS_LEGEND)
 
 
 def _range(low: float, high: float) -> str:

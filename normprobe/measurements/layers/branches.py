@@ -105,7 +105,7 @@ _METRICS = {
     "angle": "angular velocity (radians)",
 }
 #: Colours are token groups, line styles branches.
-PANELS = tuple(
+BRANCH_PANELS = tuple(
     Panel(
         title,
         tuple(
@@ -121,7 +121,7 @@ PANELS = tuple(
     )
     for metric, title in _METRICS.items()
 )
-KEYS = (
+BRANCH_KEYS = (
     *(
         Curve(group, "", GROUP_LOOKS[group]._replace(linestyle="-"), {"group": group})
         for group in (VISUAL, TEXT)

@@ -12,9 +12,17 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers import branches, massive
-from normprobe.measurements.layers.accounted import ONE_LAYER, PARTS
+from normprobe.measurements.layers.accounted import LOG_PARTS, ONE_LAYER
 from normprobe.measurements.layers.assumptions import CRITERIA
-from normprobe.report.charts import PLAIN, Curve, Panel, by_group, draw_panel, figure, metric_panel
+from normprobe.report.charts import (
+    PLAIN,
+    Curve,
+    Panel,
+    by_group,
+    draw_panel,
+    draw_panels,
+    metric_panel,
+)
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import INTERVAL_WORDS, Given, draw_column, ends_drawn, panels
 from normprobe.report.figures.style import (
@@ -119,20 +127,20 @@ def draw_theory(
     """A panel a number over the decoder layers; yellow is the range in which it holds."""
     ends = assumptions.set_index("number")[["low", "high"]].astype(float)
     ranges = {c.column: tuple(ends.loc[c.number]) for c in CRITERIA if c.number in ends.index}
-    return figure(title, THEORY, theory, ax, columns=3, height=1.75, ranges=ranges)
+    return draw_panels(title, THEORY, theory, ax, columns=3, height=1.75, ranges=ranges)
 
 
 # --- accounted.csv -------------------------------------------------------------------------------
 
 #: Words and colours of the parts, dark to light; none is a token group's.
-PART_WORDS = dict(zip(PARTS, ("norms", "update sizes", "update angles", "rest"), strict=True))
-_PART_COLORS = dict(zip(PARTS, ("#332288", "#44AA99", "#DDCC77", "#BBBBBB"), strict=True))
+PART_WORDS = dict(zip(LOG_PARTS, ("norms", "update sizes", "update angles", "rest"), strict=True))
+_PART_COLORS = dict(zip(LOG_PARTS, ("#332288", "#44AA99", "#DDCC77", "#BBBBBB"), strict=True))
 ACCOUNTED = (
     Panel(
         "parts of log(text angle / visual angle)",
         tuple(
             Curve(PART_WORDS[part], f"log_{part}", GroupLook(_PART_COLORS[part], "o", "-"))
-            for part in reversed(PARTS)
+            for part in reversed(LOG_PARTS)
         ),
         "signed",
     ),
@@ -255,7 +263,7 @@ def _declared(
     name: str, table: str, shown: Sequence[Panel], columns: int, height: float, **more: Any
 ) -> Drawing:
     def draw(title: str, rows: pd.DataFrame, ax: Given = None) -> Figure:
-        return figure(title, shown, rows, ax, columns=columns, height=height, **more)
+        return draw_panels(title, shown, rows, ax, columns=columns, height=height, **more)
 
     return Drawing(name, (table,), draw)
 
@@ -268,8 +276,10 @@ def drawings(run: RunStore) -> list[Drawing]:
         _declared("turning", "layers", METRICS[2:4], 2, 2.1),
         Drawing("accounted", ("accounted",), draw_accounted),
         Drawing("directions", ("theory", "layers"), draw_directions),
-        _declared("branches", "branches", branches.PANELS, 3, 2.0, legend=branches.KEYS),
-        _declared("massive", "massive", massive.PANELS, 3, 1.9),
+        _declared(
+            "branches", "branches", branches.BRANCH_PANELS, 3, 2.0, legend=branches.BRANCH_KEYS
+        ),
+        _declared("massive", "massive", massive.MASSIVE_PANELS, 3, 1.9),
         Drawing("theory", ("theory", "assumptions"), draw_theory),
         *([_declared("own", "layers", own, min(3, len(own)), 2.1)] if own else []),
     ]

@@ -150,7 +150,7 @@ MASSIVE = (
 )
 
 #: The other kinds of tokens.
-KINDS = (
+KINDS_LEGEND = (
     f"sink: at least {SINK_RATIO:g} times its root mean square in a dimension in which the first "
     "token of the sequence is, too (after Kang et al., 2025). high norm: at least "
     f"{HIGH_NORM:g} times the median norm of its group and sample (after Darcet et al., 2024). "
@@ -292,7 +292,7 @@ def _with_and_without(title: str, column: str) -> Panel:
     return Panel(title, both, "ratio")
 
 
-PANELS = (
+MASSIVE_PANELS = (
     _by_group("share of |h|² in largest dim.", "top1_share_mean"),
     _by_group("share of |h|² in 10 largest dim.", "top10_share_mean"),
     _by_group("share of massive tokens", "massive_mean"),
@@ -330,7 +330,7 @@ COLUMNS = [
         for words, suffix in (("all", ""), ("without", SUFFIX))
     ),
 ]
-LEGEND = (
+MASSIVE_LEGEND = (
     "massive: how many tokens of all samples. % in 10 dim.: share of |h|^2 in the ten largest "
     "dimensions of a token. ratio: visual / text mean."
 )

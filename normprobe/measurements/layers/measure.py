@@ -30,6 +30,7 @@ from normprobe.schema import (
     IMAGE,
     IMAGE_NUMBERS,
     INJECTION,
+    MODALITIES,
     NON_VISUAL,
     OTHER_TOKEN_METRICS,
     PADDING,
@@ -50,7 +51,6 @@ from normprobe.statistics.sample_statistics import (
     statistics_of,
 )
 from normprobe.statistics.token_metrics import (
-    MODALITIES,
     POOLED_GROUPS,
     Directions,
     centered_cross_modal_cosine,
@@ -77,7 +77,7 @@ _SAMPLE_NUMBERS = [
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenLayers:
     """What one forward leaves, on its way to the CPU."""
 
     batch: MeasuredBatch
@@ -94,7 +94,7 @@ class Seen:
 
 def observe(
     model: MeasuredModel, inputs: Mapping[str, Any], watchers: Sequence[Watcher] = ()
-) -> Seen:
+) -> SeenLayers:
     """One forward up to the last decoder layer."""
     layers = model.decoder_layers
     batch = model.batch(inputs)
@@ -116,7 +116,7 @@ def observe(
         return reader.seen(attended)
 
 
-def rows(seen: Seen, sample_ids: Sequence[str] | None) -> pd.DataFrame:
+def rows(seen: SeenLayers, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     """One row a (sample, layer, token group)."""
     names = sample_ids or [str(number) for number in range(len(seen.batch.prompt_groups))]
     found = _rows(seen, names)
@@ -268,11 +268,11 @@ class _LayerReader:
             return norms, cosine
         return torch.full_like(norms, torch.nan), torch.full_like(cosine, torch.nan)
 
-    def seen(self, attended: StageNorms | None) -> Seen:
+    def seen(self, attended: StageNorms | None) -> SeenLayers:
         """Everything that was kept. The host does not wait for it."""
         parts = (self.tokens, self.samples, *self.grouped)
         numbers = [part[layer] for part in parts for layer in sorted(part)]
-        return Seen(
+        return SeenLayers(
             self._batch,
             self.hidden_size,
             str(self.dtype).removeprefix("torch."),
@@ -304,7 +304,7 @@ class _NumbersOnCpu:
         return column
 
 
-def _on_cpu(seen: Seen) -> _NumbersOnCpu:
+def _on_cpu(seen: SeenLayers) -> _NumbersOnCpu:
     """Wait for what one forward left."""
     groups, *numbers = seen.arrived()
     depth = 1 + len(seen.layers)
@@ -325,7 +325,7 @@ def _on_cpu(seen: Seen) -> _NumbersOnCpu:
     )
 
 
-def _rows(observed: Seen, sample_ids: Sequence[str]) -> pd.DataFrame:
+def _rows(observed: SeenLayers, sample_ids: Sequence[str]) -> pd.DataFrame:
     """One block of rows, layer 0 to the last, for each sample and group."""
     seen = _on_cpu(observed)
     masks = {name: seen.groups == code for code, name in enumerate(TOKEN_GROUPS)}

@@ -40,7 +40,7 @@ _MARKERS: tuple[dict[str, Any], ...] = ({"markersize": 4.5}, {"markerfacecolor":
 _GREY = "0.3"
 
 
-def figure(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
+def drawn_as_paper(title: str, curves: pd.DataFrame, steps: str = "") -> Figure:
     """Panels two by two, those of one metric on one scale; a panel alone is one column wide."""
     panels = list(dict.fromkeys(curves["panel"]))
     columns = min(_COLUMNS, len(panels))

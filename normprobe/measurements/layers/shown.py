@@ -11,7 +11,11 @@ from rich.console import Console
 
 from normprobe.measurements.layers import branches, massive
 from normprobe.measurements.layers.accounted import accounted_verdict
-from normprobe.measurements.layers.assumptions import LEGEND, print_assumptions, theory_verdict
+from normprobe.measurements.layers.assumptions import (
+    ASSUMPTIONS_LEGEND,
+    print_assumptions,
+    theory_verdict,
+)
 from normprobe.measurements.layers.figures import (
     ACCOUNTED,
     METRICS,
@@ -29,8 +33,8 @@ from normprobe.measurements.layers.words import (
 )
 from normprobe.report.charts import GROUPS, Panel, charts
 from normprobe.report.figures.style import asks_for_log
-from normprobe.report.page.blocks import curves, heading, note, panels, sentence
-from normprobe.report.page.blocks import table as shown
+from normprobe.report.page.blocks import curves, heading, note, sentence, side_by_side
+from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, significant
 from normprobe.report.sentences import broken_states_sentence
@@ -85,7 +89,7 @@ def show(run: RunStore, console: Console) -> None:
         )
         print_sentence(branches.branches_verdict(of_branches), console)
     if run.has_table("massive"):
-        legend = [f"{massive.LEGEND} {massive.MASSIVE}"]
+        legend = [f"{massive.MASSIVE_LEGEND} {massive.MASSIVE}"]
         table = run.table("massive")
         print_by_layer(
             "Massive activations", table, massive.COLUMNS, console, legend, "massive.csv"
@@ -142,7 +146,7 @@ def lead(run: RunStore) -> Markup:
     """Loudness and turning by layer."""
     layers = run.rows_of("layers")
     story = [] if layers is None else charts(STORY, layers)
-    return panels(story) + note(_LINES) if story else Markup()
+    return side_by_side(story) + note(_LINES) if story else Markup()
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -175,7 +179,7 @@ def section(run: RunStore) -> list[Markup]:
             heading("Does the paper's theory hold here?"),
             sentence(theory_verdict(assumptions)),
             shown(assumptions[_VERDICT_FIRST]),
-            note(LEGEND),
+            note(ASSUMPTIONS_LEGEND),
         ]
     return blocks
 
@@ -200,9 +204,9 @@ _PARTS = (
         "Massive activations",
         "massive",
         _as_it_is,
-        massive.PANELS,
+        massive.MASSIVE_PANELS,
         massive_words,
-        f"{massive.MASSIVE} {massive.KINDS} {_OVER}",
+        f"{massive.MASSIVE} {massive.KINDS_LEGEND} {_OVER}",
     ),
     _Part(
         "What accounts for it in Eq. 13",
@@ -216,7 +220,7 @@ _PARTS = (
         "Attention and MLP, each by itself",
         "branches",
         _as_it_is,
-        branches.PANELS,
+        branches.BRANCH_PANELS,
         lambda run: branches.branches_verdict(run.table("branches")),
         "a is what a branch adds to the state x, and the angle lies between x and x + a. " + _OVER,
     ),

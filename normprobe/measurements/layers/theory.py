@@ -5,11 +5,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.assumptions import CRITERIA
-from normprobe.schema import PAIR, PAIR_METRICS, TEXT, VISUAL
+from normprobe.schema import MODALITIES, PAIR, PAIR_METRICS, TEXT, VISUAL
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
 from normprobe.statistics.sample_statistics import LOG_TOKENS, LOGARITHMS, product_of
 
-MODALITIES = (VISUAL, TEXT)
 Drawn = NDArray[np.float64]  # [draws, layers, modalities]; the first draw is the estimate
 
 

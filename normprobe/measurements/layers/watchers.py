@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.measurements.layers.massive import SUFFIX, WITHOUT
-from normprobe.model.find.branches import split
+from normprobe.model.find.layer_branches import split
 from normprobe.model.find.residual import Residual
 from normprobe.schema import (
     BRANCH_METRICS,

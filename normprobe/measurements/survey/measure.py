@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from normprobe.measurements import measurement
-from normprobe.measurements.survey.printed import MeasuredModel, printed_tables
+from normprobe.measurements.survey.printed import SurveyedModel, printed_tables
 from normprobe.paper.numbers import row_of
 from normprobe.report.ratio_words import Estimate, with_ends
 from normprobe.report.sentences import CORRELATION, correlation_table
@@ -82,7 +82,7 @@ def _numbers(runs: Mapping[str, RunFolder]) -> dict[str, float]:
     return measured | {ours: tables.get(name, float("nan")) for ours, name in _OF_TABLES.items()}
 
 
-def _printed(outcome: Mapping[str, Any], runs: Mapping[str, RunFolder]) -> MeasuredModel:
+def _printed(outcome: Mapping[str, Any], runs: Mapping[str, RunFolder]) -> SurveyedModel:
     """What the paper's tables say of a model."""
     rows: dict[str, pd.Series[Any]] = {}
     for name, run in runs.items():
@@ -91,7 +91,7 @@ def _printed(outcome: Mapping[str, Any], runs: Mapping[str, RunFolder]) -> Measu
         found = ((quantity, row_of(quantity, table, rows_of)) for quantity in rows_of)
         rows |= {quantity: row for quantity, row in found if row is not None}
     revision = f"@{outcome['revision']}" if outcome["revision"] else ""
-    return MeasuredModel(f"{outcome['model']}{revision}", outcome["model"], rows)
+    return SurveyedModel(f"{outcome['model']}{revision}", outcome["model"], rows)
 
 
 def _measures(name: str, run: RunFolder) -> dict[str, float]:

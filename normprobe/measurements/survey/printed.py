@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from normprobe.errors import visible
-from normprobe.paper.numbers import COLUMNS, numbers_of, printed_rows
+from normprobe.paper.numbers import COLUMNS, printed_rows, published_of
 from normprobe.paper.tables import (
     BELOW,
-    PLACE,
+    CELL_PLACE,
     PUBLISHED,
     Layout,
     layouts,
@@ -47,7 +47,7 @@ class _Table:
     each: Sequence[str] = ()
 
 
-class MeasuredModel(NamedTuple):
+class SurveyedModel(NamedTuple):
     """What was measured of a model.
 
     Attributes:
@@ -61,7 +61,7 @@ class MeasuredModel(NamedTuple):
     rows: Mapping[str, "pd.Series[Any]"]
 
 
-def printed_tables(models: Sequence[MeasuredModel]) -> dict[str, pd.DataFrame]:
+def printed_tables(models: Sequence[SurveyedModel]) -> dict[str, pd.DataFrame]:
     """The paper's tables over models, as far as any of them has what a table is about."""
     tables = {name: pd.DataFrame([*_rows(name, models)]) for name in _known()}
     return {
@@ -71,7 +71,7 @@ def printed_tables(models: Sequence[MeasuredModel]) -> dict[str, pd.DataFrame]:
     }
 
 
-def _rows(name: str, models: Sequence[MeasuredModel]) -> Iterator[dict[str, Any]]:
+def _rows(name: str, models: Sequence[SurveyedModel]) -> Iterator[dict[str, Any]]:
     source = layouts()[name].source
     for part in _known()[name].parts:
         for model in models:
@@ -79,7 +79,7 @@ def _rows(name: str, models: Sequence[MeasuredModel]) -> Iterator[dict[str, Any]
                 continue
             published = {
                 (number.quantity, number.statistic): number.value
-                for number in reversed(numbers_of(model.model))
+                for number in reversed(published_of(model.model))
                 if number.source == source
             }
             row: dict[str, Any] = {**part.begins, "model": model.name}
@@ -102,7 +102,7 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
         return None
     known, layout = _known()[name], layouts()[name]
     each = known.each or layout.each
-    is_number = [any(c + PUBLISHED in table for c, _ in PLACE.findall(cell)) for cell in each]
+    is_number = [any(c + PUBLISHED in table for c, _ in CELL_PLACE.findall(cell)) for cell in each]
 
     def measured(row: int, column: str) -> str | None:
         if column + PUBLISHED in table:

@@ -10,7 +10,7 @@ from normprobe.measurements.survey.printed import printed_of, readable
 from normprobe.measurements.survey.words import verdict
 from normprobe.quantities import INTERVAL
 from normprobe.report.page.blocks import heading, note, printed, sentence
-from normprobe.report.page.blocks import table as shown_table
+from normprobe.report.page.blocks import shown_table as shown_table
 from normprobe.report.page.markup import Markup
 from normprobe.report.readable import significant
 from normprobe.report.terminal import (

@@ -24,7 +24,7 @@ from typing import Any
 from normprobe.inputs.families import family_file
 
 #: What can be said of a model type, or named by hand.
-KEYS = (
+OVERRIDE_KEYS = (
     "vision_encoder",
     "projector",
     "text_embedding",

@@ -14,7 +14,7 @@ from normprobe.model.find.overrides import (
     ADDED,
     DISCRETE,
     IN_SEQUENCE,
-    KEYS,
+    OVERRIDE_KEYS,
     PERTURBATION,
     overrides_of,
 )
@@ -77,10 +77,10 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     """
     named = named or {}
     names = {id(module): name for name, module in model.named_modules()}
-    if unknown := sorted(named.keys() - set(KEYS)):
+    if unknown := sorted(named.keys() - set(OVERRIDE_KEYS)):
         raise NormprobeError(
             f"parts named by hand: there is no part {unknown[0]!r}",
-            f"expected some of {', '.join(KEYS)}",
+            f"expected some of {', '.join(OVERRIDE_KEYS)}",
         )
     override = _override(model, named)
     for role in _ROLES & named.keys():

@@ -17,7 +17,7 @@ _LONGEST = 200  # rows
 _LONG = 40  # characters that one line may have
 
 
-def table(rows: pd.DataFrame) -> Markup:
+def shown_table(rows: pd.DataFrame) -> Markup:
     """Rows as they are, numbers short, tokens with every character visible."""
     columns = [(str(name).replace("_", " "), _kind(rows[name])) for name in rows]
     shown = [
@@ -52,7 +52,7 @@ def printed(readable: ReadableTable) -> list[Markup]:
     """A table with its title and notes. The parts of a header stand behind each other."""
     headers = [" ".join(parts) for parts in readable.headers]
     rows = pd.DataFrame([*map(list, readable.rows)], columns=headers)
-    return [heading(readable.title), table(rows), *map(note, readable.notes)]
+    return [heading(readable.title), shown_table(rows), *map(note, readable.notes)]
 
 
 Grid = dict[str, Any]
@@ -89,7 +89,7 @@ def named(grid: Grid, words: tuple[str, str], rows: Sequence[Any], columns: Sequ
     return grid | {"words": list(words), "rows": list(rows), "columns": list(columns)}
 
 
-def over_picture(grid: Grid, picture: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Grid:
+def laid_over(grid: Grid, picture: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Grid:
     """A grid that lies over a picture."""
     edges = {name: [round(float(edge), 4) for edge in ends] for name, ends in (("x", x), ("y", y))}
     return grid | {"picture": picture} | edges
@@ -129,7 +129,7 @@ def curves(charts: list[Chart]) -> Markup:
     return block("figure", "curves", charts)
 
 
-def panels(charts: list[Chart]) -> Markup:
+def side_by_side(charts: list[Chart]) -> Markup:
     """Charts over decoder layers side by side, read at the same layer."""
     return block("figure", "panels", charts)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
-from normprobe.report.page.blocks import heading, note, picture, table
+from normprobe.report.page.blocks import heading, note, picture, shown_table
 from normprobe.report.page.markup import (
     Markup,
     block,
@@ -290,7 +290,7 @@ def page(sections: Sequence[Section]) -> str:
             for title, section in zip(titles, sections, strict=True)
         ],
         facts=shared_facts(runs),
-        own=table(differing) if len(differing := own_facts(runs, titles)) else "",
+        own=shown_table(differing) if len(differing := own_facts(runs, titles)) else "",
     )
     return str(made)
 
@@ -328,7 +328,7 @@ def _other_tables(run: RunStore, shown: Sequence[str]) -> list[Markup]:
         rows = None if name in shown else run.rows_of(name)
         if rows is not None:
             title = titles.get(name, name.replace("_", " ").capitalize())
-            blocks += [heading(title), table(rows)]
+            blocks += [heading(title), shown_table(rows)]
     return blocks
 
 

@@ -19,8 +19,8 @@ from normprobe.measurements import measurement
 from normprobe.measurements.layers.accounted import (
     CAUSES,
     FASTER,
+    LOG_PARTS,
     ONE_LAYER,
-    PARTS,
     SLOWER,
     accounted_table,
     accounted_verdict,
@@ -69,7 +69,7 @@ def expected(visual: dict[str, np.ndarray], text: dict[str, np.ndarray]) -> Numb
     at_text_norm = [causes[TEXT][0], *causes[VISUAL][1:]]
     return {
         "angle_ratio": ratio,
-        **{f"log_{part}": value for part, value in zip(PARTS, parts, strict=True)},
+        **{f"log_{part}": value for part, value in zip(LOG_PARTS, parts, strict=True)},
         "visual_angle": angle[VISUAL],
         "text_angle": angle[TEXT],
         "visual_angle_at_text_norm": angle[VISUAL]
@@ -83,7 +83,10 @@ def shares(layers: list[Numbers]) -> Numbers:
     wholes = [log(layer["angle_ratio"]) for layer in layers]
     missed = [whole - layer["log_norm"] for whole, layer in zip(wholes, layers, strict=True)]
     return {
-        **{f"{part}_share": sum(n[f"log_{part}"] for n in layers) / sum(wholes) for part in PARTS},
+        **{
+            f"{part}_share": sum(n[f"log_{part}"] for n in layers) / sum(wholes)
+            for part in LOG_PARTS
+        },
         "norm_share_absolute": 1 - sum(map(abs, missed)) / sum(map(abs, wholes)),
     }
 
@@ -171,18 +174,18 @@ def test_the_norms_have_no_share_where_only_updates_differ(world: World, cause: 
 def test_the_shares_add_up() -> None:
     world = replace(FAITHFUL, size=(2.0, 3.0), angle=(1.2, 1.4))
     table = table_of(simulated(world, 0))
-    shares = table[[f"{part}_share" for part in PARTS]]
+    shares = table[[f"{part}_share" for part in LOG_PARTS]]
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     assert (shares[[f"{cause}_share" for cause in CAUSES]] > 0.02).all(axis=None)
-    logs = table[[f"log_{part}" for part in PARTS]].sum(axis=1)
+    logs = table[[f"log_{part}" for part in LOG_PARTS]].sum(axis=1)
     np.testing.assert_allclose(logs, np.log(table["angle_ratio"]))
 
 
 def test_a_share_of_nothing_is_empty() -> None:
     table = table_of(simulated(replace(FAITHFUL, norm=(8.0, 8.0)), 0))
     assert set(table["scope"]) == {ONE_LAYER}
-    assert table[[f"{part}_share" for part in PARTS]].isna().all(axis=None)
-    assert table[[f"log_{part}" for part in PARTS]].notna().all(axis=None)
+    assert table[[f"{part}_share" for part in LOG_PARTS]].isna().all(axis=None)
+    assert table[[f"log_{part}" for part in LOG_PARTS]].notna().all(axis=None)
 
 
 def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
@@ -197,7 +200,7 @@ def test_a_layer_whose_interval_holds_1_has_no_share() -> None:
     assert (table["angle_ratio"] > 1.2).all()
     assert (table["angle_ratio_ci_low"] < 1).all()
     assert set(table["scope"]) == {ONE_LAYER}
-    assert table[[f"{part}_share" for part in PARTS]].isna().all(axis=None)
+    assert table[[f"{part}_share" for part in LOG_PARTS]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def test_layers_csv_says_which_layers_are_told(states, scopes: dict[str, str]) -
     assert dict(zip(together["scope"], together["layers"], strict=True)) == scopes
     told = {layer for ranges in scopes.values() for layer in layers_in(ranges)}
     layers = by_layer(table)
-    for name in (*(f"{part}_share" for part in PARTS), "norm_share_absolute"):
+    for name in (*(f"{part}_share" for part in LOG_PARTS), "norm_share_absolute"):
         assert layers[name].notna().tolist() == [layer in told for layer in (1, 2)]
     assert layers[["angle_ratio", "log_norm"]].notna().all(axis=None)
 
@@ -264,7 +267,7 @@ def test_intervals_are_those_of_repeating_the_images(monkeypatch: pytest.MonkeyP
     rows = rows_of_tokens(tokens_of(0, SAMPLES))
     keys, layers = ["scope", "layers"], layers_of(SLOW, SLOW)
     columns = ["angle_ratio", "norm_share_absolute", "visual_angle_at_text_norm"]
-    columns += [name.format(part) for name in ("log_{}", "{}_share") for part in PARTS]
+    columns += [name.format(part) for name in ("log_{}", "{}_share") for part in LOG_PARTS]
     slow = slow_draws(rows, lambda drawn: accounted_table(drawn, layers), keys)
     assert_intervals(accounted_table(rows, layers), slow, keys, columns)
 
@@ -340,7 +343,7 @@ def accounted(
 ) -> pd.DataFrame:
     row: dict[str, object] = {"layers": layers, "angle_ratio": ratio}
     row |= {"angle_ratio_ci_low": 0.9 * ratio, "angle_ratio_ci_high": 1.1 * ratio}
-    for part, share in zip(PARTS, shares, strict=True):
+    for part, share in zip(LOG_PARTS, shares, strict=True):
         row[f"{part}_share"] = share
         row |= {f"{part}_share_ci_low": share - 0.02, f"{part}_share_ci_high": share + 0.02}
     row |= {f"norm_share_absolute{end}": n for end, n in zip(ENDS, (0.7, 0.6, 0.8), strict=True)}

@@ -14,7 +14,7 @@ from support.border_tables import sample_rows, tables_of
 
 from experiments.theory import WORLDS, simulated
 from normprobe.measurements.layers import branches, massive
-from normprobe.measurements.layers.accounted import PARTS, accounted_table
+from normprobe.measurements.layers.accounted import LOG_PARTS, accounted_table
 from normprobe.measurements.layers.assumptions import CRITERIA, assumptions_table
 from normprobe.measurements.layers.figures import (
     ACCOUNTED,
@@ -40,8 +40,8 @@ PANELS = {
     "layers": (*METRICS, *STORY),
     "theory": THEORY,
     "accounted": ACCOUNTED,
-    "branches": branches.PANELS,
-    "massive": massive.PANELS,
+    "branches": branches.BRANCH_PANELS,
+    "massive": massive.MASSIVE_PANELS,
 }
 DECLARED = [(table, panel) for table, panels in PANELS.items() for panel in panels]
 
@@ -75,13 +75,13 @@ def test_no_curve_is_drawn_twice(panels: tuple[Panel, ...]) -> None:
 
 
 def test_colours_of_branches_are_groups_and_line_styles_branches() -> None:
-    for panel in branches.PANELS:
+    for panel in branches.BRANCH_PANELS:
         by = {"group": "color", "branch": "linestyle"}
         for value, how in by.items():
             looks = {(curve.where[value], getattr(curve.look, how)) for curve in panel.curves}
             assert len(looks) == len({of for of, _ in looks}) == len({look for _, look in looks})
-    keys = {key.where["branch"]: key.look for key in branches.KEYS if "branch" in key.where}
-    for curve in branches.PANELS[0].curves:
+    keys = {key.where["branch"]: key.look for key in branches.BRANCH_KEYS if "branch" in key.where}
+    for curve in branches.BRANCH_PANELS[0].curves:
         assert keys[curve.where["branch"]].linestyle == curve.look.linestyle
 
 
@@ -150,7 +150,7 @@ def test_the_bars_of_a_layer_add_up_to_the_measured_ratio(accounted: pd.DataFram
     for place, row in rows.iterrows():
         drawn = bars[place :: len(rows)]
         heights = [bar.get_height() for bar in drawn]
-        assert heights == pytest.approx([row[f"log_{part}"] for part in PARTS])
+        assert heights == pytest.approx([row[f"log_{part}"] for part in LOG_PARTS])
         assert sum(heights) == pytest.approx(np.log(row["angle_ratio"]))
         up = [(bar.get_y(), bar.get_height()) for bar in drawn if bar.get_height() > 0]
         ends = [0.0, *(start + height for start, height in up)]
@@ -161,7 +161,7 @@ def test_the_bars_of_a_layer_add_up_to_the_measured_ratio(accounted: pd.DataFram
 def test_the_axis_names_some_ratios_whatever_they_span(
     accounted: pd.DataFrame, span: float
 ) -> None:
-    logs = [f"log_{part}" for part in PARTS]
+    logs = [f"log_{part}" for part in LOG_PARTS]
     layers = accounted["scope"] == "layer"
     scaled = accounted.assign(**dict.fromkeys(logs, 0.0), angle_ratio_ci_low=np.nan)
     scaled = scaled.assign(log_norm=np.where(layers, span, 0.0), angle_ratio_ci_high=np.nan)

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 from support import made_tables
 
-from normprobe.measurements.layers.paper_panels import figure
+from normprobe.measurements.layers.paper_panels import drawn_as_paper
 from normprobe.paper.figures import curves_of_run, figure_layouts
 from normprobe.report.figures.style import DOUBLE_WIDTH, GROUP_LOOKS
 from normprobe.runs.run_folder import RunStore
@@ -62,7 +62,7 @@ def test_lines_hold_the_means_in_the_papers_panels(name, models):
     table = curves(name, *models)
     if name == "figure5":
         table["step"] = table["run"].str.split().str[-1].astype(int)
-    drawing = figure("t", table, "training step" if name == "figure5" else "")
+    drawing = drawn_as_paper("t", table, "training step" if name == "figure5" else "")
     shown = panels(drawing)
     assert [axes.get_title(loc="left") for axes in shown] == [
         panel.title for panel in figure_layouts()[name].panels
@@ -82,23 +82,23 @@ def test_lines_hold_the_means_in_the_papers_panels(name, models):
 
 def test_panels_of_a_metric_share_a_scale_that_holds_every_number():
     table = curves("figure3", *FIGURE3)
-    limits = {axes.get_ylim() for axes in panels(figure("t", table))}
+    limits = {axes.get_ylim() for axes in panels(drawn_as_paper("t", table))}
     ((low, high),) = limits
     assert low <= table["mean_ci_low"].min()
     assert high == 1.0
-    norm, cosine = panels(figure("t", curves("figure4", "BASELINE", "ALIGNED")))
+    norm, cosine = panels(drawn_as_paper("t", curves("figure4", "BASELINE", "ALIGNED")))
     assert norm.get_yscale() == "log"
     assert cosine.get_yscale() == "linear"
 
 
 def test_a_panel_says_of_which_run_it_is():
-    drawing = figure("t", curves("figure3", *FIGURE3))
+    drawing = drawn_as_paper("t", curves("figure3", *FIGURE3))
     told = [axes.texts[0].get_text() for axes in panels(drawing)]
     assert told == [f"model {place}, 56 samples" for place in range(4)]
 
 
 def test_the_two_runs_of_a_pair_differ_in_line_and_marker():
-    drawing = figure("t", curves("figure4", "BASELINE", "ALIGNED"))
+    drawing = drawn_as_paper("t", curves("figure4", "BASELINE", "ALIGNED"))
     for axes in panels(drawing):
         looks = {
             (line.get_label(), line.get_linestyle(), line.get_markerfacecolor() == "white")
@@ -117,7 +117,7 @@ def test_the_two_runs_of_a_pair_differ_in_line_and_marker():
 def test_over_a_training_colour_is_the_step_and_the_line_the_group():
     table = curves("figure5", *FIGURE5)
     table["step"] = 100 * table["run"].str.split().str[-1].astype(int)
-    drawing = figure("t", table, "training step")
+    drawing = drawn_as_paper("t", table, "training step")
     for axes in panels(drawing):
         lines = measured_lines(axes)
         assert len({line.get_color() for line in lines}) == 3
@@ -130,7 +130,7 @@ def test_over_a_training_colour_is_the_step_and_the_line_the_group():
 
 
 def test_the_published_norm_is_a_star_at_the_decoder_input():
-    drawing = figure("t", curves("figure1b", "", published=PUBLISHED))
+    drawing = drawn_as_paper("t", curves("figure1b", "", published=PUBLISHED))
     (axes,) = panels(drawing)
     stars = [line for line in axes.get_lines() if line.get_marker() == "*"]
     known = [
@@ -139,9 +139,9 @@ def test_the_published_norm_is_a_star_at_the_decoder_input():
     assert known == [(0, 39.96)]
     assert axes.get_ylim()[1] > 39.96
     assert "paper, Table 2" in legend(drawing)
-    assert not any("paper" in text for text in legend(figure("t", curves("figure1b", ""))))
+    assert not any("paper" in text for text in legend(drawn_as_paper("t", curves("figure1b", ""))))
 
 
 def test_a_single_panel_is_one_column_wide():
-    assert figure("t", curves("figure1b", "")).get_figwidth() == DOUBLE_WIDTH / 2
-    assert figure("t", curves("figure3", *FIGURE3)).get_figwidth() == DOUBLE_WIDTH
+    assert drawn_as_paper("t", curves("figure1b", "")).get_figwidth() == DOUBLE_WIDTH / 2
+    assert drawn_as_paper("t", curves("figure3", *FIGURE3)).get_figwidth() == DOUBLE_WIDTH

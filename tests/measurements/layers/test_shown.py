@@ -11,7 +11,11 @@ from support.printed import assert_fits, extreme, printed
 from support.read_page import Reader, charts, drawn, page_of_folders
 
 from normprobe.measurements.layers.accounted import accounted_verdict
-from normprobe.measurements.layers.assumptions import LEGEND, assumptions_table, theory_verdict
+from normprobe.measurements.layers.assumptions import (
+    ASSUMPTIONS_LEGEND,
+    assumptions_table,
+    theory_verdict,
+)
 from normprobe.measurements.layers.branches import branches_verdict
 from normprobe.measurements.layers.massive import massive_verdict
 from normprobe.measurements.layers.shown import show
@@ -194,7 +198,7 @@ def test_each_part_draws_its_table_below_its_words(page: str) -> None:
         accounted_verdict(EVERYTHING["accounted"]),
         branches_verdict(EVERYTHING["branches"]),
         theory_verdict(EVERYTHING["assumptions"]),
-        LEGEND,
+        ASSUMPTIONS_LEGEND,
     ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)

@@ -35,7 +35,7 @@ from support.toy_layers import (
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from normprobe.model.find.branches import split
+from normprobe.model.find.layer_branches import split
 from normprobe.model.find.residual import Residual
 
 # --- more hand-made layers ------------------------------------------------------------------------
