@@ -32,7 +32,9 @@ SAMPLES = "samples/part-00000.parquet"
         ("interface", "-n", "2"),
         ("layers", "-n", "6", "-b", "4", "--dtype", "bfloat16"),
         pytest.param(("grounding", "-n", "4"), marks=pytest.mark.slow),
-        pytest.param(("layers", "-n6", "-b4", "--also", "branches"), marks=pytest.mark.slow),
+        pytest.param(
+            ("layers", "-n", "6", "-b", "4", "--also", "branches"), marks=pytest.mark.slow
+        ),
         pytest.param(("interface", "-n", "4", "--align"), marks=pytest.mark.slow),
     ],
 )
