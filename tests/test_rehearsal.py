@@ -287,12 +287,12 @@ def takes(room: int) -> None:
 
 
 def test_each_sample_and_each_pixel_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "ROOM", 2**25)
-    act = functools.partial(takes, 3 * 2**24)
+    monkeypatch.setattr(rehearsal, "ROOM", 2**28)  # more than this process has freed and kept
+    act = functools.partial(takes, 3 * 2**27)
     with pytest.raises(NormprobeError, match=MEMORY):
         rehearse(act, "it")
     rehearse(act, "it", times=2)
-    rehearse(act, "it", pixels=2**18)
+    rehearse(act, "it", pixels=2**21)
 
 
 def test_each_sample_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

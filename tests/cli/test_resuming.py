@@ -91,7 +91,7 @@ def test_samples_that_are_there_are_not_measured_again(
     forwards: list[None] = []
     real = measure.observe
 
-    def counted(*arguments: Any) -> measure.SeenStages:
+    def counted(*arguments: Any) -> measure.SeenLayers:
         forwards.append(None)
         return real(*arguments)
 
@@ -107,7 +107,7 @@ def ends_after(monkeypatch: pytest.MonkeyPatch, samples: int, error: BaseExcepti
     """The model's forward fails once some batches are measured."""
     real, calls = measure.observe, iter(range(100))
 
-    def observe(*arguments: Any) -> measure.SeenStages:
+    def observe(*arguments: Any) -> measure.SeenLayers:
         if next(calls) == samples:
             raise error
         return real(*arguments)
@@ -133,7 +133,7 @@ def test_a_worker_that_is_killed_loses_nothing_on_disk(
                 os.kill(os.getpid(), signal.SIGKILL)
             yield sample
 
-    def counted(*arguments: Any) -> measure.SeenStages:
+    def counted(*arguments: Any) -> measure.SeenLayers:
         seen = real(*arguments)
         calls.append(None)
         if len(calls) == 2:
