@@ -1,5 +1,7 @@
 """What is drawn of ``embeddings``: norms of the rows, and how far they moved from a base model."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -133,14 +135,7 @@ def _name_loudest(axes: Axes, top: pd.DataFrame) -> None:
             textcoords="axes fraction",
             va="center",
             color=color,
-            arrowprops={
-                "arrowstyle": "-",
-                "linewidth": 0.5,
-                "color": color,
-                "relpos": (0, 0.5),
-                "shrinkA": 2,
-                "shrinkB": 0,
-            },
+            arrowprops=_line(color, text_end=0, gaps=(2, 0)),
             annotation_clip=False,
         )
         axes.plot(
@@ -152,6 +147,12 @@ def _name_loudest(axes: Axes, top: pd.DataFrame) -> None:
             markersize=2.5,
             clip_on=False,
         )
+
+
+def _line(color: Any, text_end: int, gaps: tuple[int, int]) -> dict[str, Any]:
+    """A thin line from one end of a name (0: left, 1: right) to its dot; gaps in points."""
+    ends = {"relpos": (text_end, 0.5), "shrinkA": gaps[0], "shrinkB": gaps[1]}
+    return {"arrowstyle": "-", "linewidth": 0.5, "color": color, **ends}
 
 
 # --- beside a base model -------------------------------------------------------------------------
@@ -217,14 +218,7 @@ def _name_tokens(axes: Axes, far: pd.DataFrame) -> None:
             ha="right",
             va="top",
             color=_OUTLIER,
-            arrowprops={
-                "arrowstyle": "-",
-                "linewidth": 0.5,
-                "color": _OUTLIER,
-                "relpos": (1, 0.5),
-                "shrinkA": 1,
-                "shrinkB": 2,
-            },
+            arrowprops=_line(_OUTLIER, text_end=1, gaps=(1, 2)),
         )
 
 
