@@ -12,6 +12,7 @@ from normprobe.cli import console
 from normprobe.cli.paper_made import make
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
+from normprobe.report.readable import number_of
 from normprobe.reproduction import (
     Forecast,
     Job,
@@ -108,7 +109,7 @@ def _compare(folder: Path, runs: Sequence[Path]) -> NormprobeError | None:
 def _forecasts(jobs: Sequence[Job], failures: _Failures) -> dict[Job, Forecast]:
     """What each command will take; those that cannot run are failures."""
     if jobs:
-        console.message(f"looks at the checkpoints of {len(jobs)} commands")
+        console.message(f"looks at the checkpoints of {number_of(len(jobs), 'command')}")
     forecasts = {}
     for job in jobs:
         found = forecast_apart(job)

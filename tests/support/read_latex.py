@@ -3,6 +3,8 @@
 import re
 from typing import NamedTuple
 
+from normprobe.report.readable import SUPERSCRIPTS
+
 _LEXEME = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _PRINTS = {
     r"\textbackslash": "\\",
@@ -14,6 +16,7 @@ _PRINTS = {
     r"\textasciigrave": "`",
     r"\textvisiblespace": "\u2423",
     r"\pm": "\u00b1",
+    r"\par": "",
     **{f"\\{character}": character for character in "&%$#_{}"},
 }
 
@@ -23,24 +26,31 @@ class ReadTable(NamedTuple):
 
     columns: str
     rows: list[list[str]]  # a shared header once, and an empty cell for every further column
-    comments: list[str]
+    caption: str
+    label: str
+    notes: list[str]
 
 
 def read_latex(text: str) -> ReadTable:
     """The table, or an assertion where LaTeX would stop or print another character."""
-    comments = [line for line in text.splitlines() if line.startswith("%")]
-    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
     found = re.fullmatch(
-        r"\\begin\{tabular\}\{([lr]+)\}\n\\toprule\n(.*)\\bottomrule\n\\end\{tabular\}",
-        body.strip(),
+        r"% Needs \\usepackage\{booktabs\}\.\n\\begin\{table\}\n\\centering\n"
+        r"(?:\\caption\{(?P<caption>.*)\}\n)?(?:\\label\{tab:(?P<label>[A-Za-z0-9.-]+)\}\n)?"
+        r"\\begin\{tabular\}\{(?P<columns>[lr]+)\}\n\\toprule\n(?P<rows>.*)"
+        r"\\bottomrule\n\\end\{tabular\}\n"
+        r"(?:\\par\\smallskip\n\\begin\{minipage\}\{\\linewidth\}\n\\footnotesize\n(?P<notes>.*)"
+        r"\n\\end\{minipage\}\n)?\\end\{table\}",
+        text.strip(),
         re.DOTALL,
     )
-    assert found, body
-    columns, inside = found.groups()
+    assert found, text
+    columns, inside = found["columns"], found["rows"]
     inside = re.sub(r"\\(midrule|cmidrule\(lr\)\{\d+-\d+\})", "", inside)
     rows = [_read_row(row.strip()) for row in re.split(r"\\\\(?=\n)", inside) if row.strip()]
     assert {len(row) for row in rows} == {len(columns)}
-    return ReadTable(columns, rows, comments)
+    (caption,) = _read_row(found["caption"] or "")
+    notes = [note for line in (found["notes"] or "").splitlines() for note in _read_row(line)]
+    return ReadTable(columns, rows, caption, found["label"] or "", notes)
 
 
 def _read_row(row: str) -> list[str]:
@@ -49,7 +59,9 @@ def _read_row(row: str) -> list[str]:
     lexemes = iter(_LEXEME.findall(row))
     for lexeme in lexemes:
         assert lexeme not in ("%", "#", "^", "_", "~", "\\\\", "<", ">", "|", "`"), (lexeme, row)
-        if lexeme == r"\multicolumn":
+        if lexeme == r"\textsuperscript":
+            cells[-1] += SUPERSCRIPTS[int(_group(lexemes))]
+        elif lexeme == r"\multicolumn":
             width, _, name = _group(lexemes), _group(lexemes), _group(lexemes)
             cells[-1] += name
             cells += [""] * (int(width) - 1)
