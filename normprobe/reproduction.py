@@ -25,7 +25,8 @@ from normprobe.report.readable import number_of
 from normprobe.runs.begin import provenance
 from normprobe.runs.files import write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of
-from normprobe.runs.run_folder import COMPLETE, RunFolder, read_record
+from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, read_record
+from normprobe.schema import PUBLISHED
 
 #: Words that change how a run is made, not what it measures.
 _FREE = {"--overwrite", "--resume", "--trust-remote-code"}
@@ -70,6 +71,22 @@ def jobs_of(wanted: Iterable[Artefact], changes: Changes, output: Path) -> list[
     first = {job.model: place for place, job in reversed([*enumerate(jobs)])}
     whole = ("layers", "grounding", "attention")  # the decoder, which is nearly everything
     return sorted(jobs, key=lambda job: (first[job.model], job.words[0] not in whole))
+
+
+def same_commands(jobs: Iterable[Job]) -> dict[Job, Job]:
+    """For each job the first that is the same command, maybe itself: of other models no two are."""
+    first = dict[tuple[str, ...], Job]()
+    return {job: first.setdefault((*_told(job.words),), job) for job in jobs}
+
+
+def copy_run(source: Path, target: Path) -> None:
+    """The run of the same command, without what the paper says of another model."""
+    made = RunFolder.open(source)
+    copied = RunFolder.create(target, overwrite=True, record=made.record)
+    left = shutil.ignore_patterns(RECORD, f"{PUBLISHED}.csv", ".*")
+    shutil.copytree(source, target, ignore=left, dirs_exist_ok=True)
+    files = [name for name in made.record["files"] if name != f"{PUBLISHED}.csv"]
+    copied.finish(files=files, warnings=made.record["warnings"])
 
 
 def is_finished(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from normprobe.reproduction import (
     Forecast,
     Job,
     any_fetched,
+    copy_run,
     forecast_apart,
     in_a_line,
     is_finished,
@@ -24,6 +25,7 @@ from normprobe.reproduction import (
     plan_by_model,
     plan_sentence,
     run_apart,
+    same_commands,
     still_to_type,
     write_page,
 )
@@ -83,13 +85,23 @@ def _run(
     failures: _Failures = {}
     jobs = jobs_of(wanted, changes, output)
     to_type = {job: words for job in jobs if (words := still_to_type(job, overwrite=overwrite))}
-    forecasts = _forecasts(list(to_type), failures)
+    first = same_commands(jobs)
+    copies = [job for job in to_type if first[job] is not job]
+    forecasts = _forecasts([job for job in to_type if job not in copies], failures)
     if jobs:
         _agree(name, forecasts, len(jobs) - len(to_type), yes=yes, by_model=len(wanted) > 1)
     for place, job in enumerate(forecasts, start=1):
         console.message(f"{place} of {len(forecasts)}: normprobe {shlex.join(to_type[job])}")
         if failure := run_apart(to_type[job], job.command.folder):
             failures[job.command.folder] = failure
+    if copies:
+        console.message(f"{number_of(len(copies), 'command')} as above, of other names: copied")
+    for job in copies:
+        made, copy = first[job].command.folder, job.command.folder
+        if made in failures:
+            failures[copy] = failures[made]
+        else:
+            copy_run(made, copy)
     for job in jobs:
         _note_published(job.command, changes)
     for artefact in wanted:

@@ -146,7 +146,8 @@ def measured_table(
     """
     printed = printed_rows(layout.file)
     numbers = [number for number in published_numbers() if number.source == layout.source]
-    known = {number.name: names[number.name] for number in numbers if number.name in (names or {})}
+    names = names or {}
+    known = {number.name: names[number.name] for number in numbers if number.name in names}
     remarks = [*dict.fromkeys(named.note for named in known.values() if named.note and published)]
     marks = {n: _raised(remarks.index(known[n].note)) for n in known if known[n].note in remarks}
     instead = {name: named.stand_in for name, named in known.items() if named.stand_in}
@@ -173,10 +174,10 @@ def measured_table(
 
     def as_published(row: int, column: str) -> str | None:
         text = printed[row][column]
-        if column in layout.keys:
-            return called(row, column) if stand_in(row, column) else None
         if text == "nan" or not published:
             return None
+        if column in layout.keys:
+            return called(row, column) if stand_in(row, column) else None
         if not column.endswith(_TOKEN) or text == NOT_A_TOKEN:
             return text
         rank = cells.get((row, column + RANK))

@@ -60,7 +60,7 @@ _LIGATURES = re.compile(r"([-,'])(?=\1)")  # two of them would be a dash, or a q
 # Beyond these pdfLaTeX needs further packages, or has no glyph: ASCII, most of Latin-1 and Latin
 # Extended-A, dashes, quotation marks and an ellipsis, and the visible space.
 _WITHOUT_GLYPH = re.compile(
-    "[^\x00-\x7e"
+    "[^\x20-\x7e"
     "\u00a1-\u00aa\u00ac\u00ae-\u00ba\u00bc-\u00cf\u00d1-\u00dd\u00df-\u00ef"
     "\u00f1-\u00fd\u00ff-\u0103\u0106-\u010f\u0112-\u0117\u011a-\u0125"
     "\u0128-\u012d\u0130-\u0137\u0139-\u013e\u0141-\u0148\u014c-\u0165"
@@ -87,10 +87,11 @@ def latex(table: ReadableTable) -> str:
     lines = [
         "% Needs \\usepackage{booktabs}.",
         "\\begin{table}",
-        "\\centering",
+        "\\centering\\small\\setlength{\\tabcolsep}{3pt}",
         *([f"\\caption{{{_latex_text(title)}}}"] if title else []),
         *([f"\\label{{tab:{label}}}"] if title and label else []),
-        f"\\begin{{tabular}}{{{columns}}}",
+        "\\smallskip",
+        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         "\\toprule",
         *_headers(table),
         "\\midrule",
@@ -107,7 +108,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
     """A paragraph each, as wide as the text: no package is needed."""
     if not notes:
         return []
-    begin = ["\\par\\smallskip", "\\begin{minipage}{\\linewidth}", "\\footnotesize"]
+    begin = ["\\par\\smallskip", "\\begin{minipage}{\\linewidth}", "\\footnotesize\\raggedright"]
     return [*begin, *(f"{_latex_text(note)}\\par" for note in notes), "\\end{minipage}"]
 
 

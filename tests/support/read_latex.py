@@ -21,6 +21,27 @@ _PRINTS = {
 }
 
 
+_FLOAT = re.compile(
+    r"""% Needs \\usepackage\{booktabs\}\.
+\\begin\{table\}
+\\centering\\small\\setlength\{\\tabcolsep\}\{3pt\}
+(?:\\caption\{(?P<caption>[^\n]*)\}
+)?(?:\\label\{tab:(?P<label>[A-Za-z0-9.-]+)\}
+)?\\smallskip
+\\begin\{tabular\}\{@\{\}(?P<columns>[lr]+)@\{\}\}
+\\toprule
+(?P<rows>.*)\\bottomrule
+\\end\{tabular\}
+(?:\\par\\smallskip
+\\begin\{minipage\}\{\\linewidth\}
+\\footnotesize\\raggedright
+(?P<notes>.*)
+\\end\{minipage\}
+)?\\end\{table\}""",
+    re.DOTALL,
+)
+
+
 class ReadTable(NamedTuple):
     """What a reader of the print sees."""
 
@@ -33,16 +54,7 @@ class ReadTable(NamedTuple):
 
 def read_latex(text: str) -> ReadTable:
     """The table, or an assertion where LaTeX would stop or print another character."""
-    found = re.fullmatch(
-        r"% Needs \\usepackage\{booktabs\}\.\n\\begin\{table\}\n\\centering\n"
-        r"(?:\\caption\{(?P<caption>.*)\}\n)?(?:\\label\{tab:(?P<label>[A-Za-z0-9.-]+)\}\n)?"
-        r"\\begin\{tabular\}\{(?P<columns>[lr]+)\}\n\\toprule\n(?P<rows>.*)"
-        r"\\bottomrule\n\\end\{tabular\}\n"
-        r"(?:\\par\\smallskip\n\\begin\{minipage\}\{\\linewidth\}\n\\footnotesize\n(?P<notes>.*)"
-        r"\n\\end\{minipage\}\n)?\\end\{table\}",
-        text.strip(),
-        re.DOTALL,
-    )
+    found = _FLOAT.fullmatch(text.strip())
     assert found, text
     columns, inside = found["columns"], found["rows"]
     inside = re.sub(r"\\(midrule|cmidrule\(lr\)\{\d+-\d+\})", "", inside)
