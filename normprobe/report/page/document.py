@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
-from normprobe.report.page.blocks import heading, note, picture, shown_table
+from normprobe.report.page.blocks import heading, picture, shown_table
 from normprobe.report.page.markup import (
     Markup,
     block,
@@ -349,7 +349,8 @@ def _figures(run: RunStore, repeated: Sequence[str]) -> list[Markup]:
         if file.stem not in repeated
     ]
     names = ", ".join(f"plots/{file.name}" for file in files if file.stem in repeated)
-    return [*shown, note(f"Figures for print, in the run folder: {names}")] if names else shown
+    told = block("note", f"Figures for print, in the run folder: {names}", "of-figures")
+    return [*shown, told] if names else shown
 
 
 def _warning(text: str) -> Markup:
