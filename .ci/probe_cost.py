@@ -3,7 +3,8 @@
 One LLaVA-shaped random model (hidden size 1024, 256 visual tokens, float32) at 8 and 32 layers.
 Each round runs every way once, so that a busy machine slows all of them; ratios are of medians.
 Run by `make cost`, which writes the table into docs/explanation/cost.md. nnsight has a row where it
-is installed.
+is installed. What a measurement costs in training is told in steps of the Trainer, measured after
+each; `--only-training` measures that alone.
 """
 
 import re
@@ -19,9 +20,15 @@ from typing import Annotated, Any
 import torch
 import typer
 from torch import nn
-from transformers import AutoModelForImageTextToText, LlavaConfig
+from transformers import (
+    AutoModelForImageTextToText,
+    LlavaConfig,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
-from normprobe import Probe, probe_layers
+from normprobe import NormProbeCallback, Probe, probe_layers
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
@@ -34,7 +41,6 @@ from normprobe.runs.run_folder import RunFolder
 from normprobe.specimen import SPECIMEN_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(?<=<!-- cost -->\n).*?(?=<!-- /cost -->)", re.DOTALL)
 WIDTH, PATCH, PIXELS = 1024, 14, 224
 Way = Callable[[], object]
 
@@ -216,6 +222,81 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
         collect(run, measured, data, builder, measurement("layers"), Sampling())
 
 
+# --- beside training ----------------------------------------------------------------------------
+
+
+class Clock(TrainerCallback):
+    """Seconds of each step, without what other callbacks do behind it."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._began = 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._began = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def beside_training(
+    model: Any, processor: Any, batch: int, rounds: int, *, intervals: bool
+) -> tuple[float, float]:
+    """Median seconds of a step, and of a measurement of as many samples into a run folder."""
+    inputs = InputBuilder(processor).build([*open_data("sample", limit=batch)])
+    rows = [{name: value[place] for name, value in inputs.items()} for place in range(batch)]
+    data = [{**row, "labels": row["input_ids"]} for row in rows] * rounds
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            max_steps=rounds,
+            per_device_train_batch_size=batch,
+            report_to="none",
+            logging_strategy="no",
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = Trainer(
+            model,
+            arguments,
+            train_dataset=data,
+            data_collator=lambda rows: {n: torch.stack([r[n] for r in rows]) for n in rows[0]},
+            callbacks=[clock],
+        )
+        runs = Path(folder) / "runs"
+        trainer.add_callback(
+            NormProbeCallback(trainer, inputs, every=1, output=runs, intervals=intervals)
+        )
+        trainer.train()
+    log = trainer.state.log_history
+    taken = [entry["normprobe/seconds"] for entry in log if "normprobe/seconds" in entry]
+    return statistics.median(clock.seconds[1:]), statistics.median(taken[1:])
+
+
+def training_table(rounds: int) -> str:
+    specimen = AutoModelForImageTextToText.from_pretrained(SPECIMEN_DIR, dtype=torch.float32)
+    models = {
+        "the specimen, 4 samples": (specimen, load_processor(str(SPECIMEN_DIR)), 4),
+        "8 layers of width 1024, 1 sample": (build_model(8), build_processor(), 1),
+    }
+    lines = ["| | a step | a measurement | `intervals=True` |", "|---|---|---|---|"]
+    for name, of_model in models.items():
+        runs = [beside_training(*of_model, rounds, intervals=asked) for asked in (False, True)]
+        step = statistics.mean(of_run for of_run, _ in runs)
+        cells = [f"{seconds:.2f} s, {seconds / step:.1f} steps" for _, seconds in runs]
+        lines.append(f"| {name} | {step:.2f} s | {' | '.join(cells)} |")
+    return "\n".join(lines) + f"\n\nMedians of {rounds} steps with AdamW on 1 CPU thread of a busy machine.\n"
+
+
+def write_block(name: str, text: str) -> None:
+    """Put it between the marks of that name in the documentation."""
+    file = ROOT / "docs/explanation/cost.md"
+    block = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    file.write_text(block.sub(lambda _: text, file.read_text("utf-8")), encoding="utf-8")
+
+
 def markdown(costs: dict[int, Any], rates: tuple[float, float], samples: int, rounds: int) -> str:
     depths = list(costs)
     heads = [f"{kind}, {n} layers" for kind in ("CPU", "wall", "peak") for n in depths]
@@ -246,16 +327,19 @@ def main(
     rounds: Annotated[int, typer.Option(help="Runs of each way.")] = 9,
     samples: Annotated[int, typer.Option(help="Samples of the end-to-end runs.")] = 56,
     page: Annotated[bool, typer.Option(help="Write into the documentation.")] = True,
+    only_training: Annotated[bool, typer.Option(help="Leave out the table of ways.")] = False,
 ) -> None:
     # Threads that wait for each other on a busy machine burn CPU time.
     torch.set_num_threads(1)
-    costs = {layers: compare(layers, rounds) for layers in (8, 32)}
-    table = markdown(costs, end_to_end(samples, max(1, rounds // 3)), samples, rounds)
-    typer.echo(table)
-    if page:
-        file = ROOT / "docs/explanation/cost.md"
-        text = file.read_text(encoding="utf-8")
-        file.write_text(BLOCK.sub(lambda _: table, text), encoding="utf-8")
+    blocks = {"training": training_table(rounds)}
+    if not only_training:
+        costs = {layers: compare(layers, rounds) for layers in (8, 32)}
+        rates = end_to_end(samples, max(1, rounds // 3))
+        blocks["cost"] = markdown(costs, rates, samples, rounds)
+    for name, text in blocks.items():
+        typer.echo(text)
+        if page:
+            write_block(name, text)
 
 
 if __name__ == "__main__":

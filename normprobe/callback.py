@@ -6,6 +6,7 @@
 """
 
 import io
+import logging
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -26,12 +27,19 @@ from normprobe.errors import NormprobeError
 from normprobe.measurements.layers.compared import measures
 from normprobe.probe import Probe
 from normprobe.report.figures.draw import png
-from normprobe.run import Run
+from normprobe.report.readable import significant
+from normprobe.run import Run, load_run
+from normprobe.runs.run_folder import read_record
 from normprobe.schema import STRUCTURAL, TEXT, VISUAL
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import Trainer
+
+log = logging.getLogger(__name__)
+
+#: Mean norms of the same weights and inputs differ by less, from one process to the next.
+_SAME = 1e-3
 
 _FIGURE = "layers"
 _DPI = 100
@@ -43,12 +51,16 @@ class NormProbeCallback(TrainerCallback):
     All loggers of the Trainer get the numbers; TensorBoard and Weights & Biases also the figure of
     norm and cosine by layer.
 
-    A measurement costs one forward of the inputs up to the last decoder layer, without gradients;
-    the first, and every one of a model with structural tokens, runs the vision side twice more. The
-    log tells the seconds. Training is the same to the last bit with and without it: evaluation
-    mode and random numbers are put back.
+    A measurement costs one forward of the inputs up to the last decoder layer, without gradients,
+    then the tables and the run folder; the first, and every one of a model with structural tokens,
+    runs the vision side twice more. The log tells the seconds of all of it. Training is the same to
+    the last bit with and without it: evaluation mode and random numbers are put back.
 
-    Every process measures, because a sharded weight needs them all; the first one writes.
+    Every process measures, because a sharded weight needs them all; the first one writes. A model
+    that FSDP2 shards runs as a whole.
+
+    A training that goes on at a step of which there is a run is compared with that: another norm
+    of any layer, of the same inputs, is a warning, since weights may not have been loaded.
     """
 
     def __init__(
@@ -59,6 +71,7 @@ class NormProbeCallback(TrainerCallback):
         every: int = 100,
         output: str | Path | None = "runs/training",
         special_token_ids: Iterable[int] = (),
+        intervals: bool = False,
     ) -> None:
         """Keep what is measured and where it goes.
 
@@ -70,6 +83,8 @@ class NormProbeCallback(TrainerCallback):
             output: folder of the run folders ``step-000100``; an older run of that step is
                 replaced. None: logs alone.
             special_token_ids: ids to count as ``special``, usually ``tokenizer.all_special_ids``.
+            intervals: put 95 % intervals and what the theory says into the run folders, too. They
+                take longer than the forward of a small model.
 
         Raises:
             NormprobeError: when ``every`` is less than 1.
@@ -81,7 +96,9 @@ class NormProbeCallback(TrainerCallback):
         self._every = every
         self._output = None if output is None else Path(output)
         self._special = list(special_token_ids)
+        self._intervals = intervals
         self._probe: Probe | None = None
+        self._began = False
 
     def on_train_begin(
         self,
@@ -106,32 +123,40 @@ class NormProbeCallback(TrainerCallback):
 
     def _measure(self, state: TrainerState, control: TrainerControl) -> None:
         started = time.perf_counter()
-        model = self._trainer.model
+        model, step = self._trainer.model, state.global_step
         assert model is not None
         if self._probe is None:
             self._probe = Probe(model, special_token_ids=self._special)
-        run = self._probe.layers(self._inputs)
+        run = self._probe.measure("layers", self._inputs, intervals=self._intervals)
         if STRUCTURAL in set(run.table["group"]):
             # Structural tokens are weights, and each process may hold others of them: all of them
             # ask again, whatever they see change.
             self._probe = None
-        seconds = time.perf_counter() - started
+        values = disparity(run.table)
+        if state.is_world_process_zero:
+            self._log_figure(run, step)
+            if self._output is not None:
+                run = self._kept(run, self._output / f"step-{step:06d}", state)
+        values["seconds"] = time.perf_counter() - started
+        if run.path is not None:
+            run.store.note(seconds=round(values["seconds"], 3))
         # Logging tells the Trainer that its own turn is done; it may still be due.
         due = control.should_log
-        values = {**disparity(run.table), "seconds": seconds}
         self._trainer.log({f"normprobe/{name}": value for name, value in values.items()})
         control.should_log = due
-        if state.is_world_process_zero:
-            self._log_figure(run, state.global_step)
-        if self._output is not None and state.is_world_process_zero:
-            step = state.global_step
-            run.store.note(
-                options={"every": self._every},
-                step=step,
-                epoch=state.epoch,
-                seconds=round(seconds, 3),
-            )
-            run.save(self._output / f"step-{step:06d}", overwrite=True, figures=False)
+
+    def _kept(self, run: Run, folder: Path, state: TrainerState) -> Run:
+        """The run in its folder; where a training that goes on differs from it, beside it."""
+        resumed = not self._began and state.global_step > 0
+        self._began = True
+        if resumed and read_record(folder) is not None and (told := _differs(folder, run)):
+            beside = folder.with_name(f"{folder.name}-resumed")
+            told += ". Did the weights load, and are the inputs the same?"
+            run.store.add_warning(f"{folder}: {told}")
+            log.warning("warning: %s: %s This run is in %s", folder, told, beside)
+            folder = beside
+        run.store.note(options={"every": self._every}, step=state.global_step, epoch=state.epoch)
+        return run.save(folder, overwrite=True, figures=False)
 
     def _log_figure(self, run: Run, step: int) -> None:
         """Give norm and cosine by layer to the loggers that take pictures; else draw nothing."""
@@ -149,6 +174,21 @@ class NormProbeCallback(TrainerCallback):
             writer.add_image(name, np.asarray(picture), step, dataformats="HWC")
         if wandb is not None:
             wandb.log({name: wandb.Image(picture), "train/global_step": step})
+
+
+def _differs(folder: Path, run: Run) -> str:
+    """How far norms are from those of an earlier run of the step; empty where they agree."""
+    tables = [table.set_index(["layer", "group"]) for table in (load_run(folder).table, run.table)]
+    before, now = (table["norm_mean"] for table in tables)
+    far = (now / before - 1).abs().dropna()
+    if far.empty or far.max() <= _SAME:
+        return ""
+    worst: Any = far.idxmax()
+    return (
+        f"the mean norm of {worst[1]} tokens in layer {worst[0]} was "
+        f"{significant(before[worst])} at this step and is {significant(now[worst])} as training "
+        "goes on"
+    )
 
 
 def disparity(layers: "pd.DataFrame") -> dict[str, float]:

@@ -8,6 +8,7 @@ forwards of the thread that attached them: what other threads run on the same mo
 another probe, passes untouched.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -30,6 +31,9 @@ _REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
 _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
+
+#: What FSDP2 says where a part has run before the model that it belongs to.
+_ROOT_FIRST = "forward through the root module first"
 
 SeeState = Callable[[Tensor], None]
 
@@ -231,6 +235,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         restored.set()
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 (``fully_shard``) shards the model."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # whoever shards has imported it
+    return fsdp is not None and isinstance(model, getattr(fsdp, "FSDPModule", ()))
+
+
 def run_until(
     model: nn.Module,
     inputs: Mapping[str, Any],
@@ -240,8 +250,9 @@ def run_until(
 ) -> None:
     """Run the model and stop it where nothing that follows is needed.
 
-    Stopping at the last decoder layer also spares the language modelling head. The model gets
-    copies of all tensors: some write into their inputs.
+    Stopping at the last decoder layer also spares the language modelling head. A sharded model runs
+    to its end: FSDP2 closes there what a forward opened. The model gets copies of all tensors: some
+    write into their inputs.
 
     Args:
         model: called as ``model(**inputs)``.
@@ -256,10 +267,10 @@ def run_until(
     def stop(*_: Any) -> None:
         raise _Reached
 
-    handles = []
-    if entering is not None:
+    handles, runs_through = [], is_sharded(model)
+    if entering is not None and not runs_through:
         handles.append(before_call(entering, stop))
-    if leaving is not None:
+    if leaving is not None and not runs_through:
         handles.append(after_call(leaving, stop))
     with attached(*handles):
         try:
@@ -276,6 +287,11 @@ def run_until(
                 raise code_failure(error, type(model).__name__, version_of(model)) from error
             if not isinstance(error, _REFUSALS):
                 raise
+            if _ROOT_FIRST in str(error):
+                raise NormprobeError(
+                    f"FSDP shards {type(model).__name__}, and a part of it ran before the whole",
+                    "run one forward of the whole model on all processes, then measure",
+                ) from error
             raise NormprobeError(
                 f"{type(model).__name__} fails on these inputs: {first_line(error)}",
                 "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",

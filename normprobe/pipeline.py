@@ -247,7 +247,10 @@ class OneBatch(Pipeline):
             warn(self.run, too_long)
         rows = self.measured_by.sample_rows(self.model, inputs, None).assign(image_hash=None)
         self.run.append(rows)
-        note_confidence(self.run, rows)
+        if self.measured_by.intervals:
+            note_confidence(self.run, rows)
+        else:
+            self.run.note(intervals=None)
         return rows
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:

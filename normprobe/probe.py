@@ -8,6 +8,7 @@ probe.layers(inputs).table                 # one batch of the processor, in memo
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -178,6 +179,7 @@ class Probe:
         map: int | None = None,
         verify: bool = False,
         only: Collection[str] | None = None,
+        intervals: bool = True,
         **options: Any,
     ) -> Run:
         """Run the model over samples.
@@ -199,6 +201,8 @@ class Probe:
                 and the numbers of one sample with recomputed ones.
             only: ids of samples that are measured, each in the batch that it has among all; None:
                 all are.
+            intervals: of ``layers``, False: neither intervals nor what the theory says, which take
+                longer than the forward of a small model.
             **options: ``prompt`` of every image, where the data are a folder of images (None: a
                 neutral one); ``batch_size``: samples a forward, ``auto``: as many as fit;
                 ``workers``: processes that decode pictures, 0: none but this one, None: half of
@@ -212,7 +216,7 @@ class Probe:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
             SystemExit: in all but the main process of several, whose work is done.
         """
-        measured_by = _over_samples(name).looking_at(names_in(also))
+        measured_by = replace(_over_samples(name).looking_at(names_in(also)), intervals=intervals)
         asked = {"align": align, "map": map, "verify": verify, "also": measured_by.watching}
         data = measured_by.data if data is None else data
         pipeline = self._over(data, measured_by, asked, options, only)

@@ -21,10 +21,12 @@ from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
 from normprobe.paper.tables import PaperTable
 from normprobe.report.page.blocks import heading, note, printed
 from normprobe.report.page.document import Section, page
+from normprobe.report.readable import number_of
 from normprobe.runs.begin import provenance
 from normprobe.runs.files import write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of
-from normprobe.runs.run_folder import COMPLETE, RunFolder, read_record
+from normprobe.runs.run_folder import COMPLETE, RECORD, RunFolder, read_record
+from normprobe.schema import PUBLISHED
 
 #: Words that change how a run is made, not what it measures.
 _FREE = {"--overwrite", "--resume", "--trust-remote-code"}
@@ -69,6 +71,22 @@ def jobs_of(wanted: Iterable[Artefact], changes: Changes, output: Path) -> list[
     first = {job.model: place for place, job in reversed([*enumerate(jobs)])}
     whole = ("layers", "grounding", "attention")  # the decoder, which is nearly everything
     return sorted(jobs, key=lambda job: (first[job.model], job.words[0] not in whole))
+
+
+def same_commands(jobs: Iterable[Job]) -> dict[Job, Job]:
+    """For each job the first that is the same command, maybe itself: of other models no two are."""
+    first = dict[tuple[str, ...], Job]()
+    return {job: first.setdefault((*_told(job.words),), job) for job in jobs}
+
+
+def copy_run(source: Path, target: Path) -> None:
+    """The run of the same command, without what the paper says of another model."""
+    made = RunFolder.open(source)
+    copied = RunFolder.create(target, overwrite=True, record=made.record)
+    left = shutil.ignore_patterns(RECORD, f"{PUBLISHED}.csv", ".*")
+    shutil.copytree(source, target, ignore=left, dirs_exist_ok=True)
+    files = [name for name in made.record["files"] if name != f"{PUBLISHED}.csv"]
+    copied.finish(files=files, warnings=made.record["warnings"])
 
 
 def is_finished(folder: Path) -> bool:
@@ -203,7 +221,8 @@ def _type(words: Sequence[str], send: Send) -> None:
 
 def plan_sentence(name: str, forecasts: Mapping[Job, Forecast], finished: int) -> str:
     """What is to come, in one line."""
-    done = f"{_commands(finished)} of {name} {'is' if finished == 1 else 'are'} finished already"
+    are = "is" if finished == 1 else "are"
+    done = f"{number_of(finished, 'command')} of {name} {are} finished already"
     if not forecasts:
         return done
     fetched = bytes_fetched(forecasts.values())
@@ -211,7 +230,7 @@ def plan_sentence(name: str, forecasts: Mapping[Job, Forecast], finished: int) -
     cached = sum(forecast.cached for forecast in forecasts.values())
     largest = max(forecasts, key=lambda job: forecasts[job].memory)
     return (
-        f"{verb} for {_commands(len(forecasts))} of {name}, each in a process of its own"
+        f"{verb} for {number_of(len(forecasts), 'command')} of {name}, each in a process of its own"
         + (f"; {decimal(cached)} are cached" if cached else "")
         + f"; the largest, {largest.words[0]} of {largest.model}, holds "
         f"{decimal(forecasts[largest].memory)} in memory" + (f"; {done}" if finished else "")
@@ -236,10 +255,6 @@ def plan_by_model(forecasts: Mapping[Job, Forecast]) -> list[str]:
 def any_fetched(forecasts: Mapping[Job, Forecast]) -> bool:
     """Whether a byte of weights is fetched, as far as that is known."""
     return any(size != 0 for size in bytes_fetched(forecasts.values()))
-
-
-def _commands(number: int) -> str:
-    return "1 command" if number == 1 else f"{number} commands"
 
 
 def _size(sizes: list[int | None]) -> str:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.figures.draw import build, draw, figure_of, png
-from normprobe.report.page.document import Section, page
+from normprobe.report.page.document import Section, page, table_title
 from normprobe.report.page.markup import render
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.sentences import broken_states
@@ -160,8 +160,20 @@ class Run:
         return markdown(self.readable(table, columns))
 
     def to_latex(self, table: str | None = None, columns: Sequence[str] | None = None) -> str:
-        """A table as LaTeX for the package booktabs. Arguments are of ``readable``."""
-        return latex(self.readable(table, columns))
+        """A table as LaTeX for the package booktabs, with caption, label and notes.
+
+        Arguments are of ``readable``.
+        """
+        return latex(self.titled(table, columns))
+
+    def titled(
+        self, table: str | None = None, columns: Sequence[str] | None = None
+    ) -> ReadableTable:
+        """As ``readable``, with a title and a label where the table has none of its own."""
+        found, name = self.readable(table, columns), table or self.main_table
+        title = visible(table_title(self.store, name))
+        label = self.store.name if name == self.command else f"{self.store.name}-{name}"
+        return replace(found, title=found.title or title, label=found.label or label)
 
     def readable(
         self, table: str | None = None, columns: Sequence[str] | None = None

@@ -19,7 +19,7 @@ from normprobe.model.checkpoint import is_here
 from normprobe.model.find.overrides import OVERRIDE_KEYS as KEYS_OF_PARTS
 from normprobe.options import Loading
 from normprobe.probe import Probe
-from normprobe.report.readable import significant
+from normprobe.report.readable import number_of, significant
 from normprobe.run import Run, explained, load_run
 from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, ROW_KEYS
@@ -63,8 +63,8 @@ class Verified:
         """How it ended."""
         samples, numbers = self.table["sample_id"].nunique(), int(self.table["numbers"].sum())
         if self.equal:
-            plural = "" if samples == 1 else "s"
-            return f"{samples} sample{plural} measured again: all {numbers} numbers are the same."
+            again = f"{number_of(samples, 'sample')} measured again"
+            return f"{again}: all {numbers} numbers are the same."
         other = self.table[self.table["different"] > 0].dropna()
         worst = other.sort_values("largest_relative_difference").tail(1)
         far = "".join(

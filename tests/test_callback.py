@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from support.tiny_inputs import SPECIAL_IDS, collate, tiny_inputs, tiny_samples
 from support.tiny_models import tiny_model
 from transformers import Trainer, TrainingArguments
 
-from normprobe import NormProbeCallback, NormprobeError, align_norms, schema
+from normprobe import NormProbeCallback, NormprobeError, Run, align_norms, load_run, schema
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -46,6 +47,8 @@ def trained(
     *,
     every: int | None,
     prepare: Callable[[torch.nn.Module], object] = lambda model: None,
+    intervals: bool = False,
+    resume: Path | None = None,
     **arguments: Any,
 ) -> tuple[torch.nn.Module, list[dict[str, float]]]:
     """The model after a few steps, and the Trainer's log."""
@@ -76,9 +79,10 @@ def trained(
             every=every,
             output=folder / "runs",
             special_token_ids=SPECIAL_IDS,
+            intervals=intervals,
         )
         trainer.add_callback(callback)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return model, trainer.state.log_history
 
 
@@ -153,9 +157,66 @@ def test_a_run_folder_a_step(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "runs/step-000002/run.json").read_text())
     expected = {"command": "layers", "step": 2, "status": "complete", "model_type": "llava"}
     assert record.items() >= expected.items()
-    assert (tmp_path / "runs/step-000002/theory.csv").is_file()
+    layers = pd.read_csv(tmp_path / "runs/step-000002/layers.csv")
+    assert layers["norm_mean_ci_low"].isna().all()  # nobody asked for intervals, or the theory
+    assert pd.read_csv(tmp_path / "runs/step-000002/theory.csv").empty
+    run = load_run(tmp_path / "runs/step-000002")
+    assert "No intervals." in run.verdict
+    assert run.page()
     assert pd.read_parquet(tmp_path / "runs/step-000002/samples")["sample_id"].nunique() == 3
     trained("llava", tmp_path, every=4)  # a second training replaces its steps
+
+
+def test_intervals_and_theory_are_there_where_they_are_asked_for(tmp_path: Path) -> None:
+    trained("llava", tmp_path, every=4, intervals=True)
+    run = load_run(tmp_path / "runs/step-000004")
+    assert run.table["norm_mean_ci_low"].notna().any()
+    assert len(run.tables["theory"])
+    trained("llava", tmp_path / "plain", every=4)
+    plain = load_run(tmp_path / "plain/runs/step-000004")
+    measured = [name for name in run.table if not name.endswith(("_low", "_high"))]
+    pd.testing.assert_frame_equal(run.table[measured], plain.table[measured])
+    assert list(run.table) == list(plain.table)
+
+
+def test_the_seconds_are_those_of_all_that_a_measurement_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Run.save
+
+    def slow(*args: Any, **kwargs: Any) -> Run:
+        time.sleep(1)
+        return save(*args, **kwargs)
+
+    monkeypatch.setattr(Run, "save", slow)
+    _, log = trained("llava", tmp_path, every=STEPS)
+    for step, values in measurements(log).items():
+        assert values["seconds"] > 1
+        record = json.loads((tmp_path / f"runs/step-{step:06d}/run.json").read_text())
+        assert record["seconds"] == pytest.approx(values["seconds"], abs=1e-3)
+
+
+def test_a_training_that_goes_on_with_other_weights_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a Trainer of transformers 5 resumes LLaVA: no weight is found, nothing is said."""
+    trained("llava", tmp_path, every=2, save_strategy="steps", save_steps=2)
+    checkpoint, kept = tmp_path / "trainer/checkpoint-2", tmp_path / "runs/step-000002/layers.csv"
+    before = pd.read_csv(kept)
+    monkeypatch.setattr(Trainer, "_load_from_checkpoint", lambda *_, **__: None)
+
+    def load(model: torch.nn.Module) -> None:
+        model.load_state_dict(type(model).from_pretrained(checkpoint).state_dict())
+
+    trained("llava", tmp_path, every=2, resume=checkpoint, prepare=load)
+    assert "Did the weights load" not in caplog.text
+    resumed = tmp_path / "runs/step-000002-resumed"
+    assert not resumed.exists()
+    trained("llava", tmp_path, every=2, resume=checkpoint)
+    assert "runs/step-000002: the mean norm of " in caplog.text
+    assert "Did the weights load, and are the inputs the same?" in caplog.text
+    pd.testing.assert_frame_equal(pd.read_csv(kept), before)  # neither overwritten
+    assert any("Did the weights load" in text for text in load_run(resumed).record["warnings"])
 
 
 def test_runs_of_an_aligned_model_say_so(tmp_path: Path) -> None:
@@ -185,6 +246,66 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
 def test_an_impossible_interval_is_an_error() -> None:
     with pytest.raises(NormprobeError, match="every=0"):
         NormProbeCallback(None, {}, every=0)  # type: ignore[arg-type]
+
+
+#: A loop of training a model that FSDP2 shards, with and without the callback, in each process.
+SHARDED = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import tiny_model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from normprobe import NormProbeCallback, Probe
+
+torch.distributed.init_process_group("gloo")
+rank, mesh, ends = torch.distributed.get_rank(), init_device_mesh("cpu", (2,)), []
+for watched in (False, True):
+    model, plain = tiny_model("llava_next"), tiny_model("llava_next")
+    inputs = tiny_inputs(model, 3)
+    for module in (*model.get_decoder().layers, model):
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)  # as accelerate does
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    handler = SimpleNamespace(callbacks=[])
+    trainer = SimpleNamespace(model=model, log=print, callback_handler=handler)
+    to = {"every": 1, "output": Path("runs"), "special_token_ids": SPECIAL_IDS}
+    callback = NormProbeCallback(trainer, inputs, **to)
+    for step in range(2):
+        if watched:
+            state = SimpleNamespace(global_step=step, epoch=0, is_world_process_zero=rank == 0)
+            callback._measure(state, SimpleNamespace(should_log=False))
+            whole = {n: w.full_tensor() for n, w in model.state_dict().items()}
+            plain.load_state_dict(whole)
+            Probe(plain, special_token_ids=SPECIAL_IDS).layers(inputs).save(f"plain-{rank}/{step}")
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    ends.append([weight.full_tensor() for weight in model.state_dict().values()])
+assert all(map(torch.equal, *ends))
+torch.distributed.barrier()
+print("done", flush=True)
+os._exit(0)  # gloo may abort while it is taken down
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_fsdp2_shards_is_measured_and_trains_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    tests = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
+    done = torchrun(tmp_path, "sharded.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 2
+    for step in (0, 1):
+        sharded = load_run(tmp_path / f"runs/step-{step:06d}")
+        plain = load_run(tmp_path / f"plain-0/{step}")
+        assert sharded.record["norm_placement"] == plain.record["norm_placement"]
+        measured = [name for name in plain.table if not name.endswith(("_low", "_high"))]
+        pd.testing.assert_frame_equal(sharded.table[measured], plain.table[measured])
 
 
 @pytest.mark.slow

@@ -183,3 +183,13 @@ def test_running_out_of_memory_is_not_the_inputs_fault(stack: Stack) -> None:
         attached(on_output(stack.layers[0], exhaust)),
     ):
         run(stack, INPUTS)
+
+
+def test_a_part_of_a_sharded_model_that_ran_before_it_is_told_by_the_name_of_fsdp() -> None:
+    class Refusing(nn.Module):
+        def forward(self, **_: object) -> None:
+            raise RuntimeError("FSDP requires running forward through the root module first")
+
+    with pytest.raises(NormprobeError, match="FSDP shards Refusing") as failure:
+        run(Refusing(), {})
+    assert "forward of the whole model" in failure.value.remedy

@@ -14,6 +14,7 @@ from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, Run, compare, load_run
+from normprobe.report.page.document import run_title
 from normprobe.report.table_text import table_text
 from normprobe.run import page_of
 from normprobe.runs.files import csv_bytes
@@ -103,7 +104,11 @@ def test_a_notebook_shows_foreign_names_as_text(run: Run) -> None:
 
 def test_a_table_to_paste(any_run: Run) -> None:
     assert any_run.to_markdown() == table_text(any_run.table, "md")
-    assert any_run.to_latex() == table_text(any_run.table, "tex")
+    read, plain = read_latex(any_run.to_latex()), read_latex(table_text(any_run.table, "tex"))
+    assert read == plain._replace(caption=run_title(any_run.store), label=any_run.command)
+    first, *_ = any_run.tables
+    if first != any_run.command:
+        assert read_latex(any_run.to_latex(first)).label == f"{any_run.command}-{first}"
 
 
 def test_chosen_columns_of_a_chosen_table(run: Run) -> None:

@@ -127,6 +127,8 @@ def show_run(run: "Run", display: Display) -> None:
         data(str(run.path))
     elif display.format == "json":
         run_object(run, run.table)
+    elif display.format == "tex":
+        data(run.to_latex().removesuffix("\n"))
     elif not table(run.table, display):
         with stdout_console() as console:
             run.show(console, theory=display.theory)

@@ -1,6 +1,7 @@
 """``normprobe paper``."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 
 #: Of ``--run``: every table and figure.
 _ALL = "all"
+
+#: Why something of the paper is not here, and what is.
+_NOT_HERE = {
+    "table4": (
+        "table4 holds benchmark scores of 7B models that the paper trained, with and without "
+        "alignment: normprobe neither trains nor scores",
+        "`normprobe align` makes the norm to train with; `normprobe paper figure4` compares both",
+    ),
+    "figure1a": ("figure1a is a drawing: no command measures it", "`normprobe paper figure1b`"),
+}
 
 
 @grouped
@@ -60,6 +71,11 @@ def paper(
         typer.Option("--trust-remote-code", help="Run the model's own code. Read it first."),
         Needs("run", "from_"),
     ] = False,
+    without_published: Annotated[
+        bool,
+        typer.Option("--without-published", help="Measured numbers alone, not the paper's beside."),
+        Needs("run", "from_"),
+    ] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the runs and tables.", metavar="DIR")
     ] = Path("runs/paper"),
@@ -95,11 +111,12 @@ def paper(
         known = artefacts()
         if (asked := name or run) and run != _ALL:
             _require(asked, known)
+        changes = Changes({}, data, limit, trust_remote_code, published=not without_published)
         if name is not None and from_:
             sources = [_source(text, known[name].models) for text in from_]
             from normprobe.cli.paper_made import show_artefact
 
-            show_artefact(name, sources, output / name, trust_remote_code)
+            show_artefact(name, sources, output / name, changes)
             return
         if run is None:
             for listed in known if name is None else [name]:
@@ -109,11 +126,13 @@ def paper(
 
         wanted = list(known.values()) if run == _ALL else [known[run]]
         taken = substitutes(model or [], wanted, run)
-        changes = Changes(taken, data, limit, trust_remote_code)
+        changes = replace(changes, substitutes=taken)
         run_artefacts(run, wanted, changes, output, yes=yes, overwrite=overwrite)
 
 
 def _require(name: str, known: Collection[str]) -> None:
+    if name in _NOT_HERE:
+        raise NormprobeError(*_NOT_HERE[name])
     if name not in known:
         raise NormprobeError(
             f"{name}: expected one of {', '.join(known)}",

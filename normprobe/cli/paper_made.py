@@ -1,6 +1,7 @@
 """A table or a figure of the paper, of the runs that are there: its files, and what it lacks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +19,16 @@ from normprobe.paper.tables import (
     NORM_COLUMNS,
     Cells,
     Layout,
+    Named,
     PaperTable,
     cells_of_norm,
     cells_of_run,
     layouts,
     measured_csv,
     measured_table,
+    names_on,
     notes_on,
+    said_once,
 )
 from normprobe.report.figures.draw import title
 from normprobe.report.figures.style import drawable, look, save
@@ -66,22 +70,22 @@ def make(
     made = None
     try:
         if sources:
-            made = show_artefact(name, sources, output / name, changes.trust_remote_code)
+            made = show_artefact(name, sources, output / name, changes)
     except NormprobeError as error:
         lacking.append((name, "", _in_a_line(error)))
     return Made(made, lacking)
 
 
 def show_artefact(
-    name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
+    name: str, sources: Sequence[tuple[Path, str]], folder: Path, changes: Changes
 ) -> PaperTable | Path:
     """Make a table or a figure of runs, or of trained norms, that are there.
 
     Tables are written as CSV, Markdown and LaTeX and printed, figures as PNG, PDF and CSV.
     """
     if name in layouts():
-        return _show_table(name, sources, folder, trust_remote_code)
-    return _show_figure(name, sources, folder)
+        return _show_table(name, sources, folder, changes)
+    return _show_figure(name, sources, folder, published=changes.published)
 
 
 def _source_of(command: PaperCommand, changes: Changes) -> tuple[Path, str] | None:
@@ -98,7 +102,7 @@ def _in_a_line(failure: NormprobeError) -> str:
 
 
 def _show_table(
-    name: str, sources: Sequence[tuple[Path, str]], folder: Path, trust_remote_code: bool
+    name: str, sources: Sequence[tuple[Path, str]], folder: Path, changes: Changes
 ) -> PaperTable:
     """Write one of the paper's tables as CSV, Markdown and LaTeX, and print it.
 
@@ -106,13 +110,15 @@ def _show_table(
     """
     layout = layouts()[name]
     bases = {command.model: command.base for command in artefacts()[name].commands(folder)}
-    cells, notes = Cells(), list[str]()
+    cells, notes, names = Cells(), list[tuple[str, str]](), dict[str, Named]()
     for source, model in sources:
         if model in NORM_COLUMNS:
-            found = _cells_of_norm(layout, source, NORM_COLUMNS[model], trust_remote_code)
+            column = NORM_COLUMNS[model]
+            found = _cells_of_norm(layout, source, column, changes.trust_remote_code)
         else:
-            found, said = _cells_of_run(layout, source, model, bases.get(model))
+            found, said, named = _cells_of_run(layout, source, model, bases.get(model))
             notes += said
+            names = {**named, **names}
         if not found:
             console.message(f"{source}: measured no number of {layout.source}")
         cells = {**found, **cells}
@@ -121,8 +127,9 @@ def _show_table(
             f"no run has measured a number of {layout.source}",
             f"`normprobe paper` lists its runs; NAME=RUN says of which model: {', '.join(bases)}",
         )
-    readable = measured_table(layout, cells, list(dict.fromkeys(notes)))
-    numbers = measured_csv(layout, cells)
+    told, published = said_once(notes), changes.published
+    readable = measured_table(layout, cells, told, names, published=published)
+    numbers = measured_csv(layout, cells, published=published)
     files = {
         "csv": csv_bytes(numbers),
         "md": markdown(readable).encode("utf-8", errors="backslashreplace"),
@@ -147,21 +154,24 @@ def _cells_of_norm(layout: Layout, source: Path, column: str, trust_remote_code:
 
 def _cells_of_run(
     layout: Layout, folder: Path, model: str, base: str | None
-) -> tuple[Cells, list[str]]:
-    """The cells that a run has measured, and what a reader should know of them."""
+) -> tuple[Cells, list[tuple[str, str]], dict[str, Named]]:
+    """The cells that a run has measured, what a reader should know of them, and of their models."""
     run = load_run(folder)
     published = run.published(model, base) if model else run.store.rows_of(PUBLISHED)
-    if published is None:
-        return {}, []
-    cells = cells_of_run(layout, run.store, published)
-    return cells, notes_on(layout, run.store, published) if cells else []
+    cells = {} if published is None else cells_of_run(layout, run.store, published)
+    if published is None or not cells:
+        return {}, [], {}
+    of_run = (layout, run.store, published)
+    return cells, notes_on(*of_run), names_on(*of_run)
 
 
 #: Which of the figure's names a run is of, and the run; in the order of the names.
 Chosen = list[tuple[str, Run]]
 
 
-def _show_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Path) -> Path:
+def _show_figure(
+    name: str, sources: Sequence[tuple[Path, str]], folder: Path, *, published: bool
+) -> Path:
     """Draw one of the paper's figures as PNG and PDF, with its numbers as CSV.
 
     Panels that no run is for are left out, and named. Where several runs are of one model, the
@@ -173,9 +183,9 @@ def _show_figure(name: str, sources: Sequence[tuple[Path, str]], folder: Path) -
     if absent := layout.without_run([model for model, _ in chosen]):
         remarks.append(f"no run: {', '.join(absent)}")
         heading += f"\n{remarks[-1]}"
-    draw = _of_attention
+    draw: Callable[[FigureLayout, Chosen, str], tuple[Figure, pd.DataFrame]] = _of_attention
     if layout.command == "layers":
-        draw = _of_layers
+        draw = partial(_of_layers, published=published)
         remarks += doubts_about_samples([run.record for _, run in chosen])
     with look(), explained(*(run.store for _, run in chosen)):
         drawing, numbers = draw(layout, chosen, heading)
@@ -231,13 +241,17 @@ def _has_place(layout: FigureLayout, model: str, run: Run, chosen: Chosen) -> bo
     return model in dict(chosen) or (same and bool(layout.roles))
 
 
-def _of_layers(layout: FigureLayout, chosen: Chosen, heading: str) -> tuple[Figure, pd.DataFrame]:
+def _of_layers(
+    layout: FigureLayout, chosen: Chosen, heading: str, *, published: bool
+) -> tuple[Figure, pd.DataFrame]:
     """The figure of decoder layers, and the numbers of its lines."""
     tables, steps = [], []
     for model, run in chosen:
-        published = run.published(model) if model else run.store.rows_of(PUBLISHED)
+        beside = None
+        if published:
+            beside = run.published(model) if model else run.store.rows_of(PUBLISHED)
         label = _told(layout, model, run)
-        tables.append(curves_of_run(layout, model, run.store, label, published))
+        tables.append(curves_of_run(layout, model, run.store, label, beside))
         steps.append(step_of(run.record, run.store.name))
     curves = pd.concat(tables, ignore_index=True)
     if not layout.several:

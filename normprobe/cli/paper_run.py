@@ -12,10 +12,12 @@ from normprobe.cli import console
 from normprobe.cli.paper_made import make
 from normprobe.errors import NormprobeError
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
+from normprobe.report.readable import number_of
 from normprobe.reproduction import (
     Forecast,
     Job,
     any_fetched,
+    copy_run,
     forecast_apart,
     in_a_line,
     is_finished,
@@ -23,6 +25,7 @@ from normprobe.reproduction import (
     plan_by_model,
     plan_sentence,
     run_apart,
+    same_commands,
     still_to_type,
     write_page,
 )
@@ -82,13 +85,23 @@ def _run(
     failures: _Failures = {}
     jobs = jobs_of(wanted, changes, output)
     to_type = {job: words for job in jobs if (words := still_to_type(job, overwrite=overwrite))}
-    forecasts = _forecasts(list(to_type), failures)
+    first = same_commands(jobs)
+    copies = [job for job in to_type if first[job] is not job]
+    forecasts = _forecasts([job for job in to_type if job not in copies], failures)
     if jobs:
         _agree(name, forecasts, len(jobs) - len(to_type), yes=yes, by_model=len(wanted) > 1)
     for place, job in enumerate(forecasts, start=1):
         console.message(f"{place} of {len(forecasts)}: normprobe {shlex.join(to_type[job])}")
         if failure := run_apart(to_type[job], job.command.folder):
             failures[job.command.folder] = failure
+    if copies:
+        console.message(f"{number_of(len(copies), 'command')} as above, of other names: copied")
+    for job in copies:
+        made, copy = first[job].command.folder, job.command.folder
+        if made in failures:
+            failures[copy] = failures[made]
+        else:
+            copy_run(made, copy)
     for job in jobs:
         _note_published(job.command, changes)
     for artefact in wanted:
@@ -108,7 +121,7 @@ def _compare(folder: Path, runs: Sequence[Path]) -> NormprobeError | None:
 def _forecasts(jobs: Sequence[Job], failures: _Failures) -> dict[Job, Forecast]:
     """What each command will take; those that cannot run are failures."""
     if jobs:
-        console.message(f"looks at the checkpoints of {len(jobs)} commands")
+        console.message(f"looks at the checkpoints of {number_of(len(jobs), 'command')}")
     forecasts = {}
     for job in jobs:
         found = forecast_apart(job)

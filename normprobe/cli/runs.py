@@ -1,6 +1,5 @@
 """The commands that take finished runs: ``show``, ``compare``, ``report``, ``verify``."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,8 +50,7 @@ def show(
 
 def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
     """The main table of each run, or those that were named."""
-    from normprobe.errors import NormprobeError, visible
-    from normprobe.report.page.document import run_title
+    from normprobe.errors import NormprobeError
     from normprobe.report.table_text import latex, markdown, table_text
     from normprobe.report.terminal import print_readable
 
@@ -74,10 +72,7 @@ def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
         else:
             console.data(table_text(run.tables[name], "csv").removesuffix("\n"))
         return
-    titled = [
-        (visible(f"{run_title(run.store)}, {name}"), run.readable(name)) for run, name in chosen
-    ]
-    tables = [replace(table, title=table.title or title) for title, table in titled]
+    tables = [run.titled(name) for run, name in chosen]
     if display.format is not None:
         spelled = markdown if display.format == "md" else latex
         console.data("\n".join(map(spelled, tables)).removesuffix("\n"))

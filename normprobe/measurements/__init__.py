@@ -34,7 +34,7 @@ module and the ``__init__`` of each folder load no torch and no pandas.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -93,6 +93,7 @@ class Measurement:
         published: quantity of the paper -> the row of the main table that measures it.
         watchers: what else ``--also`` can name, beside numbers of the user's own; none: nothing.
         watching: those of them that were asked for.
+        intervals: of ``layers``, False: its tables have neither intervals nor the theory's numbers.
         theory: ``show_theory(run, console)`` of its ``shown`` prints more, where asked.
     """
 
@@ -115,6 +116,7 @@ class Measurement:
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     watchers: tuple[str, ...] = ()
     watching: tuple[str, ...] = ()
+    intervals: bool = True
     theory: bool = False
 
     @property
@@ -241,7 +243,7 @@ class Measurement:
         function: Callable[..., Any] = self.module(
             "table" if self.has("table") else "measure"
         ).tables
-        return function
+        return function if self.intervals else partial(function, intervals=False)
 
 
 def is_measurement(name: str) -> bool:

@@ -96,6 +96,7 @@ class Changes:
     data: str | None
     limit: int | None
     trust_remote_code: bool
+    published: bool = True  # beside what is measured
 
     def apply(self, words: Sequence[str]) -> list[str]:
         """The words of a command with the changes."""

@@ -12,8 +12,21 @@ import pandas as pd
 
 from normprobe.errors import visible
 from normprobe.paper import ALSO
-from normprobe.paper.numbers import NOT_A_TOKEN, printed_rows, published_numbers, ranked_tokens
-from normprobe.report.readable import MISSING, ReadableTable, readable_token, significant
+from normprobe.paper.numbers import (
+    NOT_A_TOKEN,
+    names_of,
+    printed_rows,
+    published_numbers,
+    ranked_tokens,
+)
+from normprobe.report.readable import (
+    MISSING,
+    SUPERSCRIPTS,
+    ReadableTable,
+    number_of,
+    readable_token,
+    significant,
+)
 from normprobe.runs.run_folder import RunStore
 
 #: Row (from 0) and column of the file of a table.
@@ -29,10 +42,20 @@ Text = Callable[[int, str], str | None]
 PUBLISHED, RANK = "_published", "_published_rank"
 #: In a template, a column and its row.
 CELL_PLACE = re.compile(r"\{(\w+)(?: (\d+))?\}")
+#: In a header, a model of the paper.
+_MODEL_PLACE = re.compile(r"\{([^{}]+)\}")
 _TOKEN = "_token"
 
-#: What stands below a table with published numbers.
-BELOW = "Below each number, in parentheses: as published (arXiv 2512.08374). -: not measured."
+#: What stands below a table: always, and with published numbers.
+_DASH = "-: not measured."
+BELOW = f"Below each number, in parentheses: as published (arXiv 2512.08374). {_DASH}"
+
+
+class Named(NamedTuple):
+    """What is to be said at the name that the paper has for a model."""
+
+    stand_in: str  # another model that was measured in its place; empty: none
+    note: str  # on the numbers that the paper has of it; empty: none
 
 
 class PaperTable(NamedTuple):
@@ -53,7 +76,9 @@ class Layout:
     each: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     words: Mapping[str, str] = field(default_factory=dict)
+    named: str = ""
     note: str = ""
+    note_on_published: str = ""
 
     @property
     def source(self) -> str:
@@ -80,7 +105,7 @@ def layouts() -> dict[str, Layout]:
     return {name: Layout(**entry) for name, entry in tomllib.loads(text).items()}
 
 
-def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
+def measured_csv(layout: Layout, cells: Cells, *, published: bool = True) -> pd.DataFrame:
     """The file of a table with what was measured."""
     rows = []
     for place, printed in enumerate(printed_rows(layout.file)):
@@ -91,6 +116,8 @@ def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
                 continue
             measured = cells.get((place, column))
             row[column] = _as_printed(measured) if isinstance(measured, str) else measured
+            if not published:
+                continue
             row[column + PUBLISHED] = None if text == "nan" else text
             if column.endswith(_TOKEN):
                 row[column + RANK] = cells.get((place, column + RANK))
@@ -100,14 +127,44 @@ def measured_csv(layout: Layout, cells: Cells) -> pd.DataFrame:
     return table.astype(ranks)
 
 
-def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> ReadableTable:
-    """A table as the paper prints it, with measured cells and below each what is published."""
+def measured_table(
+    layout: Layout,
+    cells: Cells,
+    notes: Sequence[str],
+    names: Mapping[str, Named] | None = None,
+    *,
+    published: bool = True,
+) -> ReadableTable:
+    """A table as the paper prints it, with measured cells and below each what is published.
+
+    Args:
+        layout: of the table.
+        cells: what was measured.
+        notes: what stands below.
+        names: what is to be said of models, by the names that the paper has for them.
+        published: False: measured numbers alone, in the rows that have any.
+    """
     printed = printed_rows(layout.file)
+    numbers = [number for number in published_numbers() if number.source == layout.source]
+    names = names or {}
+    known = {number.name: names[number.name] for number in numbers if number.name in names}
+    remarks = [*dict.fromkeys(named.note for named in known.values() if named.note and published)]
+    marks = {n: _raised(remarks.index(known[n].note)) for n in known if known[n].note in remarks}
+    instead = {name: named.stand_in for name, named in known.items() if named.stand_in}
+    of_row = {number.row: number.name for number in numbers}
+
+    def called(row: int, column: str) -> str:
+        text = printed[row][column]
+        mark = marks.get(of_row[row], "") if column == layout.named else ""
+        return layout.words.get(text, text) + mark
+
+    def stand_in(row: int, column: str) -> str | None:
+        return instead.get(of_row[row]) if column == layout.named else None
 
     def measured(row: int, column: str) -> str | None:
         text = printed[row][column]
         if column in layout.keys:
-            return layout.words.get(text, text)
+            return stand_in(row, column) or called(row, column)
         value = cells.get((row, column))
         if isinstance(value, str):
             return readable_token(value)
@@ -115,21 +172,43 @@ def measured_table(layout: Layout, cells: Cells, notes: Sequence[str]) -> Readab
             return None
         return f"{value:.{len(text.partition('.')[2])}f}"  # as many decimals
 
-    def published(row: int, column: str) -> str | None:
+    def as_published(row: int, column: str) -> str | None:
         text = printed[row][column]
-        if column in layout.keys or text == "nan":
+        if text == "nan" or not published:
             return None
+        if column in layout.keys:
+            return called(row, column) if stand_in(row, column) else None
         if not column.endswith(_TOKEN) or text == NOT_A_TOKEN:
             return text
         rank = cells.get((row, column + RANK))
         here = "" if rank is None else f", here {rank}"
         return readable_token(text.replace("\\n", "\n")) + here
 
-    rows = measured_above_published(layout.cells, measured, published)
+    def headed(found: re.Match[str]) -> str:
+        name = found[1]
+        return marks.get(name, "") + (f": {instead[name]}" if name in instead else "")
+
+    templates = [row for row in layout.cells if published or cells.keys() & _places(row)]
+    rows = measured_above_published(templates, measured, as_published)
     numeric = [_is_numeric(layout, column) for column in zip(*layout.cells, strict=True)]
-    headers = [tuple(header) for header in layout.headers]
-    below = [BELOW, *([layout.note] if layout.note else []), *notes]
-    return ReadableTable(headers, rows, numeric, below, layout.title)
+    headers = [tuple(_MODEL_PLACE.sub(headed, part) for part in parts) for parts in layout.headers]
+    if published:
+        below = [BELOW, layout.note_on_published, layout.note, *notes]
+        below += [f"{_raised(place)} {remark}" for place, remark in enumerate(remarks)]
+    else:
+        below = [_DASH if any(MISSING in row for row in rows) else "", layout.note, *notes]
+    label = layout.source.replace(" ", "").lower()
+    return ReadableTable(headers, rows, numeric, [*filter(None, below)], layout.title, label)
+
+
+def _raised(place: int) -> str:
+    """The mark of a note, by its place from 0."""
+    return "".join(SUPERSCRIPTS[int(digit)] for digit in str(place + 1))
+
+
+def _places(templates: Sequence[str]) -> set[Place]:
+    """What the cells of a row name."""
+    return {(int(row), column) for cell in templates for column, row in CELL_PLACE.findall(cell)}
 
 
 def measured_above_published(
@@ -230,18 +309,48 @@ def cells_of_norm(layout: Layout, column: str, statistics: pd.DataFrame) -> Cell
     }
 
 
-def notes_on(layout: Layout, run: RunStore, published: pd.DataFrame) -> list[str]:
-    """What a reader of a run's cells should know: of what it is, and what the paper leaves open."""
+def notes_on(layout: Layout, run: RunStore, published: pd.DataFrame) -> list[tuple[str, str]]:
+    """What a reader of a run's cells should know: of what it is, and what the paper leaves open.
+
+    Returns:
+        Whom each note is about, and what it says.
+    """
     known = published[published["source"] == layout.source]
-    names = " and ".join(dict.fromkeys(known["model"]))
     samples = len(run.record.get("sample_ids") or ())
-    of_samples = f", {samples} samples of {run.record.get('data')}" if samples else ""
-    models = " and ".join(str(run.record[key]) for key in ("model", "base") if run.record.get(key))
-    notes = [f"{names}: {models}{of_samples}."]
-    notes += [note for note in dict.fromkeys(known["note"].dropna()) if note]
+    data = f", {number_of(samples, 'sample')} of {run.record.get('data')}" if samples else ""
+    notes = [(name, f"{_model_of(name, run)}{data}.") for name in known["model"].unique()]
     for (model, quantity), rows in known[known["quantity"].isin(_ALSO)].groupby(
         ["model", "quantity"], sort=False
     ):
         numbers = " \u00b1 ".join(significant(float(value)) for value in rows["measured"])
-        notes.append(f"{model}, {quantity}: {numbers}.")
-    return [visible(note) for note in notes]
+        notes.append((f"{model}, {quantity}", f"{numbers}."))
+    return [(visible(whom), visible(note)) for whom, note in notes]
+
+
+def said_once(notes: Sequence[tuple[str, str]]) -> list[str]:
+    """Notes, those that say the same in one."""
+    whom: dict[str, list[str]] = {}
+    for name, note in dict.fromkeys(notes):
+        whom.setdefault(note, []).append(name)
+    return [f"{', '.join(names)}: {note}" for note, names in whom.items()]
+
+
+def names_on(layout: Layout, run: RunStore, published: pd.DataFrame) -> dict[str, Named]:
+    """What is to be said at the names of a run's models."""
+    known = published[(published["source"] == layout.source)]
+    named = {}
+    for name, rows in known[known["quantity"] != NOT_A_TOKEN].groupby("model", sort=False):
+        model = _model_of(str(name), run).rstrip("/")
+        last = model.rpartition("/")[2]
+        stand_in = "" if name in names_of(model) | names_of(last) else visible(last)
+        notes = [note for note in rows["note"].dropna().unique() if note]
+        # Of another model, what was taken here is not what the note says.
+        told = [note.partition(" Here: ")[0] if stand_in else note for note in notes]
+        named[str(name)] = Named(stand_in, " ".join(told))
+    return named
+
+
+def _model_of(name: str, run: RunStore) -> str:
+    """What a run measured as a model of the paper: of two, the name says which."""
+    is_base = name.endswith(" base") and run.record.get("base")
+    return str(run.record.get("base" if is_base else "model") or "")

@@ -12,6 +12,9 @@ from normprobe.errors import escape, visible
 
 MISSING = "-"
 
+#: Digits of a mark that says which note a text has.
+SUPERSCRIPTS = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+
 
 def significant(value: float, digits: int = 4) -> str:
     """A number with ``digits`` significant digits, e.g. ``16.53``, ``0.0123``, ``1.23e-5``."""
@@ -44,6 +47,11 @@ def of_one_size(numbers: Sequence[float]) -> list[str]:
         f"{number:.{decimals}f}" if number and math.isfinite(number) else text
         for number, text in zip(numbers, texts, strict=True)
     ]
+
+
+def number_of(things: int, thing: str) -> str:
+    """E.g. ``1 sample``, ``2 samples``."""
+    return f"{things} {thing}{'s' * (things != 1)}"
 
 
 def count(value: float) -> str:
@@ -98,6 +106,7 @@ class ReadableTable:
         numeric: of each column, whether it holds numbers.
         notes: what stands below.
         title: what stands above; empty: nothing.
+        label: what a text refers to it by; empty: nothing.
     """
 
     headers: Sequence[tuple[str, ...]]
@@ -105,6 +114,7 @@ class ReadableTable:
     numeric: Sequence[bool]
     notes: Sequence[str] = ()
     title: str = ""
+    label: str = ""
 
 
 def readable_table(table: pd.DataFrame) -> ReadableTable:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from normprobe.report.ratio_words import Ratio, Words, factor, ratio_in_words, times
-from normprobe.report.readable import readable_token
+from normprobe.report.readable import number_of, readable_token
 from normprobe.schema import DECODER_INPUT, STRUCTURAL, TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.bootstrap import FEWEST, Correlation, rank_correlation
 
@@ -142,8 +142,8 @@ def _which(row: "pd.Series[Any]") -> str:
         return ""
     token = row["loudest_token"]
     named = f"{token} at " if isinstance(token, str) else "at "
-    samples = f"in {int(row['loudest_samples'])} of {int(row['samples'])} samples "
-    return f", {samples}{named}position {int(row['loudest_position'])}"
+    samples = f"in {int(row['loudest_samples'])} of {number_of(int(row['samples']), 'sample')}"
+    return f", {samples} {named}position {int(row['loudest_position'])}"
 
 
 def broken_states(table: pd.DataFrame) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Literal
 import pandas as pd
 
 from normprobe.errors import escape
-from normprobe.report.readable import ReadableTable, readable_table
+from normprobe.report.readable import SUPERSCRIPTS, ReadableTable, readable_table
 from normprobe.runs.files import csv_bytes, table_json
 
 # What begins an element of Markdown or HTML; a backslash before it makes it text again.
@@ -49,6 +49,7 @@ _LATEX_SPECIAL = {
     "`": r"\textasciigrave{}",
     "\u2423": r"\textvisiblespace{}",
     "\u00b1": r"$\pm$",
+    **{mark: rf"\textsuperscript{{{place}}}" for place, mark in enumerate(SUPERSCRIPTS)},
     "[": "{[}",  # behind a line break they are its arguments
     "*": "{*}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -59,36 +60,56 @@ _LIGATURES = re.compile(r"([-,'])(?=\1)")  # two of them would be a dash, or a q
 # Beyond these pdfLaTeX needs further packages, or has no glyph: ASCII, most of Latin-1 and Latin
 # Extended-A, dashes, quotation marks and an ellipsis, and the visible space.
 _WITHOUT_GLYPH = re.compile(
-    "[^\x00-\x7e"
+    "[^\x20-\x7e"
     "\u00a1-\u00aa\u00ac\u00ae-\u00ba\u00bc-\u00cf\u00d1-\u00dd\u00df-\u00ef"
     "\u00f1-\u00fd\u00ff-\u0103\u0106-\u010f\u0112-\u0117\u011a-\u0125"
     "\u0128-\u012d\u0130-\u0137\u0139-\u013e\u0141-\u0148\u014c-\u0165"
     "\u0168-\u0171\u0174-\u017e"
-    "\u2013\u2014\u2018\u2019\u201c\u201d\u2026\u2423]"
+    "\u2013\u2014\u2018\u2019\u201c\u201d\u2026\u2070\u2074-\u2079\u2423]"
 )
 
 _MINUS = re.compile(r"^-(?=[\d.]|inf)")
 
 
+#: What a caption leaves to LaTeX, and a label does without.
+_NUMBERED = re.compile(r"^Table \d+: ")
+_NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9.-]+")
+
+
 def latex(table: ReadableTable) -> str:
-    """A table as a ``tabular`` with the rules of booktabs, its title and notes as comments.
+    """A table as a float to paste, with the rules of booktabs: caption, label, notes below.
 
     Characters that pdfLaTeX has no glyph of, such as those of other scripts, stand as code points.
     """
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
     rows = [_latex_row(_cells(row, table.numeric)) for row in table.rows]
+    title, label = _NUMBERED.sub("", table.title), _NOT_IN_LABEL.sub("-", table.label)
     lines = [
         "% Needs \\usepackage{booktabs}.",
-        *(f"% {line}" for line in (table.title, *table.notes) if line),
-        f"\\begin{{tabular}}{{{columns}}}",
+        "\\begin{table}",
+        "\\centering\\small\\setlength{\\tabcolsep}{3pt}",
+        *([f"\\caption{{{_latex_text(title)}}}"] if title else []),
+        *([f"\\label{{tab:{label}}}"] if title and label else []),
+        "\\smallskip",
+        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         "\\toprule",
         *_headers(table),
         "\\midrule",
         *rows,
         "\\bottomrule",
         "\\end{tabular}",
+        *_notes(table.notes),
+        "\\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    """A paragraph each, as wide as the text: no package is needed."""
+    if not notes:
+        return []
+    begin = ["\\par\\smallskip", "\\begin{minipage}{\\linewidth}", "\\footnotesize\\raggedright"]
+    return [*begin, *(f"{_latex_text(note)}\\par" for note in notes), "\\end{minipage}"]
 
 
 def _headers(table: ReadableTable) -> list[str]:

@@ -20,10 +20,11 @@ from transformers.utils import logging as transformers_logging
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.hooks import lock_of
+from normprobe.hooks import is_sharded, lock_of, observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
+from normprobe.inputs.on_device import moved_to
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
 from normprobe.model.attention_weights import attention_in
 from normprobe.model.checkpoint import (
@@ -164,6 +165,11 @@ class ModelSource(ABC):
             self._model = self._loaded(needs, device, runs)
             if runs:
                 self.prepared = self._prepared_model()
+            if runs and is_sharded(self._model):  # the whole model before any part of it
+                examples = [*examples]
+                with observing(self._model):
+                    for example in examples[:1]:
+                        run_until(self._model, moved_to(self._model, example))
             parts, found_by = self._find(examples, runs)
             self._found = self._measured(parts, found_by)
             # Whether a model that was found for its tables can be run as it is.

@@ -236,6 +236,28 @@ def test_all_that_can_be_made_is_on_one_page_and_the_rest_is_named(
     assert "17 commands of the paper are finished already" in again.stderr
 
 
+def test_commands_that_are_the_same_are_run_once(run: Run, tmp_path: Path) -> None:
+    words = ("paper", "--run", "table6", "--model", "*=specimen", "-o", "out")
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert "1 of 1: normprobe embeddings specimen" in result.stderr
+    assert "1 command as above, of other names: copied" in result.stderr
+    folders = [tmp_path / f"out/embeddings/Qwen{n}-VL-7B-Instruct" for n in ("2", "2.5")]
+    tables = [(folder / "embeddings.csv").read_bytes() for folder in folders]
+    assert tables[0] == tables[1]
+    models = [set(pd.read_csv(folder / "published.csv")["model"]) for folder in folders]
+    assert models[0] == {"Qwen2-7B vl", "Qwen2-7B base"}
+    assert {"Qwen2.5-7B vl", "Qwen2.5-7B base"} <= models[1]
+    assert not models[0] & models[1]
+    (folders[1] / "run.json").unlink()  # as if interrupted before the copy
+    shutil.rmtree(folders[1])
+    again = run(*words)
+    assert "copied" in again.stderr
+    assert set(pd.read_csv(folders[1] / "published.csv")["model"]) == models[1]
+    assert "Base: specimen" in (tmp_path / "out/table6/table6.tex").read_text()
+    assert "2 commands of table6 are finished already" in run(*words).stderr
+
+
 LLAVA, KIMI = "llava-hf/llava-1.5-7b-hf", "moonshotai/Kimi-VL-A3B-Instruct"
 
 
@@ -266,6 +288,30 @@ def test_a_table_of_runs_that_exist(run: Run, tmp_path: Path) -> None:
     assert read_latex((tmp_path / "out/table2/table2.tex").read_text()).columns == "lrrr"
     again = run(*words)
     assert again.exit_code == 0  # the table is made anew
+
+
+def test_measured_numbers_alone(run: Run, tmp_path: Path) -> None:
+    hub = interface_run(tmp_path / "hub", LLAVA)
+    copy = interface_run(tmp_path / "copy", "./kimi")
+    given = ("--from", hub, "--from", f"{KIMI}={copy}", "-o", "out", "--without-published")
+    result = run("paper", "table2", *given)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out/table2/table2.csv")
+    assert not [column for column in table if "published" in column]
+    read = read_latex((tmp_path / "out/table2/table2.tex").read_text())
+    assert [row[0] for row in read.rows] == ["Model", "LLaVA-v1.5", "kimi"]
+    assert (read.caption[:8], read.label) == ("L2 norms", "table2")
+    assert read.notes == [f"LLaVA-v1.5: {LLAVA}.", "KimiVL: ./kimi."]
+    assert "ublished" not in result.stdout
+    layers = run_folder(
+        tmp_path / "l", "layers", record={"model": LLAVA}, layers=made_tables.layers()
+    )
+    write_published(RunFolder.open(layers), LLAVA)
+    for words, some in (((), True), (("--without-published",), False)):
+        result = run("paper", "figure1b", "--from", layers, "-o", "out", *words)
+        assert result.exit_code == 0, result.output
+        drawn = pd.read_csv(tmp_path / "out/figure1b/figure1b.csv")
+        assert drawn["published"].notna().any() == some
 
 
 def test_the_first_run_of_a_model_counts(run: Run, tmp_path: Path) -> None:
@@ -311,7 +357,7 @@ def test_a_table_of_runs_loads_no_model_library(tmp_path: Path) -> None:
 
 
 def test_a_table_that_cannot_be_made_is_an_error(run: Run) -> None:
-    assert_two_lines(run("paper", "table4", "--from", "x"), "table4", "table2")
+    assert_two_lines(run("paper", "table9", "--from", "x"), "table9", "table2")
     assert_two_lines(run("paper", "table2", "--from", "nowhere"), "nowhere", "folder")
 
 
@@ -321,11 +367,17 @@ def test_the_commands_of_one_artefact(run: Run) -> None:
     shown = result.stdout.splitlines()
     assert shown[0].startswith("# table7: ")
     assert not any(line.startswith("# ") for line in shown[1:])
-    assert_two_lines(run("paper", "table4"), "table4: expected one of table1", "normprobe paper")
+    assert_two_lines(run("paper", "table9"), "table9: expected one of table1", "normprobe paper")
+
+
+@pytest.mark.parametrize("words", [["table4"], ["--run", "table4"], ["table4", "--from", "x"]])
+def test_what_the_paper_has_and_no_command_makes_says_why(words: list[str], run: Run) -> None:
+    result = run("paper", *words)
+    assert_two_lines(result, "neither trains nor scores", "normprobe paper figure4")
 
 
 def test_what_cannot_be_run_is_an_error(run: Run) -> None:
-    assert_two_lines(run("paper", "--run", "table4"), "table4", "table2")
+    assert_two_lines(run("paper", "--run", "table9"), "table9", "table2")
     for wrong in ("org/unknown=path", "llava-1.5-7b-hf=path", "llava-hf/llava-1.5-7b-hf"):
         result = run("paper", "--run", "table2", "--model", wrong)
         assert_two_lines(result, wrong, "llava-hf/llava-1.5-7b-hf")

@@ -70,9 +70,9 @@ def test_the_tables_of_any_runs_are_printed_to_paste(
     assert done.exit_code == 0, done.output
     pieces = done.stdout.split("\n\n")
     read = [read_latex(piece) for piece in pieces]
-    assert [table.comments[1] for table in read] == [
-        "% layers: one, layers",
-        "% interface: org/two\\x0a\\input{x}, mmbench, interface",
+    assert [(table.caption, table.label) for table in read] == [
+        ("layers: one", "one"),
+        ("interface: org/two\\x0a\\input{x}, mmbench", "two"),
     ]
     assert done.stdout == run("show", layers, other, "--format", "tex").stdout  # main tables
     made = (made_tables.layers(), tables["interface"])

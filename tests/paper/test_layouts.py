@@ -10,7 +10,7 @@ from support.read_latex import read_latex
 
 from normprobe.paper.artefacts import artefacts
 from normprobe.paper.numbers import published_numbers
-from normprobe.paper.tables import layouts, measured_csv, measured_table
+from normprobe.paper.tables import Named, layouts, measured_csv, measured_table
 from normprobe.report.table_text import latex
 from normprobe.report.terminal import print_readable
 
@@ -124,6 +124,43 @@ def test_top_tokens_stand_in_the_order_of_their_rank(name: str, family: str) -> 
         described = line["vl_token"] == "(Chinese Char)"
         assert below[3].startswith("((Chinese Char)" if described else '("')
         assert below[3].endswith(", here 7)") == (place == 1)
+
+
+SAID = {
+    "table2": {"KimiVL": Named("", "Odd."), "GLM-4.1V": Named("tiny", "Odder.")},
+    "table7": {"Qwen2-7B vl": Named("tiny", "Odd.")},
+}
+
+
+def test_a_note_has_its_mark_at_the_name_that_it_is_about() -> None:
+    layout = layouts()["table2"]
+    read = read_latex(latex(measured_table(layout, made_cells("table2"), ["Z."], SAID["table2"])))
+    column = [row[0] for row in read.rows[1:]]
+    assert column == ["LLaVA-v1.5", "", "Qwen-2.5-VL", "", "KimiVL¹", "", "tiny", "(GLM-4.1V²)"]
+    assert read.notes[1:] == ["Z.", "¹ Odd.", "² Odder."]
+
+
+def test_a_model_that_heads_a_column_has_its_stand_in_there() -> None:
+    table = measured_table(layouts()["table7"], made_cells("table7"), [], SAID["table7"])
+    assert [parts[0] for parts in table.headers] == [
+        "Rank",
+        *["Qwen2-7B-Instruct (Base)"] * 2,
+        *["Qwen2-VL-7B-Instruct (VL)¹: tiny"] * 2,
+    ]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_measured_numbers_stand_alone(name: str) -> None:
+    cells = made_cells(name)
+    both = measured_table(layouts()[name], cells, [], SAID.get(name))
+    alone = measured_table(layouts()[name], cells, [], SAID.get(name), published=False)
+    told = [row for row in both.rows if "(" not in row[-1]]
+    assert [row[-1] for row in alone.rows] == [row[-1] for row in told]
+    assert not [note for note in alone.notes if "published" in note or "Odd" in note]
+    first = {place: value for place, value in cells.items() if place[0] == 0}
+    few = measured_table(layouts()[name], first, [], published=False)
+    assert len(few.rows) == (2 if name == "table6" else 1)  # whose columns are models
+    assert list(measured_csv(layouts()[name], cells, published=False)) == list(shipped(name)[0])
 
 
 @pytest.mark.parametrize("name", TABLES)

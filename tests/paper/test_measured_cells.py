@@ -9,7 +9,15 @@ import torch
 from support import made_tables
 from support.made_runs import run_folder
 
-from normprobe.paper.tables import Cells, cells_of_norm, cells_of_run, layouts, notes_on
+from normprobe.paper.tables import (
+    Cells,
+    cells_of_norm,
+    cells_of_run,
+    layouts,
+    names_on,
+    notes_on,
+    said_once,
+)
 from normprobe.run import Run, load_run
 from normprobe.statistics.weights import norm_statistics
 
@@ -87,11 +95,45 @@ def test_where_patches_were_merged_a_note_says_so(tmp_path: Path) -> None:
     published = run.published(kimi)
     assert published is not None
     notes = notes_on(layouts()["table2"], run.store, published)
-    assert notes[0] == f"KimiVL: {kimi}, 2 samples of mmbench."
-    assert "KimiVL, before it, patches merged: 144.3 \u00b1 31.00." in notes
+    assert notes[0] == ("KimiVL", f"{kimi}, 2 samples of mmbench.")
+    assert ("KimiVL, before it, patches merged", "144.3 \u00b1 31.00.") in notes
     assert cells_of_run(layouts()["table2"], run.store, published)[
         2, "before_projector_mean"
     ] == pytest.approx(28.21)
+
+
+@pytest.mark.parametrize(
+    ("hub_id", "name", "note"),
+    [
+        ("zai-org/GLM-4.1V-9B-Thinking", "GLM-4.1V", ""),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "Qwen-2.5-VL", "two means of one table"),
+    ],
+)
+def test_a_stand_in_is_named_and_a_local_copy_is_none(
+    hub_id: str, name: str, note: str, tmp_path: Path
+) -> None:
+    for model, stand_in in (
+        (hub_id, ""),
+        (f"copies/{hub_id.split('/')[1]}", ""),
+        ("./other", "other"),
+    ):
+        record = {"model": model, "data": "mmbench", "sample_ids": ["a"]}
+        folder = tmp_path / stand_in / model.replace("/", "-")
+        run_folder(folder, "interface", record=record, interface=made_tables.interface())
+        run = load_run(folder)
+        published = run.published(hub_id)
+        assert published is not None
+        told = names_on(layouts()["table2"], run.store, published)
+        assert list(told) == [name]
+        assert told[name].stand_in == stand_in
+        assert told[name].note.endswith(f"{note}." if note else "")
+        ((whom, text),) = notes_on(layouts()["table2"], run.store, published)
+        assert (whom, text) == (name, f"{model}, 1 sample of mmbench.")
+
+
+def test_what_notes_say_alike_is_said_once() -> None:
+    notes = [("A", "x, 1 sample."), ("B", "y."), ("C", "x, 1 sample."), ("A", "x, 1 sample.")]
+    assert said_once(notes) == ["A, C: x, 1 sample.", "B: y."]
 
 
 def test_table_3_takes_both_vocabularies(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def tables() -> Iterator[tuple[str, ReadableTable]]:
 def test_every_table_compiles(tmp_path: Path) -> None:
     for number, (_, table) in enumerate(tables()):
         (tmp_path / f"{number}.tex").write_text(latex(table), encoding="utf-8")
+    # As pasted into one paper: a float each, and nothing is edited.
     inputs = [f"\\input{{{place}}}\\clearpage" for place in range(number + 1)]
     lines = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
     (tmp_path / "all.tex").write_text("\n".join([*lines, *inputs, r"\end{document}"]))
@@ -71,6 +72,9 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "Missing character" not in done.stdout
+    assert "multiply defined" not in done.stdout
+    labels = re.findall(r"newlabel\{tab:(table\d)\}", (tmp_path / "all.aux").read_text())
+    assert labels == [*layouts()]
     assert (tmp_path / "all.pdf").stat().st_size > 10_000
 
 

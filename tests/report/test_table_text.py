@@ -2,13 +2,15 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from support.made_runs import HOSTILE
 from support.read_latex import read_latex
 
-from normprobe.report.table_text import table_text
+from normprobe.report.readable import readable_table
+from normprobe.report.table_text import latex, table_text
 
 
 def table() -> pd.DataFrame:
@@ -52,7 +54,16 @@ def test_latex_reads_back_as_the_same_text() -> None:
     assert read.rows[0] == list(table())
     assert [row[1:] for row in read.rows[1:]] == ROUNDED
     assert [row[0] for row in read.rows[1:]] == [visible(text) for text in HOSTILE]
-    assert "% Numbers have 4 significant digits; counts are exact." in read.comments
+    assert read.notes == ["Numbers have 4 significant digits; counts are exact."]
+    assert (read.caption, read.label) == ("", "")
+
+
+def test_a_caption_and_a_label_are_written_where_there_is_a_title() -> None:
+    titled = replace(
+        readable_table(table()), title="Table 2: norms of a_b, 5 %", label="org/a_b table"
+    )
+    read = read_latex(latex(titled))
+    assert (read.caption, read.label) == ("norms of a_b, 5 %", "org-a-b-table")
 
 
 def test_what_pdflatex_has_no_glyph_of_stands_as_a_code_point() -> None:

@@ -3,6 +3,8 @@
 import re
 from typing import NamedTuple
 
+from normprobe.report.readable import SUPERSCRIPTS
+
 _LEXEME = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _PRINTS = {
     r"\textbackslash": "\\",
@@ -14,8 +16,30 @@ _PRINTS = {
     r"\textasciigrave": "`",
     r"\textvisiblespace": "\u2423",
     r"\pm": "\u00b1",
+    r"\par": "",
     **{f"\\{character}": character for character in "&%$#_{}"},
 }
+
+
+_FLOAT = re.compile(
+    r"""% Needs \\usepackage\{booktabs\}\.
+\\begin\{table\}
+\\centering\\small\\setlength\{\\tabcolsep\}\{3pt\}
+(?:\\caption\{(?P<caption>[^\n]*)\}
+)?(?:\\label\{tab:(?P<label>[A-Za-z0-9.-]+)\}
+)?\\smallskip
+\\begin\{tabular\}\{@\{\}(?P<columns>[lr]+)@\{\}\}
+\\toprule
+(?P<rows>.*)\\bottomrule
+\\end\{tabular\}
+(?:\\par\\smallskip
+\\begin\{minipage\}\{\\linewidth\}
+\\footnotesize\\raggedright
+(?P<notes>.*)
+\\end\{minipage\}
+)?\\end\{table\}""",
+    re.DOTALL,
+)
 
 
 class ReadTable(NamedTuple):
@@ -23,24 +47,22 @@ class ReadTable(NamedTuple):
 
     columns: str
     rows: list[list[str]]  # a shared header once, and an empty cell for every further column
-    comments: list[str]
+    caption: str
+    label: str
+    notes: list[str]
 
 
 def read_latex(text: str) -> ReadTable:
     """The table, or an assertion where LaTeX would stop or print another character."""
-    comments = [line for line in text.splitlines() if line.startswith("%")]
-    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
-    found = re.fullmatch(
-        r"\\begin\{tabular\}\{([lr]+)\}\n\\toprule\n(.*)\\bottomrule\n\\end\{tabular\}",
-        body.strip(),
-        re.DOTALL,
-    )
-    assert found, body
-    columns, inside = found.groups()
+    found = _FLOAT.fullmatch(text.strip())
+    assert found, text
+    columns, inside = found["columns"], found["rows"]
     inside = re.sub(r"\\(midrule|cmidrule\(lr\)\{\d+-\d+\})", "", inside)
     rows = [_read_row(row.strip()) for row in re.split(r"\\\\(?=\n)", inside) if row.strip()]
     assert {len(row) for row in rows} == {len(columns)}
-    return ReadTable(columns, rows, comments)
+    (caption,) = _read_row(found["caption"] or "")
+    notes = [note for line in (found["notes"] or "").splitlines() for note in _read_row(line)]
+    return ReadTable(columns, rows, caption, found["label"] or "", notes)
 
 
 def _read_row(row: str) -> list[str]:
@@ -49,7 +71,9 @@ def _read_row(row: str) -> list[str]:
     lexemes = iter(_LEXEME.findall(row))
     for lexeme in lexemes:
         assert lexeme not in ("%", "#", "^", "_", "~", "\\\\", "<", ">", "|", "`"), (lexeme, row)
-        if lexeme == r"\multicolumn":
+        if lexeme == r"\textsuperscript":
+            cells[-1] += SUPERSCRIPTS[int(_group(lexemes))]
+        elif lexeme == r"\multicolumn":
             width, _, name = _group(lexemes), _group(lexemes), _group(lexemes)
             cells[-1] += name
             cells += [""] * (int(width) - 1)

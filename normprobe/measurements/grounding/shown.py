@@ -11,7 +11,7 @@ from normprobe.report.charts import charts
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.readable import significant
+from normprobe.report.readable import number_of, significant
 from normprobe.report.terminal import (
     ALIGNED,
     BandColumn,
@@ -45,14 +45,13 @@ def show(run: RunStore, console: Console) -> None:
     """Print cosine and score of a word and visual tokens layer by layer, and what they say."""
     grounding = run.table("grounding")
     samples = int(grounding["samples"].max())
-    notes = [f"{samples} samples with a word and a box around what it means.", *_NOTES]
+    notes = [f"{number_of(samples, 'sample')} with a word and a box around what it means.", *_NOTES]
     if grounding["score_gap"].isna().all():
         notes.append("No scores: this model returns attention weights alone.")
     title = "Words and what they mean" + ALIGNED * ("alignment" in run.record)
     print_by_layer(title, grounding, _COLUMNS, console, notes, "grounding.csv")
     if run.has_table("left_out"):
-        left_out = len(run.table("left_out"))
-        out = "1 sample" if left_out == 1 else f"{left_out} samples"
+        out = number_of(len(run.table("left_out")), "sample")
         print_notes(console, f"{out} left out: left_out.csv says why.")
     print_sentence(verdict(run), console)
 

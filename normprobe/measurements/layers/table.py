@@ -62,18 +62,25 @@ def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 ANGLE_RESOLUTION = {"bfloat16": 3e-3, "float16": 4e-4, "float32": 0.0}
 
 
-def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
-    """Everything that a run of ``layers`` contains."""
-    layers = layer_intervals(layers_table(rows, quoted(model.token_text)), rows)
+def tables(
+    rows: pd.DataFrame, model: MeasuredModel, *, intervals: bool = True
+) -> dict[str, pd.DataFrame]:
+    """Everything that a run of ``layers`` contains; without intervals these columns are empty."""
+    layers = layers_table(rows, quoted(model.token_text))
+    judged_by = rows if intervals else rows.iloc[:0]
+    if intervals:
+        layers = layer_intervals(layers, rows)
+    else:
+        layers = layers.reindex(columns=list(layer_intervals(layers.iloc[:1], rows)))
     layers = layers.rename(columns=lambda name: name.removeprefix(OWN))
-    theory = theory_table(rows)
+    theory = theory_table(judged_by)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
     asked = {"images": images_table(rows), "branches": branches_table(rows)}
     return {
         "layers": layers,
         "theory": theory,
         "assumptions": assumptions_table(judged),
-        "accounted": accounted_table(rows, layers),
+        "accounted": accounted_table(judged_by, layers),
         **{name: table for name, table in asked.items() if not table.empty},
         **massive_tables(rows),
     }

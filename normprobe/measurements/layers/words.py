@@ -37,21 +37,23 @@ def run_verdict(run: RunStore) -> str:
     """What stands under the table of layers: what it says, and whom the paper's theory is about."""
     placement = placement_sentence(str(run.record.get("norm_placement") or ""))
     layers = run.table("layers")
-    sentences = [broken_states_sentence(layers), layers_verdict(layers)]
+    asked = run.record.get("intervals", {}) is not None
+    sentences = [broken_states_sentence(layers), layers_verdict(layers, intervals=asked)]
     sentences.append(attention_input_verdict(layers))
     if run.has_table("accounted"):
         sentences.append(accounted_verdict(run.table("accounted")))
     return " ".join(filter(None, [*sentences, placement]))
 
 
-def layers_verdict(layers: pd.DataFrame) -> str:
+def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
     """How loud visual tokens are, and how fast they turn, against text tokens in every layer."""
     norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
     several = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
     told = [ratio for ratio in (ratio_after(layers, 0), *several) if ratio.usable]
     if not told:
         return ""
-    closing = brackets(told, int(layers["samples"].max()), "layers" if several else "")
+    samples = int(layers["samples"].max()) if intervals else None
+    closing = brackets(told, samples, "layers" if several else "")
     louder = loudness(layers)
     if louder:
         means = ratio_in_words([ratio_after(layers, 0, RATIOS_TO_TEXT["norm"])], LOUD)

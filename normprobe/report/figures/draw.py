@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from normprobe.errors import NormprobeError
+from normprobe.report.readable import number_of
 from normprobe.runs.run_folder import RunFolder, RunStore, image_name
 from normprobe.schema import IMAGE
 
@@ -63,16 +64,12 @@ def title(run: RunStore, table: pd.DataFrame) -> str:
 def _counted(table: pd.DataFrame, sample: str, picture: str) -> str:
     """How many samples or pictures a table holds; empty where it does not say."""
     if IMAGE in table:
-        return _number(table[IMAGE].nunique(), picture)
+        return number_of(table[IMAGE].nunique(), picture)
     if "samples" not in table or table["samples"].isna().all():
         return ""
     runs = table.groupby("run")["samples"] if "run" in table else table["samples"]
     least, most = (int(number) for number in (np.min(runs.max()), np.max(runs.max())))
-    return _number(most, sample, "" if least == most else f"{least} to ")
-
-
-def _number(count: int, what: str, before: str = "") -> str:
-    return f"{before}{count} {what}{'' if count == 1 else 's'}"
+    return ("" if least == most else f"{least} to ") + number_of(most, sample)
 
 
 def _short(name: str) -> str:

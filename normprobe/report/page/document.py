@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
-from normprobe.report.page.blocks import heading, note, picture, shown_table
+from normprobe.report.page.blocks import heading, picture, shown_table
 from normprobe.report.page.markup import (
     Markup,
     block,
@@ -21,7 +21,7 @@ from normprobe.report.page.markup import (
     render,
     source,
 )
-from normprobe.report.readable import significant
+from normprobe.report.readable import number_of, significant
 from normprobe.runs.files import json_bytes, json_text, own_files
 from normprobe.runs.run_folder import COMPLETE, RunStore
 from normprobe.schema import PUBLISHED
@@ -31,6 +31,11 @@ def run_title(run: RunStore) -> str:
     """E.g. ``layers: llava-hf/llava-1.5-7b-hf, mmbench, aligned, step 100``."""
     told = _listed(model_name(run), _data(run), *_variant(run))
     return f"{_command(run)}: {told or run.name}"
+
+
+def table_title(run: RunStore, name: str) -> str:
+    """The title of the run; of a table beside the main one, also that."""
+    return run_title(run) + ("" if name == _command(run) else f", {name.replace('_', ' ')}")
 
 
 def short_titles(runs: Sequence[RunStore]) -> list[str]:
@@ -51,7 +56,7 @@ def subject(run: RunStore) -> str:
     return _listed(
         model_name(run),
         _data(run),
-        f"{samples} samples" if samples else "",
+        number_of(samples, "sample") if samples else "",
         "" if run.path is None else f"run folder {run.name}",
     )
 
@@ -137,7 +142,7 @@ def _samples(record: Mapping[str, Any]) -> str:
     if not samples:
         return ""
     images = len(set(map(str, hashes.values()))) if isinstance(hashes, dict) else 0
-    return f"{len(samples)}{f' with {images} images' if images else ''}"
+    return f"{len(samples)}" + (f" with {number_of(images, 'image')}" if images else "")
 
 
 def _once(texts: Iterable[str]) -> list[str]:
@@ -344,7 +349,8 @@ def _figures(run: RunStore, repeated: Sequence[str]) -> list[Markup]:
         if file.stem not in repeated
     ]
     names = ", ".join(f"plots/{file.name}" for file in files if file.stem in repeated)
-    return [*shown, note(f"Figures for print, in the run folder: {names}")] if names else shown
+    told = block("note", f"Figures for print, in the run folder: {names}", "of-figures")
+    return [*shown, told] if names else shown
 
 
 def _warning(text: str) -> Markup:

@@ -130,7 +130,7 @@ def test_a_table_is_printed_with_the_headers_and_digits_of_the_paper(run: Run) -
     ]  # nothing is published of them
     # Two decimals would leave nothing of so small a norm.
     assert float(read.rows[3][3]) == pytest.approx(0.01 * text, rel=0.05)
-    assert any("published (arXiv 2512.08374)" in line for line in read.comments)
+    assert any("published (arXiv 2512.08374)" in line for line in read.notes)
     assert read_latex(run.to_latex("table6")).rows[0] == ["Model", "Mean Norm", "Std. Deviation"]
     chosen = read_latex(run.to_latex("table6", ["model", "std"]))
     assert chosen.rows[0] == ["model", "std"]

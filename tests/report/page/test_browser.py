@@ -13,8 +13,11 @@ from support.axe import axe_script
 from support.browser import CHROMIUM, Browser
 from support.made_bands import with_bands
 from support.made_runs import ATTACK, run_folder
+from support.read_latex import read_latex
 from support.read_page import page_of_folders
 
+from normprobe.report.readable import ReadableTable
+from normprobe.report.table_text import latex
 from normprobe.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
@@ -298,7 +301,8 @@ def test_a_table_sorts_by_number_and_back(browser: Browser, file: Path) -> None:
 def test_a_table_is_copied(browser: Browser, file: Path) -> None:
     browser.open(file)
     browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    buttons = "#run-3 h3:last-of-type + .table .tools button"
+    table = "#run-3 h3:last-of-type + .table"
+    buttons = f"{table} .tools button"
     browser.click(f"{buttons}:nth-of-type(1)")
     csv = browser.evaluate("window.copied").splitlines()
     assert csv[0] == "table,end,rank,token id,token,special,norm"
@@ -308,6 +312,20 @@ def test_a_table_is_copied(browser: Browser, file: Path) -> None:
     assert markdown[1] == "| --- | --- | --- | --- | --- | --- | --- |"
     assert len(markdown) == len(csv) + 1
     assert text(browser, f"{buttons}:nth-of-type(2)") == "Copied"
+    browser.click(f"{buttons}:nth-of-type(3)")
+    read = read_latex(browser.evaluate("window.copied"))
+    shown = [
+        browser.evaluate(f"[...document.querySelectorAll('{row} > *')].map(c => c.textContent)")
+        for row in (
+            f"{table} thead tr",
+            *(f"{table} tbody tr:nth-child({n + 1})" for n in range(len(csv) - 1)),
+        )
+    ]
+    heads = [(name,) for name in shown[0]]
+    own = latex(ReadableTable(heads, shown[1:], [letter == "r" for letter in read.columns]))
+    assert read.columns == "llrrllr"
+    assert read.rows == read_latex(own).rows  # the same signs, where LaTeX needs other ones
+    assert (read.caption, read.label) == ("Loudest and quietest rows", "Loudest-and-quietest-rows")
 
 
 def test_a_figure_is_saved_as_it_looks(browser: Browser, file: Path) -> None:

@@ -32,6 +32,47 @@ function asMarkdown([heads, ...rows]) {
   return line(heads) + line(heads.map(() => "---")) + rows.map(line).join("");
 }
 
+const LATEX = {
+  "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}",
+  ">": "\\textgreater{}", "|": "\\textbar{}", "`": "\\textasciigrave{}", "\u2423": "\\textvisiblespace{}",
+  "\u00b1": "$\\pm$", "[": "{[}", "*": "{*}",
+};
+
+// As text; what pdfLaTeX may have no glyph of stands as a code point.
+function latexText(text) {
+  text = text.replace(/[^ -~\u00a1-\u00aa\u00ae-\u00ba\u00bf-\u00cf\u00d1-\u00dd\u00df-\u00ef\u00f1-\u00fd\u2013\u2014\u2018-\u201d\u2026\u2423]/gu,
+    (sign) => {
+      const code = sign.codePointAt(0), [kind, digits] = code > 0xffff ? ["U", 8] : code > 0xff ? ["u", 4] : ["x", 2];
+      return `\\${kind}${code.toString(16).padStart(digits, "0")}`;
+    });
+  return text.replace(/[\\~^<>|`[*&%$#_{}\u2423\u00b1]/g, (sign) => LATEX[sign] || `\\${sign}`)
+    .replace(/([-,'])(?=\1)/g, "$1{}");  // two of them would be a dash, or a quotation mark
+}
+
+// A float with booktabs, its notes below.
+function asLatex([heads, ...rows], title, notes) {
+  const numbers = heads.map((_, place) => rows.every((row) => row[place] === "-" || numeric(row[place]) !== null));
+  const line = (cells) => `${cells.join(" & ")} \\\\\n`;
+  const cell = (text, place) => numbers[place] && text !== "-" ? text.replace(/^-/, "$-$") : latexText(text);
+  const caption = title.replace(/^Table \d+: /, "");
+  const below = "\\par\\smallskip\n\\begin{minipage}{\\linewidth}\n\\footnotesize\\raggedright\n" +
+    notes.map((text) => `${latexText(text)}\\par\n`).join("") + "\\end{minipage}\n";
+  return "% Needs \\usepackage{booktabs}.\n\\begin{table}\n\\centering\\small\\setlength{\\tabcolsep}{3pt}\n" +
+    (caption && `\\caption{${latexText(caption)}}\n\\label{tab:${caption.replace(/[^A-Za-z0-9.-]+/g, "-")}}\n`) +
+    `\\smallskip\n\\begin{tabular}{@{}${numbers.map((number) => number ? "r" : "l").join("")}@{}}\n\\toprule\n` +
+    `${line(heads.map(latexText))}\\midrule\n${rows.map((row) => line(row.map(cell))).join("")}\\bottomrule\n` +
+    `\\end{tabular}\n${notes.length ? below : ""}\\end{table}\n`;
+}
+
+// The heading above a table, and the notes behind it.
+function saidOf(box) {
+  let above = box, behind = box.nextElementSibling;
+  while (above && above.tagName !== "H3") above = above.previousElementSibling;
+  const notes = [];
+  for (; behind && behind.matches(".note:not(.files, .of-figures)"); behind = behind.nextElementSibling) notes.push(behind.textContent);
+  return [above ? above.textContent : "", notes];
+}
+
 async function copy(text, button) {
   const said = button.textContent;
   try {
@@ -71,9 +112,9 @@ for (const box of document.querySelectorAll(".table")) {
   tools.className = "tools";
   box.prepend(tools);
   const hint = make(tools, "span", { class: "hint" });
-  for (const [words, write] of [["Copy CSV", asCsv], ["Copy Markdown", asMarkdown]]) {
+  for (const [words, write] of [["Copy CSV", asCsv], ["Copy Markdown", asMarkdown], ["Copy LaTeX", asLatex]]) {
     const button = make(tools, "button", { type: "button" }, words);
-    button.addEventListener("click", () => copy(write(contentOf(table)), button));
+    button.addEventListener("click", () => copy(write(contentOf(table), ...saidOf(box)), button));
   }
   sortable(table);
   const look = () => {
