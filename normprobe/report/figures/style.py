@@ -111,12 +111,12 @@ _SERIES_LINES = ("-", "--", "-.", ":", "--", "-.", ":")
 class OwnFigure(Figure):
     """A figure that was made here, not by a caller: its title and legend are our own."""
 
-    def _repr_png_(self) -> tuple[bytes, dict[str, float]]:
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         """In a notebook: as sharp as a file, at the size that it has in print."""
         buffer = io.BytesIO()
         with look():
             self.savefig(buffer, format="png", dpi=FILE_DPI)
-        width, height = self.get_size_inches() * CSS_DPI
+        width, height = np.rint(self.get_size_inches() * CSS_DPI).astype(int).tolist()
         return buffer.getvalue(), {"width": width, "height": height}
 
 
