@@ -31,7 +31,7 @@ html_title = "normprobe"
 html_static_path = ["_static"]
 html_css_files = ["normprobe.css"]
 templates_path = ["_templates"]
-html_show_sphinx = html_show_copyright = False  # the footer says what these pages were made with
+html_show_copyright = False  # the footer says what these pages were made with
 html_context = {"made_with": {name: version_of(name) for name in ("torch", "transformers")}}
 html_math_renderer = "mathml"  # browsers draw it: no script, no network
 
