@@ -46,7 +46,7 @@ def _check(application: Sphinx, tree: nodes.document, page: str) -> None:
         if not image.get("alt"):
             image["alt"] = _words_around(image)
     for block in tree.findall(nodes.literal_block):
-        if "output" in block.parent.get("classes", []) and "Warning" in block.astext():
+        if "output" in block["classes"] and "Warning" in block.astext():
             _LOG.warning("an output shows a warning: %s", block.astext(), location=page)
 
 
