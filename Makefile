@@ -45,8 +45,8 @@ readme: $(READY)  ## refresh the tables and the figure in the README
 columns: $(READY)  ## refresh the reference of every column of every CSV file
 	$(BIN)/python .ci/columns.py
 
-docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks run, its doctests too
-	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --jobs 2 docs docs/_build/html
+docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks, commands and doctests run
+	$(DOCS)/bin/sphinx-build --fail-on-warning --fresh-env --keep-going --jobs 2 docs docs/_build/html
 	$(DOCS)/bin/sphinx-build --fail-on-warning --builder doctest -D nb_execution_mode=off docs docs/_build/doctest
 
 links: $(DOCS_READY)  ## the addresses that the documentation links to answer

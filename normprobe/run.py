@@ -7,8 +7,6 @@ load_run("runs/mine")
 compare([run, "runs/other"])
 """
 
-import base64
-import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
-from normprobe.report.figures.draw import build, draw, figure_of, png
+from normprobe.report.figures.draw import build, draw, figure_of, image_tag
 from normprobe.report.page.document import Section, page, table_title
-from normprobe.report.page.markup import render
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.sentences import broken_states
 from normprobe.report.table_text import latex, markdown
@@ -35,8 +33,6 @@ from normprobe.schema import PUBLISHED
 
 #: What reading a table raises where it lacks a column, or holds something else in it.
 _UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
-
-_NOTEBOOK_DPI = 200  # sharp where a screen has two pixels in a point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -200,7 +196,7 @@ class Run:
         return readable_table(rows[list(columns)])
 
     def figures(self) -> dict[str, "Figure"]:
-        """The figures by name, drawn from the tables alone.
+        """The figures by name, drawn from the tables alone; a notebook shows them all.
 
         Raises:
             NormprobeError: a table is missing or empty.
@@ -271,15 +267,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: what it says, the main figure, the main table."""
-        figures = []
+        said = Markup("<p>{}</p>").format(self.verdict)
         for drawing in _offered(self.store).drawings(self.store)[:1]:
-            drawn = self.figure(drawing.name)
-            data = base64.b64encode(png(drawn, dpi=_NOTEBOOK_DPI)).decode()
-            figures.append((data, drawn.get_suptitle(), drawn.get_figwidth()))
-        table = io.StringIO()
-        self.table.to_html(table, max_rows=20, index=False)
-        said = render("notebook.html", verdict=self.verdict, figures=figures)
-        return str(said) + table.getvalue()
+            said += image_tag(self.figure(drawing.name))
+        return f"{said}\n{self.table.to_html(max_rows=20, index=False)}"
 
 
 class _Tables(Mapping[str, pd.DataFrame]):

@@ -27,8 +27,8 @@ def test_quotes(page: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in pages() if is_notebook(page)], ids=name)
-def test_notebooks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_notebooks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(page.parent)  # as the build does
     matplotlib.use("Agg")
     names: dict[str, object] = {}
     printed = io.StringIO()
@@ -44,4 +44,4 @@ def test_notebooks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def _code(cell: str) -> str:
     """Without the options of a cell."""
-    return re.sub(r"^:.*$", "", cell, flags=re.MULTILINE)
+    return re.sub(r"\A---\n(?:.*\n)*?---$|^:.*$", "", cell, flags=re.MULTILINE)

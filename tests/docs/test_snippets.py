@@ -29,6 +29,7 @@ STAND_INS = {
 }
 #: What a block says, and nobody runs.
 SHOWN = {"text", "bibtex", "{toctree}", "{commands}", "{eval-rst}"}
+DRAWN = "{drawn}"  # the build of the documentation runs it
 PARSED_ONLY, FILE = "parsed only", "file"
 PAGES = [page for page in pages() if not is_notebook(page)]
 WITH_COMMANDS = [
@@ -86,7 +87,10 @@ def test_every_block_runs_as_printed(page: Path, desk: Path) -> None:
 def test_every_block_says_what_it_is_and_parses(page: Path) -> None:
     for block in blocks(page):
         assert block.mark in {"", PARSED_ONLY, FILE}, block
-        if block.language == "bash":
+        if block.language == DRAWN:
+            for words in _commands(block._replace(text=re.sub("^:.*", "", block.text, flags=re.M))):
+                _check(words)
+        elif block.language == "bash":
             assert list(_commands(block)), block.text
             for words in _commands(block):
                 _check(words)

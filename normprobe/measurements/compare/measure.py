@@ -95,17 +95,15 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
     order = _in_order(steps)
     tables = [runs[place].table(offered.main_table) for place in order]
     ordered = [given[place] for place in order]
-    table = joined(tables, ordered)
-    in_steps = [step for place in order if (step := steps[place]) is not None]
     training = _is_training(steps)
-    if training:
-        table.insert(1, "step", table["run"].map(dict(zip(ordered, in_steps, strict=True))))
+    in_steps = [step for place in order if (step := steps[place]) is not None] if training else None
+    table = joined(tables, ordered, in_steps)
     compared = offered.module("compared")
     measures = [
         compared.measures(main, runs[place].rows(compared.ROW_COLUMNS))
         for main, place in zip(tables, order, strict=True)
     ]
-    ranked = ranking(measures, ordered, in_steps if training else None)
+    ranked = ranking(measures, ordered, in_steps)
     facts = {
         "model": f"{len(runs)} runs of {offered.name}",
         "data": _shared([run.record.get("data") for run in runs]),

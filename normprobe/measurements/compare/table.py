@@ -13,11 +13,13 @@ from normprobe.statistics.bootstrap import LEVEL
 AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 
 
-def joined(tables: Sequence[pd.DataFrame], labels: Sequence[str]) -> pd.DataFrame:
+def joined(
+    tables: Sequence[pd.DataFrame], labels: Sequence[str], steps: Sequence[int] | None = None
+) -> pd.DataFrame:
     """The tables below each other, each row labelled with its run, in the order given."""
-    runs = pd.Series(list(labels), name="run").repeat([len(table) for table in tables])
-    whole = pd.concat(tables, ignore_index=True)
-    return pd.concat([runs.reset_index(drop=True), whole], axis=1)
+    runs = pd.DataFrame({"run": list(labels)} | ({} if steps is None else {"step": list(steps)}))
+    runs = runs.loc[runs.index.repeat([len(table) for table in tables])].reset_index(drop=True)
+    return pd.concat([runs, pd.concat(tables, ignore_index=True)], axis=1)
 
 
 def ranking(

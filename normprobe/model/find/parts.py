@@ -66,6 +66,10 @@ class Part:
     name: str
     module: nn.Module
 
+    def __repr__(self) -> str:
+        """One line: name, class and size."""
+        return "  ".join(_row(self))
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -114,7 +118,7 @@ class Parts:
 
     def __repr__(self) -> str:
         """A table: role, name, class and size of each part; then image token ids and fusion."""
-        table = [(role, part.name or "(the model itself)", *_shown(part)) for role, part in self]
+        table = [(role, *_row(part)) for role, part in self]
         widths = [max(map(len, column), default=0) for column in zip(*table, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         if self.text_embedding and (self.vision_encoder or self.projector):
@@ -151,11 +155,11 @@ def class_rows_of(encoder: Part | None) -> int:
     )
 
 
-def _shown(part: Part) -> tuple[str, str]:
-    """Class and size of a part; of a list, how many of which class."""
+def _row(part: Part) -> tuple[str, str, str]:
+    """Name, class and size of a part; of a list, how many of which class."""
     layers = list(part.module.children()) if isinstance(part.module, nn.ModuleList) else []
-    name = f"{len(layers)} x {type(layers[0]).__name__}" if layers else type(part.module).__name__
-    return name, f"{size_of(part.module):,} parameters"
+    kind = f"{len(layers)} x {type(layers[0]).__name__}" if layers else type(part.module).__name__
+    return part.name or "(the model itself)", kind, f"{size_of(part.module):,} parameters"
 
 
 def size_of(module: nn.Module) -> int:

@@ -4,6 +4,7 @@ A ``Drawing`` says which tables a figure shows and what draws it. Matplotlib is 
 something is drawn.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from normprobe.errors import NormprobeError
 from normprobe.report.readable import number_of
@@ -98,12 +100,22 @@ class Drawing:
     options: bool = False
 
 
-def build(drawings: Sequence[Drawing], run: RunStore) -> dict[str, "Figure"]:
+class Figures(dict[str, "Figure"]):
+    """Figures by name. A notebook shows them below each other, each behind its name."""
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            Markup("<p><code>{}</code></p>{}").format(name, image_tag(figure))
+            for name, figure in self.items()
+        )
+
+
+def build(drawings: Sequence[Drawing], run: RunStore) -> Figures:
     """The figures of a run by name, not saved; the first, and the others where there are rows."""
     chosen = [
         drawing for place, drawing in enumerate(drawings) if place == 0 or _holds(run, drawing)
     ]
-    return {drawing.name: figure_of(drawing, run) for drawing in chosen}
+    return Figures({drawing.name: figure_of(drawing, run) for drawing in chosen})
 
 
 def figure_of(drawing: Drawing, run: RunStore, ax: "Given" = None) -> "Figure":
@@ -144,6 +156,14 @@ def png(figure: "Figure", *, dpi: int) -> bytes:
 
     with look():
         return image_bytes(figure, "png", dpi=dpi)
+
+
+def image_tag(figure: "Figure") -> Markup:
+    """A figure of ``build`` inside HTML: as wide as in print, and never wider than the page."""
+    data, _ = figure._repr_png_()  # type: ignore[attr-defined]
+    return Markup(
+        '<img src="data:image/png;base64,{}" alt="{}" style="width:{}in;max-width:100%">'
+    ).format(b64encode(data).decode(), figure.get_suptitle(), figure.get_figwidth())
 
 
 def draw(drawings: Sequence[Drawing], run: RunFolder) -> list[Path]:

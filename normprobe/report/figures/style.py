@@ -53,6 +53,8 @@ def wrapped(text: str, width: float) -> str:
 
 
 DOUBLE_WIDTH = 7.0  # inches: both columns
+FILE_DPI = 200  # of files; sharp where a screen has two pixels in a point
+CSS_DPI = 96  # what a page takes for an inch
 
 _LOOK = {
     "font.family": FONT,
@@ -109,6 +111,14 @@ _SERIES_LINES = ("-", "--", "-.", ":", "--", "-.", ":")
 class OwnFigure(Figure):
     """A figure that was made here, not by a caller: its title and legend are our own."""
 
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """In a notebook: as sharp as a file, at the size that it has in print."""
+        buffer = io.BytesIO()
+        with look():
+            self.savefig(buffer, format="png", dpi=FILE_DPI)
+        width, height = np.rint(self.get_size_inches() * CSS_DPI).astype(int).tolist()
+        return buffer.getvalue(), {"width": width, "height": height}
+
 
 def series_look(place: int) -> GroupLook:
     """How one of several runs or queries is drawn: of 49, no two have colour and marker alike."""
@@ -144,7 +154,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def image_bytes(figure: Figure, kind: str, *, dpi: int = 200) -> bytes:
+def image_bytes(figure: Figure, kind: str, *, dpi: int = FILE_DPI) -> bytes:
     """A figure as an image file, ``png`` or ``pdf``; the same numbers give the same bytes.
 
     The layout is solved once: another file of the same figure looks as the first does.

@@ -36,8 +36,10 @@ def test_a_table_that_grew_column_by_column_is_joined_at_once() -> None:
         warnings.simplefilter("ignore")
         for place in range(120):
             grown[f"c{place}"] = float(place)
-    table = joined([grown, grown.iloc[:1]], ["a", "b"])
+    table = joined([grown, grown.iloc[:1]], ["a", "b"], [4, 8])
     assert table["run"].tolist() == ["a", "a", "b"]
+    assert table["step"].tolist() == [4, 4, 8]
+    assert list(table)[:2] == ["run", "step"]
     assert table["c119"].tolist() == [119.0] * 3
 
 

@@ -26,6 +26,12 @@ def test_parts_are_shown_as_a_table():
     assert fusion.startswith("fusion: in-sequence, visual tokens take the place of")
 
 
+def test_a_part_is_shown_as_its_line():
+    parts = find_parts(model_of("llava"))
+    for line, (role, part) in zip(repr(parts).splitlines(), parts, strict=False):
+        assert f"{role} {part!r}".split() == line.split()
+
+
 def test_a_bare_encoder_is_shown_without_tokens_and_fusion():
     (line,) = repr(find_parts(model_of("clip_vision_model"))).splitlines()
     assert line.startswith("vision_encoder  (the model itself)  CLIPVisionModel")

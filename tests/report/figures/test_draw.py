@@ -1,10 +1,12 @@
 """Drawing a run: which figures, the same bytes, and what it must not disturb."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 from support import made_tables
+from support.documents import DOCS, ROOT
 from support.figure_cases import FIGURES, TABLES, drawings, write
 
 from normprobe.errors import NormprobeError
@@ -75,3 +77,13 @@ def test_listing_figures_and_drawing_leave_pyplot_alone(tmp_path):
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_every_figure_stands_in_the_gallery():
+    gallery = (DOCS / "gallery/figures.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^### (\w+)$", gallery, re.MULTILINE)
+    code = "".join(file.read_text("utf-8") for file in (ROOT / "normprobe").rglob("*.py"))
+    assert set(headings) == set(re.findall(r'(?:Drawing|_declared)\(\s*"(\w+)"', code))
+    assert set(headings) > {name for figures in FIGURES.values() for name in figures}
+    for name in headings:  # and the line, or the file, below it
+        assert re.search(rf'figure\("{name}"\)|/plots/{name}\.png', gallery), name
