@@ -262,14 +262,14 @@ class Section:
     lead: Markup | None = None
 
 
-def page(sections: Sequence[Section]) -> str:
-    """The page."""
+def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
+    """The page; of several runs it begins with what ``over_all`` says and draws, if anything."""
     runs = [section.run for section in sections]
     titles, several = short_titles(runs), len(runs) > 1
     names = models(runs)
     script = Markup("\n").join(map(source, _SCRIPTS))
-    leading = next((place for place, section in enumerate(sections) if section.lead), None)
-    lead = sections[leading] if several and leading is not None else None
+    lead = over_all or next((section for section in sections if section.lead), None)
+    place = next((at for at, s in enumerate(sections) if lead and s.run is lead.run), None)
     made = render(
         "page.html",
         title=f"normprobe: {_subject(names, runs)}" if several else run_title(runs[0]),
@@ -278,12 +278,12 @@ def page(sections: Sequence[Section]) -> str:
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         measured=measured(runs),
-        lead=lead,
-        leading=leading,
+        lead=lead if several else None,
+        leading=place,
         told=[
-            (place, title, _opening(section.headline))
-            for place, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
-            if several and section.headline and section is not lead
+            (at, title, _opening(section.headline))
+            for at, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
+            if several and section.headline and at - 1 != place
         ],
         sections=[
             {"title": title, "subject": subject(section.run), "blocks": _blocks(section)}
