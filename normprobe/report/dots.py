@@ -145,7 +145,8 @@ def draw_dots(title: str, dots: Dots, ax: Given = None) -> Figure:
     axes.set_xlabel(label)
     if values.size:  # from a little below the smallest to where the longest label has room
         low, high = float(values.min()) / 2, float(values.max())
-        axes.set_xlim(low, high * max(high / low, 10) ** 0.2)
+        beside = any(dot.told for dot in dots.rows)
+        axes.set_xlim(low, high * (1.5 if beside else max(high / low, 10) ** 0.2))
     return drawing
 
 
@@ -162,11 +163,14 @@ def _draw_dot(axes: Axes, y: int, dot: Dot) -> None:
         axes.plot(dot.after, y, marker, color=color, markerfacecolor="white", markersize=4)
     face = "white" if dot.hollow else color
     axes.plot(dot.value, y, marker, color=color, markerfacecolor=face, markersize=5, label=dot.name)
-    text = dot.told or significant(dot.value)
+    if dot.told:  # in a column of its own, beside the axis
+        place = axes.get_yaxis_transform()
+        axes.text(1.01, y, drawable(dot.told), transform=place, va="center")
+        return
+    text = significant(dot.value)
     if dot.ratio > 0:
         text += f"  ({significant(dot.ratio, 3)} x)"
-    ends = (dot.value, dot.after, dot.interval[1], high)
-    end = max(number for number in ends if number == number)
+    end = max(dot.value, high) if low <= high else dot.value
     axes.annotate(text, (end, y), xytext=(4, 0), textcoords="offset points", va="center")
 
 

@@ -31,8 +31,8 @@ DISPARITY, ATTENDED = "disparity_input", "attended_ratio"
 ATTENDED_NOTE = "attended: visual states that text attends to / text; in no rank of the others."
 #: Below ``ranking_dots``.
 RANKING_NOTE = (
-    "Dots: ratios on a logarithmic axis, with 95 % intervals over images; hollow: after the last "
-    "layer. Before each name the ranks that these leave open, of all pairs together."
+    "Thick: 95 % intervals over images; hollow: after the last layer; in front: the ranks that the "
+    "intervals leave open."
 )
 
 
@@ -124,13 +124,13 @@ def _ranks(name: str, numbers: Mapping[str, Estimate]) -> dict[str, list[int | N
 _NAMED = 4  # runs in a list
 
 
-def ranking_verdict(table: pd.DataFrame, what: str = "runs") -> str:
-    """How many are louder or quieter, which by most and by least, and where inertia is largest.
+def ranking_sentences(table: pd.DataFrame, what: str = "runs") -> list[str]:
+    """How many are louder or quieter; then which by most and by least, and where inertia is.
 
     Runs whose intervals overlap are named together: the numbers do not tell them apart.
     """
     if DISPARITY not in table:
-        return ""
+        return []
     ratios, attended = _usable(table, DISPARITY), _usable(table, ATTENDED)
     sentences = []
     if len(ratios) < len(table) or (len(table) > 2 and "step" not in table):
@@ -146,7 +146,8 @@ def ranking_verdict(table: pd.DataFrame, what: str = "runs") -> str:
         if "inertia_gap" in table:
             sentences += _inertia(numbers_of(table, "inertia_gap", Estimate), what)
     told = [*ratios.values(), *attended.values()]
-    return f"{'. '.join(sentences)}. {brackets(told)}" if told and sentences else ""
+    closing = [brackets(told)] if told and sentences else []
+    return [*(f"{sentence}." for sentence in sentences), *closing]
 
 
 def _usable(table: pd.DataFrame, column: str) -> dict[str, Ratio]:
@@ -346,7 +347,7 @@ def ranking_dots(
     marks = {}
     for _, row in table.iterrows():
         if "step" not in table and not pd.isna(row.get("rank")):
-            ends = dict.fromkeys((str(row["rank_low"]), str(row["rank_high"])))
+            ends = dict.fromkeys(str(int(row[name])) for name in ("rank_low", "rank_high"))
             marks[str(row["run"])] = "-".join(ends)
     look = GROUP_LOOKS[VISUAL]
     rows = [
@@ -365,5 +366,4 @@ def ranking_dots(
         for name, kind in kinds.items()
         for run, ratio in _usable(table, name).items()
     ]
-    label = "The ratio of each, before its name the ranks that are left open"
-    return Dots(label, "ratio", rows, ("1", 1.0, "#767d84")) if rows else None
+    return Dots("Each beside the others", "ratio", rows, ("1", 1.0, "#767d84")) if rows else None

@@ -146,6 +146,7 @@ def survey(
         timeout=None if timeout is None else 60 * timeout,
     )
     run = _begun(how, output)
+    run.note(surveyed=[str(model) for model in models])
     with naming_the_run(run):
         folders = _folders(models, run.path / MODELS)
         cache = HubCache(run.path, _hub_cache(), keep)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from normprobe.measurements import measurement
 from normprobe.measurements.compare.figures import dots_of
-from normprobe.measurements.compare.words import alike_sentence, verdict
+from normprobe.measurements.compare.words import alike_sentence, told, verdict
 from normprobe.report.dots import on_page
 from normprobe.report.page.blocks import dots, heading, note, printed, sentence
 from normprobe.report.page.blocks import shown_table as shown
@@ -67,8 +67,13 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
 # --- on the page ---------------------------------------------------------------------------------
 
 
+def headline(run: RunStore) -> str:
+    """One sentence over all."""
+    return next(iter(told(run)), "") if run.rows_of("compare") is not None else ""
+
+
 def lead(run: RunStore) -> Markup:
-    """The ranking as dots, and what the compared measurement lays over each other."""
+    """The ranking as dots, what the compared measurement lays over each other, and the rest."""
     ranking, compare = run.rows_of("ranking"), run.rows_of("compare")
     if ranking is None or compare is None:
         return Markup()
@@ -76,7 +81,7 @@ def lead(run: RunStore) -> Markup:
     drawn = dots_of(command, ranking, compare)
     ranked = dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
     own = getattr(measurement(command).module("compared"), "lead", None)
-    return ranked + own(compare) if own else ranked
+    return Markup().join([ranked, own(compare) if own else "", sentence(" ".join(told(run)[1:]))])
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -85,7 +90,7 @@ def section(run: RunStore) -> list[Markup]:
     compared = measurement(str(run.record["compared"])).module("compared")
     own = getattr(compared, "section", None)
     return [
-        sentence(verdict(run)),
+        sentence(headline(run)),
         lead(run),
         sentence(alike_sentence(run)),
         *printed(replace(with_brackets(run.table("ranking")), title="Ranking")),

@@ -11,7 +11,7 @@ from normprobe.measurements.survey.figures import dots_of
 from normprobe.measurements.survey.measure import FACTS
 from normprobe.measurements.survey.printed import printed_of
 from normprobe.measurements.survey.printed import readable as printed_table
-from normprobe.measurements.survey.words import ranked, reasons, verdict
+from normprobe.measurements.survey.words import ranked, reasons, told, verdict
 from normprobe.quantities import INTERVAL
 from normprobe.report.dots import on_page
 from normprobe.report.figures.style import shortened
@@ -105,11 +105,19 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
     return replace(shown, notes=[*shown.notes, *reasons(table)])
 
 
+def headline(run: RunStore) -> str:
+    """One sentence over all."""
+    return next(iter(told(run)), "") if run.rows_of("survey") is not None else ""
+
+
 def lead(run: RunStore) -> Markup:
-    """The models by disparity."""
+    """The models by disparity, and what else is said of all."""
     survey = run.rows_of("survey")
-    drawn = None if survey is None else dots_of(survey)
-    return dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
+    if survey is None:
+        return Markup()
+    drawn = dots_of(survey)
+    ranked_dots = dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
+    return ranked_dots + sentence(" ".join(told(run)[1:]))
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -118,7 +126,7 @@ def section(run: RunStore) -> list[Markup]:
     table = readable("survey", survey)
     assert table is not None
     return [
-        sentence(verdict(run)),
+        sentence(headline(run)),
         lead(run),
         *printed(replace(table, title="Models")),
         *chain.from_iterable(map(printed, printed_of(run).values())),

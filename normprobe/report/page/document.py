@@ -58,8 +58,12 @@ def subject(run: RunStore) -> str:
 
 def model_name(run: RunStore) -> str:
     """A hub id, or the name of a local folder; empty where the run is of no model."""
-    model = str(run.record.get("model") or "")
-    return Path(model).name if model.startswith(("/", ".")) else model
+    return _name_of(run.record.get("model"))
+
+
+def _name_of(model: object) -> str:
+    name = str(model or "")
+    return Path(name).name if name.startswith(("/", ".")) else name
 
 
 def _data(run: RunStore) -> str:
@@ -85,7 +89,11 @@ _MOST = 4  # names in a line
 
 def models(runs: Sequence[RunStore]) -> list[str]:
     """The models of some runs, each once; of a comparison only where there is nothing else."""
-    return _once(model_name(run) for run in _measuring(runs))
+    return _once(
+        _name_of(model)
+        for run in _measuring(runs)
+        for model in run.record.get("surveyed") or [run.record.get("model")]
+    )
 
 
 def measured(runs: Sequence[RunStore]) -> list[tuple[str, str]]:
@@ -344,7 +352,8 @@ def _figures(run: RunStore, repeated: Sequence[str]) -> list[Markup]:
         if file.stem not in repeated
     ]
     names = ", ".join(f"plots/{file.name}" for file in files if file.stem in repeated)
-    return [*shown, note(f"Figures for print, in the run folder: {names}")] if names else shown
+    titled = [heading("Figures for print"), *shown] if shown else []
+    return [*titled, note(f"Figures for print, in the run folder: {names}")] if names else titled
 
 
 def _warning(text: str) -> Markup:
