@@ -23,7 +23,8 @@ from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.figures.draw import build, draw, figure_of, image_tag
-from normprobe.report.page.document import Section, page, table_title
+from normprobe.report.page.document import Section, models, page, table_title
+from normprobe.report.ranking import listed
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.sentences import broken_states
 from normprobe.report.table_text import latex, markdown
@@ -342,7 +343,26 @@ def page_of(runs: Sequence[Run]) -> str:
         NormprobeError: a table of a run cannot be read.
     """
     with explained(*(run.store for run in runs)):
-        return page([_section(run.store) for run in runs])
+        return page([_section(run.store) for run in runs], _over_all(runs))
+
+
+def _over_all(runs: Sequence[Run]) -> Section | None:
+    """What begins a page of several runs: the first comparison or survey, or one made here."""
+    given = next((run for run in runs if run.command in ("compare", "survey")), None)
+    if given is not None:
+        return _section(given.store)
+    done = [run for run in runs if run.record["status"] == COMPLETE]
+    of_each = [[run for run in done if run.command == name] for name in ("layers", "interface")]
+    most = max(of_each, key=len)
+    try:
+        made = _section(compare(most).store)
+    except NormprobeError:  # fewer than two, or written by another version
+        return None
+    among = models([run.store for run in most])
+    if left := [name for name in models([run.store for run in runs]) if name not in among]:
+        words = f" Without a complete run of {most[0].command}: {listed(left)}."
+        made = replace(made, headline=made.headline + words)
+    return made
 
 
 def finished(run: RunStore, tables: Mapping[str, pd.DataFrame], started: float) -> Run:

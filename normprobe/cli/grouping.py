@@ -24,6 +24,10 @@ Model = Annotated[
     str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
 ]
 
+Strict = Annotated[
+    bool, typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt.")
+]
+
 
 class OptionalValue:
     """Of an option: what it means without a value; the next word is one only where it fits."""

@@ -13,6 +13,7 @@ from normprobe.cli.grouping import (
     Display,
     Model,
     Starting,
+    Strict,
     Without,
     grouped,
     only,
@@ -39,10 +40,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         loading: Loading,
         asked: Annotated[Asked, Without(*not_asked)],
         output: Output,
-        strict: Annotated[
-            bool,
-            typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt."),
-        ] = False,
+        strict: Strict = False,
         display: Annotated[Display, Without(*not_shown)],
     ) -> None:
         with console.reported(display, resumes=True):

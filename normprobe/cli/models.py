@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from normprobe.cli import console
-from normprobe.cli.grouping import Display, Without, grouped, only
+from normprobe.cli.grouping import Display, Strict, Without, grouped, only
 from normprobe.options import BatchSize, Loading, NeededByAll, Needs, Output, Sampling
 from normprobe.survey.hub_cache import Keep
 
@@ -115,7 +115,7 @@ def survey(
     *,
     batch_size: Annotated[BatchSize, Needs("measure")] = 1,
     sampling: Annotated[Sampling, Without("batch_size")],
-    loading: Annotated[Loading, Without("revision", "inputs", "named")],
+    loading: Annotated[Loading, Without("revision")],
     keep: Annotated[
         Keep,
         typer.Option(help="What stays of what each model fetched: nothing, all but weights, all."),
@@ -125,6 +125,7 @@ def survey(
         typer.Option(help="Minutes that a model may take. Default: no limit.", metavar="MINUTES"),
     ] = None,
     output: Output,
+    strict: Strict = False,
     display: Annotated[Display, Without("theory")],
 ) -> None:
     """Many models in one table: disparity, tables, and with --measure layers inertia (RQ3).
@@ -146,3 +147,5 @@ def survey(
         sampled = replace(sampling, batch_size=batch_size)
         run = survey_of(listed, sampled, loading, to, layers=layers, keep=keep, timeout=timeout)
         console.show_run(run, display)
+        if strict and (run.record.get("doubts") or not run.table["status"].eq("complete").all()):
+            raise typer.Exit(console.FAILED)

@@ -41,6 +41,9 @@ class Dot:
         spread: between which numbers 5-95 % of the tokens or rows lie; NaN: unknown.
         hollow: it is drawn so.
         ratio: to the reference; NaN: not said.
+        after: a number that it goes to, drawn hollow; NaN: none.
+        told: what stands beside it; empty: the mean, and the ratio.
+        mark: what stands before its name.
     """
 
     stage: str
@@ -48,9 +51,12 @@ class Dot:
     look: GroupLook
     value: float
     interval: tuple[float, float]
-    spread: tuple[float, float]
+    spread: tuple[float, float] = (float("nan"), float("nan"))
     hollow: bool = False
     ratio: float = float("nan")
+    after: float = float("nan")
+    told: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,9 @@ def on_page(dots: Dots) -> dict[str, Any]:
                 "color": dot.look.color,
                 "hollow": dot.hollow,
                 "ratio": times(dot.ratio) if dot.ratio > 0 else "",
+                "after": _short(dot.after),
+                "told": dot.told,
+                "mark": dot.mark,
                 **dict(zip(names, map(_short, numbers), strict=True)),
             }
         )
@@ -107,7 +116,7 @@ def draw_dots(title: str, dots: Dots, ax: Given = None) -> Figure:
         lines.append(dot)
     drawing, grid = panels(title, DOUBLE_WIDTH, _FRAME + _LINE * (len(lines) + 1), ax=ax)
     axes = grid[0, 0]
-    values = _finite([[dot.value, *dot.spread] for dot in dots.rows])
+    values = _finite([[dot.value, dot.after, *dot.interval, *dot.spread] for dot in dots.rows])
     use_log(axes, "x", values)
     names = {}
     for y, line in enumerate(lines):
@@ -116,23 +125,28 @@ def draw_dots(title: str, dots: Dots, ax: Given = None) -> Figure:
             stage = axes.text(0.008, y, line, transform=place, va="center", weight="bold")
             stage.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
         else:
-            names[y] = line.name
+            names[y] = drawable(f"{line.mark}  {line.name}" if line.mark else line.name)
             _draw_dot(axes, y, line)
     axes.set_yticks(list(names), labels=list(names.values()))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(lines) - 0.4, -0.7)
-    label = f"{dots.axis} (dot: mean; whiskers: 5-95 % of tokens or rows"
+    spread = any(dot.spread[0] == dot.spread[0] for dot in dots.rows)
+    known = ["dot: mean; whiskers: 5-95 % of tokens or rows"] if spread else []
     if any(dot.interval[0] == dot.interval[0] for dot in dots.rows):
-        label += "; thick: 95 % interval of the mean"
-    label += ")"
+        known.append("thick: 95 % interval" + " of the mean" * spread)
+    if any(dot.after > 0 for dot in dots.rows):
+        known.append("hollow: after the last layer")
+    label = f"{dots.axis} ({'; '.join(known)})" if known else dots.axis
     if dots.reference:
         _, value, color = dots.reference
         axes.axvline(value, color=color, linestyle=":", linewidth=0.8, zorder=0)
-        label += "\ndotted line and (n x): against the text of the prompts"
+        if any(dot.ratio > 0 for dot in dots.rows):
+            label += "\ndotted line and (n x): against the text of the prompts"
     axes.set_xlabel(label)
     if values.size:  # from a little below the smallest to where the longest label has room
         low, high = float(values.min()) / 2, float(values.max())
-        axes.set_xlim(low, high * max(high / low, 10) ** 0.2)
+        beside = any(dot.told for dot in dots.rows)
+        axes.set_xlim(low, high * (1.5 if beside else max(high / low, 10) ** 0.2))
     return drawing
 
 
@@ -144,8 +158,15 @@ def _draw_dot(axes: Axes, y: int, dot: Dot) -> None:
         axes.plot([low, high], [y, y], color=color, linewidth=0.9, marker="|", markersize=4)
     if dot.interval[0] < dot.interval[1]:
         axes.plot(dot.interval, [y, y], color=color, alpha=0.5, linewidth=5, solid_capstyle="butt")
+    if dot.after > 0:
+        axes.plot([dot.value, dot.after], [y, y], color=color, linewidth=0.6, linestyle=":")
+        axes.plot(dot.after, y, marker, color=color, markerfacecolor="white", markersize=4)
     face = "white" if dot.hollow else color
     axes.plot(dot.value, y, marker, color=color, markerfacecolor=face, markersize=5, label=dot.name)
+    if dot.told:  # in a column of its own, beside the axis
+        place = axes.get_yaxis_transform()
+        axes.text(1.01, y, drawable(dot.told), transform=place, va="center")
+        return
     text = significant(dot.value)
     if dot.ratio > 0:
         text += f"  ({significant(dot.ratio, 3)} x)"

@@ -19,10 +19,10 @@ from normprobe.measurements import measurement
 from normprobe.measurements.survey.measure import survey_tables
 from normprobe.options import Loading, Output, Sampling
 from normprobe.run import Run, finished
-from normprobe.runs.begin import start_run
+from normprobe.runs.begin import doubt, start_run
 from normprobe.runs.files import json_bytes, write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of, naming_the_run
-from normprobe.runs.run_folder import RunFolder, plain_name
+from normprobe.runs.run_folder import RunFolder, plain_name, read_record
 from normprobe.survey.hub_cache import FOLDER, HubCache, Keep
 from normprobe.survey.model_list import ListedModel
 
@@ -146,6 +146,7 @@ def survey(
         timeout=None if timeout is None else 60 * timeout,
     )
     run = _begun(how, output)
+    run.note(surveyed=[str(model) for model in models])
     with naming_the_run(run):
         folders = _folders(models, run.path / MODELS)
         cache = HubCache(run.path, _hub_cache(), keep)
@@ -161,6 +162,10 @@ def survey(
                 log.info("%d of %d: %s, %.0f s%s", place, len(models), model, *_told(outcome))
             outcomes.append(outcome)
         cache.close()
+        for model, folder in zip(models, folders, strict=True):
+            for name in how.measurements:
+                for text in (read_record(folder / name) or {}).get("doubts", []):
+                    doubt(run, f"{model}, {name}: {text}")
         tables = survey_tables(outcomes, folders, how.measurements)
         return finished(run, tables, started)
 

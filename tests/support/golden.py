@@ -17,8 +17,8 @@ import pandas as pd
 from PIL import Image
 
 from normprobe.measurements import measurement
-from normprobe.measurements.compare.table import ranking
 from normprobe.measurements.layers.assumptions import assumptions_table
+from normprobe.report.ranking import ranking
 from normprobe.report.sentences import correlation_table
 from normprobe.run import Run
 from normprobe.runs.run_folder import RunStore

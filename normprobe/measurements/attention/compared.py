@@ -32,6 +32,8 @@ NOTES = (
     "an even spread; its |log| ranks. entropy: 1: even. vertical center: 0 is the top",
     "of the image, 1 its bottom. One prompt a run, no intervals.",
 )
+#: The first of them, in words.
+RANKED = "attention on visual tokens / that of an even spread"
 #: No interval: there are no sample rows.
 ROW_COLUMNS = ()
 

@@ -8,6 +8,5 @@ from normprobe.measurements import Measurement
 MEASUREMENT = Measurement(
     name="compare",
     table="ranking",
-    shown=("compare", "ranking"),
-    repeated=("small_multiples", "overlay", "training"),  # curves of layers
+    shown=("compare", "ranking", "correlation"),
 )

@@ -12,7 +12,7 @@ from PIL import Image
 
 from normprobe.errors import NormprobeError
 from normprobe.measurements import measurement, measurements
-from normprobe.measurements.compare.table import joined, ranking
+from normprobe.report.ranking import ranking
 from normprobe.report.sentences import CORRELATION, correlation_table
 from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, RunFolder, RunStore
@@ -123,6 +123,15 @@ def compared_runs(runs: Sequence[RunStore], labels: Sequence[str] | None = None)
         tables_of_all |= beside
         images = dict(in_order[0].images())
     return Comparison(tables_of_all, images, facts, warnings)
+
+
+def joined(
+    tables: Sequence[pd.DataFrame], labels: Sequence[str], steps: Sequence[int] | None = None
+) -> pd.DataFrame:
+    """The tables below each other, each row labelled with its run, in the order given."""
+    runs = pd.DataFrame({"run": list(labels)} | ({} if steps is None else {"step": list(steps)}))
+    runs = runs.loc[runs.index.repeat([len(table) for table in tables])].reset_index(drop=True)
+    return pd.concat([runs, pd.concat(tables, ignore_index=True)], axis=1)
 
 
 def alike(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:

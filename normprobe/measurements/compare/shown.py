@@ -1,17 +1,27 @@
 """How a run of ``compare`` is shown: on a terminal, and on the page."""
 
-from typing import Any
+from dataclasses import replace
 
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
 from normprobe.measurements import measurement
-from normprobe.measurements.compare.words import alike_sentence, verdict
-from normprobe.report.page.blocks import heading, sentence
+from normprobe.measurements.compare.figures import dots_of
+from normprobe.measurements.compare.words import alike_sentence, told, verdict
+from normprobe.report.dots import on_page
+from normprobe.report.page.blocks import dots, heading, note, printed, sentence
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.readable import MISSING, significant
+from normprobe.report.ranking import (
+    ATTENDED,
+    ATTENDED_NOTE,
+    RANKING_NOTE,
+    open_ranks,
+    rank_in_words,
+    with_brackets,
+)
+from normprobe.report.readable import ReadableTable, significant
 from normprobe.report.terminal import (
     add_column,
     new_table,
@@ -32,35 +42,46 @@ def show(run: RunStore, console: Console) -> None:
 def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None:
     """Print ``ranking.csv``."""
     compared = measurement(command).module("compared")
-    columns, notes = compared.COLUMNS, compared.NOTES
+    columns, notes = dict(compared.COLUMNS), [*compared.NOTES]
+    if ATTENDED in ranking:
+        columns["attended"] = ATTENDED
+        notes.append(ATTENDED_NOTE)
     table = new_table(f"{len(ranking)} runs of {command}")
     for header in ("rank", "run", *columns):
         add_column(table, header, left=header == "run")
     for _, row in ranking.iterrows():
         table.add_row(
-            Text(_rank(row)),
+            Text(rank_in_words(row)),
             Text(str(row["run"])),
             *(Text(significant(float(row[column]))) for column in columns.values()),
         )
     print_table(table, console, keys=2)
-    print_notes(console, *notes, *_open_ranks(ranking))
+    print_notes(console, *notes, *open_ranks(ranking))
 
 
-def _open_ranks(ranking: pd.DataFrame) -> list[str]:
-    """What an open rank means, where one is; weights have no intervals, but may be equal."""
-    if (ranking["rank_low"] == ranking["rank_high"]).fillna(True).all():
-        return []
-    if any(ranking[name].notna().any() for name in ranking if str(name).endswith("_ci_low")):
-        return ["1 (1-3): first by its number; 95 % intervals leave ranks 1 to 3 open."]
-    return ["1 (1-3): equal numbers share ranks 1 to 3."]
+def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
+    """The ranking with its intervals beside its numbers; other tables as they are."""
+    return with_brackets(table) if name == "ranking" else None
 
 
-def _rank(row: "pd.Series[Any]") -> str:
-    """``2``, or ``2 (1-3)`` where intervals leave it open."""
-    if pd.isna(row["rank"]):
-        return MISSING
-    rank, low, high = (int(row[name]) for name in ("rank", "rank_low", "rank_high"))
-    return f"{rank}" if low == high else f"{rank} ({low}-{high})"
+# --- on the page ---------------------------------------------------------------------------------
+
+
+def headline(run: RunStore) -> str:
+    """One sentence over all."""
+    return next(iter(told(run)), "") if run.rows_of("compare") is not None else ""
+
+
+def lead(run: RunStore) -> Markup:
+    """The ranking as dots, what the compared measurement lays over each other, and the rest."""
+    ranking, compare = run.rows_of("ranking"), run.rows_of("compare")
+    if ranking is None or compare is None:
+        return Markup()
+    command = str(run.record["compared"])
+    drawn = dots_of(command, ranking, compare)
+    ranked = dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
+    own = getattr(measurement(command).module("compared"), "lead", None)
+    return Markup().join([ranked, own(compare) if own else "", sentence(" ".join(told(run)[1:]))])
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -68,7 +89,10 @@ def section(run: RunStore) -> list[Markup]:
     compare = run.table("compare")
     compared = measurement(str(run.record["compared"])).module("compared")
     own = getattr(compared, "section", None)
-    beside = own(compare) if own else [heading("Side by side"), shown(compare)]
-    ranking = [sentence(verdict(run)), heading("Ranking"), shown(run.table("ranking"))]
-    told = alike_sentence(run)
-    return [*ranking, *beside, *([sentence(told)] if told else [])]
+    return [
+        sentence(headline(run)),
+        lead(run),
+        sentence(alike_sentence(run)),
+        *printed(replace(with_brackets(run.table("ranking")), title="Ranking")),
+        *(own(compare) if own else [heading("Side by side"), shown(compare)]),
+    ]

@@ -24,6 +24,8 @@ NOTES = (
     "norm of the visual table / that of the text table. Ranked by loudest.",
 )
 
+#: The first of them, in words.
+RANKED = "largest / mean norm of the text table"
 #: What the intervals need of the sample rows: there are neither.
 ROW_COLUMNS = ()
 

@@ -28,6 +28,8 @@ NOTES = (
     "x weight: e^(score gap), by how much a visual token inside outweighs one outside",
     "in the softmax (geometric means). Ranked by |score gap|.",
 )
+#: The first of them, in words.
+RANKED = "weight inside the box / outside"
 #: What the intervals need of the sample rows.
 ROW_COLUMNS = ("sample_id", "image_hash", "left_out", "layer", "cosine_gap", "score_gap")
 

@@ -3,10 +3,12 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
+from normprobe.measurements.interface.words import visual_stage
 from normprobe.report.dots import figure_of_runs
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS
+from normprobe.report.ranking import ATTENDED, DISPARITY
 from normprobe.report.ratio_words import Ratio, with_ends
 from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, TEXT, VISION_ENCODER, VISUAL
 
@@ -22,6 +24,8 @@ NOTES = (
     "tokens of the prompts. x table: means, the non-zero effective text embeddings",
     "(Eq. 11). Ranked by |log x prompt|.",
 )
+#: The first of them, in words.
+RANKED = "visual / text norm at the decoder input"
 #: What the intervals need of the sample rows: they are in the table.
 ROW_COLUMNS = ()
 
@@ -29,20 +33,22 @@ ROW_COLUMNS = ()
 def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
     """Disparity of one run at the decoder input, each number with its 95 % interval."""
     del rows
-    at_input = interface[interface["stage"] == DECODER_INPUT].set_index("group")
 
-    def measured(column: str, group: str) -> Ratio:
+    def measured(column: str, group: str, stage: str = DECODER_INPUT) -> Ratio:
         columns = [column, f"{column}_ci_low", f"{column}_ci_high"]
-        return Ratio(*at_input.reindex(index=[group], columns=columns).iloc[0].astype(float))
+        rows = interface[interface["stage"] == stage].set_index("group")
+        return Ratio(*rows.reindex(index=[group], columns=columns).iloc[0].astype(float))
 
-    return with_ends(
-        {
-            "disparity_input": measured("geometric_ratio_to_prompt", VISUAL),
-            "ratio_to_table": measured("ratio_to_table", VISUAL),
-            "visual_norm": measured("norm_mean", VISUAL),
-            "text_norm": measured("norm_mean", TEXT),
-        }
-    )
+    numbers = {
+        DISPARITY: measured("geometric_ratio_to_prompt", VISUAL),
+        "ratio_to_table": measured("ratio_to_table", VISUAL),
+        "visual_norm": measured("norm_mean", VISUAL),
+        "text_norm": measured("norm_mean", TEXT),
+    }
+    stage = visual_stage(interface)
+    if stage != DECODER_INPUT:
+        numbers[ATTENDED] = measured("geometric_ratio_to_prompt", VISUAL, stage)
+    return with_ends(numbers)
 
 
 _STAGES = (VISION_ENCODER, PROJECTOR_OUTPUT, DECODER_INPUT)

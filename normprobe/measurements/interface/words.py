@@ -37,10 +37,9 @@ def verdict(run: RunStore) -> str:
 
 def interface_verdict(interface: pd.DataFrame) -> str:
     """How loud visual tokens are against the prompts' text, and what the projector changes."""
-    stage = DECODER_INPUT
+    stage = visual_stage(interface)
     subject = "At the decoder input visual tokens are"
-    if _states_are_attended(interface):
-        stage = PROJECTOR_OUTPUT if _has(interface, PROJECTOR_OUTPUT, VISUAL) else VISION_ENCODER
+    if stage != DECODER_INPUT:
         subject = "The visual states that text attends to are"
     geometric = _ratio(interface, stage, "geometric_ratio_to_prompt")
     to_prompt = _ratio(interface, stage, "ratio_to_prompt")
@@ -94,9 +93,16 @@ def _mixtures(interface: pd.DataFrame) -> list[str]:
     return [sentence]
 
 
-def _states_are_attended(interface: pd.DataFrame) -> bool:
-    """Whether visual states stand beside the sequence: text enters the decoder without them."""
-    return _has(interface, DECODER_INPUT, TEXT) and not _has(interface, DECODER_INPUT, VISUAL)
+def visual_stage(interface: pd.DataFrame) -> str:
+    """Where visual tokens are compared with text: the decoder input.
+
+    Where text enters the decoder without them, they stand beside the sequence, and it is the last
+    stage that they reach.
+    """
+    here = [_has(interface, DECODER_INPUT, group) for group in (VISUAL, TEXT)]
+    if here != [False, True]:
+        return DECODER_INPUT
+    return PROJECTOR_OUTPUT if _has(interface, PROJECTOR_OUTPUT, VISUAL) else VISION_ENCODER
 
 
 def _has(interface: pd.DataFrame, stage: str, group: str) -> bool:

@@ -1,5 +1,6 @@
 """Runs of ``layers`` side by side: what ranks them, and how they are shown."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,33 +17,35 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.figures import METRICS
-from normprobe.measurements.layers.ratios import ratio_after
+from normprobe.measurements.layers.ratios import ratio_after, visual_states_are_attended
 from normprobe.quantities import BAND, INTERVAL
 from normprobe.report.charts import (
     SPREAD,
     Chart,
     Curve,
+    chart,
     charts,
     draw_panel,
     handles_of,
     limit_cosine,
+    series_of,
 )
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given, draw_line, legend_below, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
     GROUP_LOOKS,
-    SERIES_COLORS,
     drawable,
     log_or_from_zero,
     mark_layers,
     series_look,
     shortened,
 )
-from normprobe.report.page.blocks import curves, heading, note
+from normprobe.report.page.blocks import curves, heading, note, side_by_side
 from normprobe.report.page.markup import Markup
-from normprobe.report.ratio_words import Estimate, with_ends
-from normprobe.schema import TEXT, VISUAL
+from normprobe.report.ranking import ATTENDED, DISPARITY, series_colors
+from normprobe.report.ratio_words import Estimate, Ratio, with_ends
+from normprobe.schema import GEOMETRIC_RATIOS, TEXT, VISUAL
 from normprobe.statistics.bootstrap import LINEAR, interval
 from normprobe.statistics.resampling import Resampled
 
@@ -58,6 +61,8 @@ NOTES = (
     "after layer ceil(N / 2) and after the last. inertia gap: text - visual angle,",
     "mean over layers (radians per layer). Ranked by |log ratio| at the input.",
 )
+#: The first of them, in words.
+RANKED = "visual / text norm at the decoder input"
 #: What the intervals need of the sample rows.
 ROW_COLUMNS = ("sample_id", "image_hash", "layer", "group", "tokens", "angle_mean", "angle_tokens")
 
@@ -79,6 +84,15 @@ def section(compare: pd.DataFrame) -> list[Markup]:
     ]
 
 
+def lead(compare: pd.DataFrame) -> Markup:
+    """Under the ranking on the first screen: the ratios through the decoder."""
+    drawn = ratio_charts(compare)
+    said = (
+        "Lines: visual / text, geometric means; shades: 95 % intervals of each layer over images."
+    )
+    return side_by_side(drawn) + note(said) if drawn else Markup()
+
+
 def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
     """Disparity and inertia of one run, each with its 95 % interval where it has one."""
     last = int(layers["layer"].max())
@@ -86,6 +100,8 @@ def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str
     measured: dict[str, Estimate] = {
         f"disparity_{name}": ratio_after(layers, place) for name, place in places.items()
     }
+    if visual_states_are_attended(layers):
+        measured |= {DISPARITY: Ratio(math.nan), ATTENDED: measured[DISPARITY]}
     measured["inertia_gap"] = _inertia_gap(layers, rows)
     return with_ends(measured)
 
@@ -119,16 +135,16 @@ def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
 
 _COLUMNS = 4
 _LETTERS = 88  # of all names of a row
+_RATIOS = (
+    "Lines: visual / text tokens, ratio of geometric means; shades: 95 % intervals of each layer "
+    "over images."
+)
+_TURNING = "Turning: visual / text angle per layer"
 _COSINE = next(panel for panel in METRICS if panel.scale == "cosine")
 
 
 def run_charts(compare: pd.DataFrame) -> list[Chart]:
     """``compare.csv`` for the page: a colour a run; of one training, they follow the step."""
-    runs = list(dict.fromkeys(compare["run"]))
-    if "step" in compare:
-        colors = [to_hex(color) for color in colormaps["viridis"](np.linspace(0.9, 0, len(runs)))]
-    else:
-        colors = [SERIES_COLORS[place % len(SERIES_COLORS)] for place in range(len(runs))]
     # The means alone: intervals of so many lines would lie over each other.
     around = (*INTERVAL, *BAND, *SPREAD)
     means = compare[[name for name in compare if not str(name).endswith(around)]]
@@ -142,13 +158,31 @@ def run_charts(compare: pd.DataFrame) -> list[Chart]:
                     GROUP_LOOKS[group]._replace(color=color),
                     {"run": run, "group": group},
                 )
-                for run, color in reversed([*zip(runs, colors, strict=True)])
+                for run, color in reversed(series_colors(compare).items())
                 for group in (TEXT, VISUAL)
             ],
         )
         for panel in METRICS
     ]
     return charts(panels_of_runs, means)
+
+
+def ratio_charts(compare: pd.DataFrame) -> list[Chart]:
+    """Visual over text tokens, a line a run: models of any width and loudness on one axis."""
+    made = []
+    # Bands of so many lines would lie over each other.
+    bare = compare[[name for name in compare if not str(name).endswith(BAND)]]
+    visual = bare[bare["group"] == VISUAL]
+    for metric, title in (("norm", "Loudness: visual / text norm"), ("angle", _TURNING)):
+        column = GEOMETRIC_RATIOS[metric]
+        series = []
+        for run, color in series_colors(compare).items():
+            rows = visual[visual["run"].astype(str) == run]
+            if column in rows and len(rows) > 1:  # states that no layer changes are no line
+                look = GROUP_LOOKS[VISUAL]._replace(color=color)
+                series.append(series_of(run, look, rows, column))
+        made.append(chart(title, series, zero=False) | {"log": True, "reference": 1.0})
+    return [drawn for drawn in made if drawn["series"]]
 
 
 def draw_overlay(title: str, compare: pd.DataFrame, ax: Given = None) -> Figure:

@@ -6,50 +6,41 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from normprobe.measurements.survey.words import ranked
+from normprobe.report.dots import Dots, draw_dots
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.figures.lines import Given, panels
 from normprobe.report.figures.style import (
     DOUBLE_WIDTH,
-    GROUP_LOOKS,
     SERIES_COLORS,
     shortened,
     use_log,
 )
+from normprobe.report.ranking import DISPARITY, ranking_dots
 from normprobe.report.sentences import CORRELATION, correlation_sentence
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import VISUAL
 
 
 def drawings(run: RunStore) -> list[Drawing]:
     """The figures of a survey: inertia only where a model has it."""
     both = run.table("survey")[["disparity_input", "inertia_gap"]].notna().all(axis=1)
-    found = [Drawing("survey", ("survey",), draw_survey)]
+    found = [Drawing("survey", ("survey",), draw_survey)] if dots_of(run.table("survey")) else []
     if both.any():
         found.append(Drawing("inertia", ("survey", CORRELATION), draw_inertia))
     return found
 
 
-_MODEL = 0.2  # inches a model
-_MODEL_NAME = 48  # characters of a model's name
+def dots_of(survey: pd.DataFrame) -> Dots | None:
+    """Models by falling disparity."""
+    words = "visual / text norm at the decoder input"
+    return ranking_dots(ranked(survey), DISPARITY, words)
 
 
 def draw_survey(title: str, survey: pd.DataFrame, ax: Given = None) -> Figure:
-    """Models from top to bottom by falling ratio; those without a ratio stand below, empty."""
-    rows = survey.sort_values("disparity_input", ascending=False, na_position="last")
-    lines = np.arange(len(rows))
-    drawing, grid = panels(title, DOUBLE_WIDTH, 1.0 + _MODEL * max(len(rows), 3), ax=ax)
-    axes = grid[0, 0]
-    look = GROUP_LOOKS[VISUAL]
-    low, high = (rows[f"disparity_input_ci_{end}"].to_numpy(float) for end in ("low", "high"))
-    axes.hlines(lines, low, high, color=look.color, linewidth=1)
-    axes.plot(rows["disparity_input"], lines, look.marker, color=look.color, linestyle="none")
-    axes.axvline(1, color="0.5", linewidth=0.6, linestyle=":")
-    use_log(axes, "x", np.array([*rows["disparity_input"].to_numpy(float), 1.0]))
-    axes.set_xlabel("visual / text norm at the decoder input (95 % interval)")
-    axes.set_yticks(lines, labels=[shortened(str(name), _MODEL_NAME) for name in rows["model"]])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="y", color="0.9", linewidth=0.5)
-    return drawing
+    """Models from top to bottom by falling disparity, with their ranks."""
+    dots = dots_of(survey)
+    assert dots is not None  # or it is no figure of the run
+    return draw_dots(title, dots, ax)
 
 
 _NUMBERED_NAME = 32  # characters of a model's name

@@ -9,6 +9,7 @@ import pandas as pd
 from normprobe.measurements import measurement
 from normprobe.measurements.survey.printed import SurveyedModel, printed_tables
 from normprobe.paper.numbers import row_of
+from normprobe.report.ranking import ATTENDED, DISPARITY
 from normprobe.report.ratio_words import Estimate, with_ends
 from normprobe.report.sentences import CORRELATION, correlation_table
 from normprobe.runs.run_folder import COMPLETE, RunFolder, read_record
@@ -17,11 +18,13 @@ from normprobe.runs.run_folder import COMPLETE, RunFolder, read_record
 WHOLE, PARTLY, FAILED = "complete", "partial", "failed"
 
 #: Numbers with intervals, in the order of their columns.
-_RATIOS = ("disparity_input", "ratio_to_table", "visual_norm", "text_norm")
+_RATIOS = (DISPARITY, ATTENDED, "ratio_to_table", "visual_norm", "text_norm")
 _OF_LAYERS = ("disparity_middle", "disparity_last", "inertia_gap", "norms_share")
 _OF_TABLES = {"table_norm": "text_norm", "table_std": "text_std", "table_loudest": "loudest_ratio"}
-_FACTS = ("model_type", "family", "norm_placement", "dtype")
+_OF_RECORD = ("model_type", "family", "norm_placement", "dtype")
 _SIZES = ("hidden_size", "decoder_layers", "parameters")
+#: What a model is, beside its numbers.
+FACTS = (*_OF_RECORD, *_SIZES)
 
 
 def survey_tables(
@@ -58,7 +61,7 @@ def _row(
     return {
         "model": outcome["model"],
         "revision": facts.get("model_revision") or outcome["revision"] or None,
-        **{name: facts.get(name) for name in _FACTS},
+        **{name: facts.get(name) for name in _OF_RECORD},
         **{name: sizes.get(name) for name in _SIZES},
         **_numbers(runs),
         "status": status,
@@ -105,10 +108,12 @@ def _measures(name: str, run: RunFolder) -> dict[str, float]:
 
 def _reason(failures: Mapping[str, str], status: str) -> str | None:
     """What is wrong, once where it is the same for all that was asked for."""
-    problems = list(dict.fromkeys(failures.values()))
-    if status == FAILED and len(problems) == 1:
-        return problems[0]
-    return "; ".join(f"{name}: {problem}" for name, problem in failures.items()) or None
+    asked: dict[str, list[str]] = {}
+    for name, problem in failures.items():
+        asked.setdefault(problem, []).append(name)
+    if status == FAILED and len(asked) == 1:
+        return next(iter(asked))
+    return "; ".join(f"{', '.join(names)}: {problem}" for problem, names in asked.items()) or None
 
 
 def _cost(outcome: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,32 @@
 """How a survey is shown: on a terminal, and on the page."""
 
+from dataclasses import replace
 from itertools import chain
 
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from normprobe.measurements.survey.printed import printed_of, readable
-from normprobe.measurements.survey.words import verdict
+from normprobe.measurements.survey.figures import dots_of
+from normprobe.measurements.survey.measure import FACTS
+from normprobe.measurements.survey.printed import printed_of
+from normprobe.measurements.survey.printed import readable as printed_table
+from normprobe.measurements.survey.words import ranked, reasons, told, verdict
 from normprobe.quantities import INTERVAL
-from normprobe.report.page.blocks import heading, note, printed, sentence
-from normprobe.report.page.blocks import shown_table as shown_table
+from normprobe.report.dots import on_page
+from normprobe.report.figures.style import shortened
+from normprobe.report.page.blocks import dots, heading, note, printed, sentence, shown_table
 from normprobe.report.page.markup import Markup
-from normprobe.report.readable import significant
+from normprobe.report.ranking import (
+    ATTENDED,
+    ATTENDED_NOTE,
+    DISPARITY,
+    RANKING_NOTE,
+    open_ranks,
+    rank_in_words,
+    with_brackets,
+)
+from normprobe.report.readable import ReadableTable, significant
 from normprobe.report.terminal import (
     add_column,
     new_table,
@@ -26,7 +40,8 @@ __all__ = ["readable", "section", "show"]
 
 #: Header and column of each number.
 _COLUMNS = {
-    "x prompt": "disparity_input",
+    "x prompt": DISPARITY,
+    "attended": ATTENDED,
     "x table": "ratio_to_table",
     "table": "table_norm",
     "last": "disparity_last",
@@ -38,55 +53,93 @@ _OF_LAYERS = (
 )
 _HOW = "`normprobe show FOLDER --format md` or `tex` prints them."
 _LONGEST = 24  # characters of a model's name
+#: Columns of the table in print and on the page, as far as any model has them.
+_PRINTED = [DISPARITY, ATTENDED, "disparity_middle", "disparity_last", "inertia_gap", "norms_share"]
+_PRINTED += ["ratio_to_table", "visual_norm", "text_norm", "table_norm", "status"]
 
 
 def show(run: RunStore, console: Console) -> None:
     """Print a line a model, why models lack numbers, and what all of them say."""
     survey = run.table("survey")
-    shown = {header: name for header, name in _COLUMNS.items() if survey[name].notna().any()}
+    models = ranked(survey)
+    shown = {
+        header: name
+        for header, name in _COLUMNS.items()
+        if name in models and models[name].notna().any()
+    }
     table = new_table(f"{len(survey)} model{'s' * (len(survey) != 1)}")
-    for header in ("model", *shown, "status"):
+    for header in ("rank", "model", *shown, "status"):
         add_column(table, header, left=header in ("model", "status"))
-    for _, row in survey.iterrows():
+    for _, row in models.iterrows():
         table.add_row(
-            Text(_short(str(row["model"]))),
+            Text(rank_in_words(row)),
+            Text(shortened(str(row["run"]), _LONGEST)),
             *(Text(significant(float(row[name]))) for name in shown.values()),
             Text(str(row["status"])),
         )
-    print_table(table, console)
+    print_table(table, console, keys=2)
     print_notes(
         console,
         "x prompt, x table: visual mean norm at the decoder input over that of the",
         "prompts' text and of the text table (table: its mean). survey.csv has intervals.",
+        ATTENDED_NOTE * ("attended" in shown),
         *(_OF_LAYERS if "inertia gap" in shown else ()),
+        *open_ranks(models),
     )
-    for _, row in survey[survey["reason"].notna()].iterrows():
-        print_sentence(f"{row['model']}: {row['reason']}", console)
+    for reason in reasons(survey):
+        print_sentence(reason, console)
     print_sentence(verdict(run), console)
     if printed := printed_of(run):
         files = ", ".join(f"{name}.csv" for name in printed)
         print_sentence(f"The paper's tables of these models: {files}. {_HOW}", console)
 
 
-def _short(name: str) -> str:
-    """The end of a name tells more than the organisation."""
-    last = name.rstrip("/").rpartition("/")[2]
-    return last if len(last) <= _LONGEST else f"{last[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
+    """The paper's tables in its form; the models by rank, with intervals, and reasons below."""
+    if name != "survey":
+        return printed_table(name, table)
+    models = ranked(table).rename(columns={"run": "model"})
+    known = [name for name in _PRINTED if name in models and models[name].notna().any()]
+    ends = [f"{name}{end}" for name in known for end in INTERVAL if f"{name}{end}" in models]
+    shown = with_brackets(models[["rank", "rank_low", "rank_high", "model", *known, *ends]])
+    return replace(shown, notes=[*shown.notes, *reasons(table)])
+
+
+def headline(run: RunStore) -> str:
+    """One sentence over all."""
+    return next(iter(told(run)), "") if run.rows_of("survey") is not None else ""
+
+
+def lead(run: RunStore) -> Markup:
+    """The models by disparity, and what else is said of all."""
+    survey = run.rows_of("survey")
+    if survey is None:
+        return Markup()
+    drawn = dots_of(survey)
+    ranked_dots = dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
+    return ranked_dots + sentence(" ".join(told(run)[1:]))
 
 
 def section(run: RunStore) -> list[Markup]:
-    """What it says, a row a model without the ends of intervals, and what each model took."""
+    """What it says, a row a model, why some failed, and what each is and took."""
     survey = run.table("survey")
+    table = readable("survey", survey)
+    assert table is not None
     return [
-        sentence(verdict(run)),
-        heading("Models"),
-        shown_table(survey[[name for name in survey if not str(name).endswith(INTERVAL)]]),
-        note("survey.csv holds the 95 % interval of each number."),
+        sentence(headline(run)),
+        lead(run),
+        *printed(replace(table, title="Models")),
         *chain.from_iterable(map(printed, printed_of(run).values())),
-        heading("What each model took"),
-        shown_table(_in_megabytes(run.table("cost"))),
+        heading("What each model is, and took"),
+        shown_table(_facts(survey, run.table("cost"))),
         note("Weights fetched, memory at the peak of its process, and seconds."),
     ]
+
+
+def _facts(survey: pd.DataFrame, cost: pd.DataFrame) -> pd.DataFrame:
+    told = [name for name in (*FACTS, "revision") if name in survey and survey[name].notna().any()]
+    took = _in_megabytes(cost).drop(columns="model")
+    return pd.concat([survey[["model", *told]], took], axis=1)
 
 
 def _in_megabytes(cost: pd.DataFrame) -> pd.DataFrame:

@@ -2,33 +2,63 @@
 
 import pandas as pd
 
-from normprobe.measurements.survey.measure import WHOLE
-from normprobe.report.ratio_words import LOUD, Ratio
+from normprobe.measurements.survey.measure import FAILED, PARTLY
+from normprobe.report.ranking import DISPARITY, listed, ranking, ranking_sentences
 from normprobe.report.sentences import CORRELATION, correlation_sentence
 from normprobe.runs.run_folder import RunStore
 
+_LONGEST = 300  # characters of a reason
+
 
 def verdict(run: RunStore) -> str:
-    """In how many models visual tokens are louder, and whether inertia goes with disparity."""
+    """Where visual tokens are louder, by how much, and whether inertia goes with disparity."""
+    return " ".join(told(run))
+
+
+def told(run: RunStore) -> list[str]:
+    """``verdict``, sentence by sentence."""
     survey = run.table("survey")
-    sentences = [_disparity(survey), _whole(survey)]
+    models = ranked(survey)
+    sentences = ranking_sentences(models, "models")
+    if partly := models.loc[models["status"] == PARTLY, "run"].tolist():
+        sentences.append(f"Measured in part: {len(partly)} ({listed(partly)}).")
     if survey["inertia_gap"].notna().any():
         sentences.append(correlation_sentence(run.table(CORRELATION)))
-    return " ".join(sentence for sentence in sentences if sentence)
+    return sentences
 
 
-def _disparity(survey: pd.DataFrame) -> str:
-    columns = [f"disparity_input{end}" for end in ("", "_ci_low", "_ci_high")]
-    ratios = [Ratio(*row) for row in survey[columns].astype(float).itertuples(index=False)]
-    states = [ratio.state for ratio in ratios if ratio.usable]
-    if not states:
-        return ""
-    told = [f"{LOUD.of(way)} in {states.count(way)}" for way in (1, -1, 0, None) if way in states]
-    return f"Visual tokens at the decoder input: {', '.join(told)} of {len(states)} measured."
+def ranked(survey: pd.DataFrame) -> pd.DataFrame:
+    """The models by falling disparity, with their ranks, under short names."""
+    rows = survey[[DISPARITY, *(name for name in survey if name not in (DISPARITY, "model"))]]
+    return ranking(rows.to_dict("records"), _short_names(survey))
 
 
-def _whole(survey: pd.DataFrame) -> str:
-    left = int((survey["status"] != WHOLE).sum())
-    lack = "lacks" if left == 1 else "lack"
-    of = "Of 1 model" if len(survey) == 1 else f"Of {len(survey)} models"
-    return f"{of}, {left} {lack} numbers, for the reason told." if left else ""
+def reasons(survey: pd.DataFrame) -> list[str]:
+    """Why models lack numbers, a line each."""
+    words = {FAILED: "failed", PARTLY: "was measured in part"}
+    told = zip(_short_names(survey), survey["status"], survey["reason"], strict=True)
+    return [
+        f"{name} {words.get(status, status)}: {_cut(' '.join(str(reason).split()))}"
+        for name, status, reason in told
+        if not pd.isna(reason)
+    ]
+
+
+def _cut(reason: str) -> str:
+    if len(reason) <= _LONGEST:
+        return reason
+    return f"{reason[:_LONGEST]}\N{HORIZONTAL ELLIPSIS} (survey.csv has all of it)"
+
+
+def _short_names(survey: pd.DataFrame) -> list[str]:
+    """As little of hub ids and folders as tells models apart: the end tells most."""
+    names = survey["model"].astype(str)
+    whole = (
+        names + ("@" + survey["revision"].fillna("")).str.rstrip("@")
+        if "revision" in survey
+        else names
+    )
+    for short in (names.str.rstrip("/").str.rpartition("/")[2], names, whole):
+        if short.is_unique:
+            return short.tolist()
+    return [f"{name} ({place})" for place, name in enumerate(whole, start=1)]

@@ -11,7 +11,8 @@ from normprobe.report.charts import Chart
 from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, ReadableTable, count, readable_token, significant
 
-_COUNTS = ("tokens", "samples", "count", "nonfinite", "hidden_size")  # may hold empty fields
+#: May hold empty fields.
+_COUNTS = frozenset("tokens samples count nonfinite hidden_size decoder_layers parameters".split())
 _NAMES = ("stage", "group", "rows", "table")  # hold names of the schema
 _LONGEST = 200  # rows
 _LONG = 40  # characters that one line may have

@@ -63,8 +63,12 @@ def subject(run: RunStore) -> str:
 
 def model_name(run: RunStore) -> str:
     """A hub id, or the name of a local folder; empty where the run is of no model."""
-    model = str(run.record.get("model") or "")
-    return Path(model).name if model.startswith(("/", ".")) else model
+    return _name_of(run.record.get("model"))
+
+
+def _name_of(model: object) -> str:
+    name = str(model or "")
+    return Path(name).name if name.startswith(("/", ".")) else name
 
 
 def _data(run: RunStore) -> str:
@@ -90,7 +94,11 @@ _MOST = 4  # names in a line
 
 def models(runs: Sequence[RunStore]) -> list[str]:
     """The models of some runs, each once; of a comparison only where there is nothing else."""
-    return _once(model_name(run) for run in _measuring(runs))
+    return _once(
+        _name_of(model)
+        for run in _measuring(runs)
+        for model in run.record.get("surveyed") or [run.record.get("model")]
+    )
 
 
 def measured(runs: Sequence[RunStore]) -> list[tuple[str, str]]:
@@ -267,14 +275,14 @@ class Section:
     lead: Markup | None = None
 
 
-def page(sections: Sequence[Section]) -> str:
-    """The page."""
+def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
+    """The page; of several runs it begins with what ``over_all`` says and draws, if anything."""
     runs = [section.run for section in sections]
     titles, several = short_titles(runs), len(runs) > 1
     names = models(runs)
     script = Markup("\n").join(map(source, _SCRIPTS))
-    leading = next((place for place, section in enumerate(sections) if section.lead), None)
-    lead = sections[leading] if several and leading is not None else None
+    lead = over_all or next((section for section in sections if section.lead), None)
+    place = next((at for at, s in enumerate(sections) if lead and s.run is lead.run), None)
     made = render(
         "page.html",
         title=f"normprobe: {_subject(names, runs)}" if several else run_title(runs[0]),
@@ -283,12 +291,12 @@ def page(sections: Sequence[Section]) -> str:
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         measured=measured(runs),
-        lead=lead,
-        leading=leading,
+        lead=lead if several else None,
+        leading=place,
         told=[
-            (place, title, _opening(section.headline))
-            for place, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
-            if several and section.headline and section is not lead
+            (at, title, _opening(section.headline))
+            for at, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
+            if several and section.headline and at - 1 != place
         ],
         sections=[
             {"title": title, "subject": subject(section.run), "blocks": _blocks(section)}
@@ -349,8 +357,9 @@ def _figures(run: RunStore, repeated: Sequence[str]) -> list[Markup]:
         if file.stem not in repeated
     ]
     names = ", ".join(f"plots/{file.name}" for file in files if file.stem in repeated)
+    titled = [heading("Figures for print"), *shown] if shown else []
     told = block("note", f"Figures for print, in the run folder: {names}", "of-figures")
-    return [*shown, told] if names else shown
+    return [*titled, told] if names else titled
 
 
 def _warning(text: str) -> Markup:

@@ -6,7 +6,7 @@ import pytest
 from support import made_tables
 from support.slow_bootstrap import SAMPLES, ends_of, slow_draws, use_few_draws
 
-from normprobe.measurements.compare.table import joined, ranking
+from normprobe.measurements.compare.measure import joined
 from normprobe.measurements.layers.compared import (
     COLUMNS,
     ROW_COLUMNS,
@@ -19,6 +19,7 @@ from normprobe.measurements.layers.compared import (
 )
 from normprobe.measurements.layers.figures import METRICS
 from normprobe.measurements.layers.table import layer_intervals, layers_table
+from normprobe.report.ranking import ranking
 from normprobe.schema import OTHER_TOKEN_METRICS, SAMPLE_METRICS, TEXT, TOKEN_METRICS, VISUAL
 from normprobe.statistics.sample_statistics import statistics_of
 

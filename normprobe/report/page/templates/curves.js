@@ -78,7 +78,7 @@ function curves(box) {
 function drawCurves(svg, width, at, chart, hidden, log) {
   const height = Math.min(360, Math.max(230, width * 0.55));
   const lines = chart.series.filter((line) => !hidden.has(line.name));
-  const found = lines.flatMap((s) => [s.y, s.low, s.high, s.least, s.most]).flatMap((v) => v || []).filter(known);
+  const found = lines.flatMap((s) => [s.y, s.low, s.high, s.least, s.most]).flatMap((v) => v || []).concat(chart.reference).filter(known);
   const canLog = found.length > 0 && found.every((value) => value > 0), useLog = log && canLog;
   const layers = [...new Set(chart.series.flatMap((s) => s.x))].sort((a, b) => a - b);
   const first = layers[0], last = Math.max(layers[layers.length - 1], first + 1);
@@ -106,7 +106,7 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
 
   for (const tick of useLog ? logTicks(low, high) : linearTicks(low, high, 5)) {
-    make(svg, "line", { class: tick === 0 ? "axis" : "rule", x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick) });
+    make(svg, "line", { class: tick === (chart.reference ?? 0) ? "axis" : "rule", x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick) });
     make(svg, "text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick));
   }
   for (const tick of linearTicks(first, last, Math.min(14, width / 45)).filter(Number.isInteger))

@@ -1,8 +1,8 @@
 // Tables sort by a click on a header, say when they scroll, and can be copied.
 
-// A shown number for sorting and copying: 2.880M is 2880000; null for text.
+// A shown number for sorting and copying: 2.880M is 2880000, of 2 (1-3) and 2 [1, 3] it is 2; null for text.
 function numeric(text) {
-  const found = /^(-?[\d.]+(?:e[+-]?\d+)?)([MG]?)$/.exec(text);
+  const found = /^(-?[\d.]+(?:e[+-]?\d+)?)([MG]?)(?: \(.*\)| \[.*\])?$/.exec(text);
   return found ? Number(found[1]) * { "": 1, M: 1e6, G: 1e9 }[found[2]] : null;
 }
 

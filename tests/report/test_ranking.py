@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normprobe.measurements.compare.table import joined, ranking
+from normprobe.measurements.compare.measure import joined
+from normprobe.report.ranking import ranking
 
 LOUD = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [80.0, 1.0]})
 EVEN = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [2.0, 1.0]})
