@@ -18,9 +18,9 @@ import typer
 from numpy.typing import NDArray
 
 from experiments.tables import EXPLANATION, insert, markdown
-from normprobe.measurements.compare.table import told_apart
 from normprobe.measurements.layers.accounted import ONE_LAYER, accounted_table
 from normprobe.measurements.layers.theory import eq_13
+from normprobe.report.ranking import told_apart
 from normprobe.report.ratio_words import ALIKE, Ratio
 from normprobe.schema import GEOMETRIC_RATIOS, PAIR, RATIOS_TO_TEXT, TEXT, VISUAL
 from normprobe.statistics import bootstrap, resampling

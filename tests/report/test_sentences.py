@@ -420,7 +420,7 @@ def test_compared_runs(seed: int) -> None:
         table = table.assign(**ratio_columns("inertia_gap", gaps, "ci"))
     if seed % 3 == 0:
         table["step"] = 100 * np.arange(len(table))
-    accept(' '.join(ranking_sentences(table)))
+    accept(" ".join(ranking_sentences(table)))
 
 
 @pytest.mark.parametrize(
