@@ -287,8 +287,10 @@ def training_table(rounds: int) -> str:
         step = statistics.mean(of_run for of_run, _ in runs)
         cells = [f"{seconds:.2f} s, {seconds / step:.1f} steps" for _, seconds in runs]
         lines.append(f"| {name} | {step:.2f} s | {' | '.join(cells)} |")
-    note = f"Medians of {rounds} steps with AdamW on 1 CPU thread of a busy machine."
-    return "\n".join([*lines, "", note, ""])
+    return (
+        "\n".join(lines)
+        + f"\n\nMedians of {rounds} steps with AdamW on 1 CPU thread of a busy machine.\n"
+    )
 
 
 def write_block(name: str, text: str) -> None:

@@ -34,7 +34,7 @@ OPTIONS = {
     "align": f"--target --data {DRAW} {LOADING.replace('--attn-implementation ', '')} {FOLDER} "
     f"{SHOWN}",
     "report": f"{FOLDER} --verbose -v --help -h",
-    "paper": "--run --from --model --data --limit -n --trust-remote-code "
+    "paper": "--run --from --model --data --limit -n --trust-remote-code --without-published "
     f"{FOLDER} --yes -y --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
 }
