@@ -12,7 +12,9 @@ from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, ReadableTable, count, readable_token, significant
 
 #: May hold empty fields.
-_COUNTS = frozenset("tokens samples count nonfinite hidden_size decoder_layers parameters".split())
+_COUNTS = frozenset(
+    ("tokens", "samples", "count", "nonfinite", "hidden_size", "decoder_layers", "parameters")
+)
 _NAMES = ("stage", "group", "rows", "table")  # hold names of the schema
 _LONGEST = 200  # rows
 _LONG = 40  # characters that one line may have
