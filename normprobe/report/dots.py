@@ -89,10 +89,9 @@ def on_page(dots: Dots) -> dict[str, Any]:
                 "color": dot.look.color,
                 "hollow": dot.hollow,
                 "ratio": times(dot.ratio) if dot.ratio > 0 else "",
-                "after": _short(dot.after),
-                "told": dot.told,
-                "mark": dot.mark,
                 **dict(zip(names, map(_short, numbers), strict=True)),
+                **({"told": dot.told, "mark": dot.mark} if dot.told else {}),
+                **({"after": _short(dot.after)} if dot.after > 0 else {}),
             }
         )
     line = dots.reference and dict(zip(("name", "value", "color"), dots.reference, strict=True))

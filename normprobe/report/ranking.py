@@ -4,7 +4,6 @@ A table of them has a row each: ``run``, its name, and numbers with their interv
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, TypeVar
@@ -29,11 +28,6 @@ AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 #: that text attends to over text tokens: a number of another kind, in no rank of the others.
 DISPARITY, ATTENDED = "disparity_input", "attended_ratio"
 ATTENDED_NOTE = "attended: visual states that text attends to / text; in no rank of the others."
-#: Below ``ranking_dots``.
-RANKING_NOTE = (
-    "Thick: 95 % intervals over images; hollow: after the last layer; in front: the ranks that the "
-    "intervals leave open."
-)
 
 
 def ranking(
@@ -159,8 +153,11 @@ def _counts(
     table: pd.DataFrame, ratios: Mapping[str, Ratio], attended: Mapping[str, Ratio], what: str
 ) -> str:
     """What becomes of each of them: the numbers add up."""
-    states = Counter(ratio.state for ratio in ratios.values())
-    told = [f"{LOUD.of(way)} in {states[way]}" for way in (1, -1, 0, None) if way in states]
+    told = []
+    for way in (1, -1, 0, None):
+        if alike := [ratio for ratio in ratios.values() if ratio.state == way]:
+            number = "all" if len(alike) == len(table) else len(alike)
+            told.append(f"{ratio_in_words(alike, LOUD)} in {number}")
     parts = []
     if told:
         own = ", each by its own interval" * any(r.has_interval for r in ratios.values())
@@ -304,9 +301,9 @@ _OPEN = "_low", "_high"  # ends of a rank
 
 def _bracketed(row: "pd.Series[Any]", name: str) -> str:
     """``0.0732 [0.0711, 0.0753]``; a whole number as it is."""
-    value = float(row[name]) if not pd.isna(row[name]) else math.nan
     ends = [float(row.get(name + end, math.nan)) for end in INTERVAL]
-    if isinstance(row[name], int | np.integer):
+    value = math.nan if pd.isna(row[name]) else float(row[name])
+    if isinstance(row[name], int | np.integer) and any(map(math.isnan, ends)):
         return str(row[name])
     told = significant(value, _DIGITS)
     if math.isnan(value) or any(map(math.isnan, ends)):
@@ -341,9 +338,9 @@ def ranking_dots(
         None where no run has the ratio.
     """
     kinds = {column: words, ATTENDED: "visual states that text attends to / text, in no rank"}
-    if table[column].isna().all():
+    if not _usable(table, column):
         kinds[ATTENDED] = kinds[ATTENDED].removesuffix(", in no rank")
-    after = numbers_of(table, "disparity_last", Ratio)
+    after = numbers_of(table, "disparity_last" if column == DISPARITY else "", Ratio)
     marks = {}
     for _, row in table.iterrows():
         if "step" not in table and not pd.isna(row.get("rank")):
@@ -355,7 +352,7 @@ def ranking_dots(
             stage=kind,
             name=run,
             mark=marks.get(run, ""),
-            look=look._replace(color=colors[run]) if colors else look,
+            look=look._replace(color=(colors or {}).get(run, look.color)),
             value=ratio.value,
             interval=(ratio.low, ratio.high),
             after=after[run].value,
@@ -366,4 +363,16 @@ def ranking_dots(
         for name, kind in kinds.items()
         for run, ratio in _usable(table, name).items()
     ]
-    return Dots("Each beside the others", "ratio", rows, ("1", 1.0, "#767d84")) if rows else None
+    return Dots("Ranking", "ratio", rows, ("1", 1.0, "#767d84")) if rows else None
+
+
+def ranking_note(dots: Dots) -> str:
+    """What stands below ``ranking_dots``."""
+    told = []
+    if any(dot.interval[0] == dot.interval[0] for dot in dots.rows):
+        told.append("thick: 95 % intervals over images")
+    if any(dot.after > 0 for dot in dots.rows):
+        told.append("hollow: after the last layer")
+    if any(dot.mark for dot in dots.rows):
+        told.append("in front: rank, or the ranks that intervals leave open")
+    return f"Dots on a logarithmic axis. {'; '.join(told).capitalize()}." if told else ""

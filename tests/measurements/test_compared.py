@@ -128,4 +128,21 @@ def test_maps_of_other_pictures_or_none_are_not_paired(picture: str, maps: bool)
     other = run("attention", "b", ATTENTION, picture, **(drawn if maps else {}))
     found = compare([run("attention", "a", ATTENTION, **drawn), other])
     assert "heatmaps" not in found.tables
-    assert list(found.figures()) == ["compare_attention"]
+    assert list(found.figures()) == ["compare_attention", "ranking"]
+
+
+def test_visual_states_beside_the_sequence_are_another_number() -> None:
+    beside = INTERFACE[(INTERFACE["stage"] != "decoder_input") | (INTERFACE["group"] != "visual")]
+    found = compare([run("interface", "a", INTERFACE), run("interface", "b", beside)]).table
+    assert found["run"].tolist() == ["a", "b"]
+    assert found[["disparity_input", "attended_ratio"]].isna().to_numpy().tolist() == [
+        [False, True],
+        [True, False],
+    ]
+    states = INTERFACE.query("stage == 'projector_output' and group == 'visual'")
+    assert found["attended_ratio"][1] == states["geometric_ratio_to_prompt"].item()
+    layers = made_tables.layers()
+    beside = layers[(layers["group"] != "visual") | (layers["layer"] == 0)]
+    found = compare([run("layers", "a", layers), run("layers", "b", beside)]).table
+    assert found["attended_ratio"][1] == found["disparity_input"][0]
+    assert np.isnan(found["disparity_input"][1]) and pd.isna(found["rank"][1])

@@ -1,5 +1,6 @@
 """Joining and ranking runs, by tables made by hand."""
 
+import re
 import warnings
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 from normprobe.measurements.compare.measure import joined
-from normprobe.report.ranking import ranking
+from normprobe.report.ranking import ranking, ranking_dots, ranking_sentences, with_brackets
 
 LOUD = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [80.0, 1.0]})
 EVEN = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [2.0, 1.0]})
@@ -127,3 +128,64 @@ def test_inertia_has_a_rank_of_its_own() -> None:
     assert table.columns[:7].tolist() == [*RANKS, *of_inertia, "run"]
     assert table["inertia_rank"].tolist()[:2] == [2, 1]
     assert pd.isna(table["inertia_rank"].iloc[2])
+
+
+def made(status: list[str], **numbers: list[float]) -> pd.DataFrame:
+    rows = pd.DataFrame({**numbers, "status": status})
+    return ranking(rows.to_dict("records"), [f"org-{place}" for place in range(len(rows))])
+
+
+MIXED = made(
+    ["complete", "complete", "complete", "complete", "partial", "failed"],
+    disparity_input=[80.0, 0.05, 1.1, np.nan, np.nan, np.nan],
+    attended_ratio=[np.nan, np.nan, np.nan, 90.0, np.nan, np.nan],
+)
+
+
+def test_the_models_of_a_sentence_add_up_and_other_kinds_say_so() -> None:
+    counted = ranking_sentences(MIXED, "models")[0]
+    numbers = re.findall(r" in (\d)|; (\d) (?:failed|without)", counted)
+    assert sum(int(a or b) for a, b in numbers) == len(MIXED)
+    assert counted.startswith("Of 6 models, ")
+    assert "attends to visual states beside the sequence in 1: org-3 (90 x louder)" in counted
+    assert "1 failed (org-5); 1 without a ratio (org-4)" in counted
+
+
+def test_of_models_that_all_failed_that_is_said() -> None:
+    table = made(["failed"] * 2, disparity_input=[np.nan] * 2)
+    assert ranking_sentences(table, "models") == ["Of 2 models, 2 failed (org-0 and org-1)."]
+
+
+def test_a_ratio_of_another_kind_has_no_rank_among_the_others() -> None:
+    assert MIXED["run"].tolist()[:3] == ["org-0", "org-1", "org-2"]
+    assert MIXED["rank"].tolist()[:3] == [1, 2, 3]
+    assert MIXED["rank"][3:].isna().all()
+    alone = made(["complete"] * 2, disparity_input=[np.nan] * 2, attended_ratio=[2.0, 5.0])
+    assert alone["run"].tolist() == ["org-1", "org-0"]
+    assert alone["rank"].tolist() == [1, 2]
+
+
+def test_dots_show_each_ratio_by_its_kind_with_the_ranks_left_open() -> None:
+    measures = [estimate(11, 10, 12), estimate(10, 9, 11), {"attended_ratio": 3.0}]
+    table = ranking(measures, ["a", "b", "c"])
+    dots = ranking_dots(table, "disparity_input", "at the input", {"a": "#123456"})
+    assert dots is not None
+    assert [(dot.name, dot.mark) for dot in dots.rows] == [("a", "1-2"), ("b", "1-2"), ("c", "")]
+    assert dots.rows[0].interval == (10, 12)
+    assert dots.rows[0].look.color == "#123456"
+    first, second, third = (dot.stage for dot in dots.rows)
+    assert first == second == "at the input"
+    assert "attends" in third
+    assert (
+        ranking_dots(table.assign(disparity_input=np.nan).iloc[:2], "disparity_input", "") is None
+    )
+
+
+def test_a_rank_and_an_interval_stand_in_one_cell() -> None:
+    table = ranking([estimate(11, 10, 12), estimate(10, 9, 11)], ["a", "b"])
+    read = with_brackets(table)
+    assert read.headers == [("rank",), ("run",), ("disparity input",)]
+    assert read.rows == [
+        ["1 (1-2)", "a", "11.0 [10.0, 12.0]"],
+        ["2 (1-2)", "b", "10.0 [9.00, 11.0]"],
+    ]

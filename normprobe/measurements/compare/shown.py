@@ -16,9 +16,9 @@ from normprobe.report.page.markup import Markup
 from normprobe.report.ranking import (
     ATTENDED,
     ATTENDED_NOTE,
-    RANKING_NOTE,
     open_ranks,
     rank_in_words,
+    ranking_note,
     with_brackets,
 )
 from normprobe.report.readable import ReadableTable, significant
@@ -79,7 +79,7 @@ def lead(run: RunStore) -> Markup:
         return Markup()
     command = str(run.record["compared"])
     drawn = dots_of(command, ranking, compare)
-    ranked = dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
+    ranked = dots(on_page(drawn)) + note(ranking_note(drawn)) if drawn else Markup()
     own = getattr(measurement(command).module("compared"), "lead", None)
     return Markup().join([ranked, own(compare) if own else "", sentence(" ".join(told(run)[1:]))])
 

@@ -21,9 +21,9 @@ from normprobe.report.ranking import (
     ATTENDED,
     ATTENDED_NOTE,
     DISPARITY,
-    RANKING_NOTE,
     open_ranks,
     rank_in_words,
+    ranking_note,
     with_brackets,
 )
 from normprobe.report.readable import ReadableTable, significant
@@ -116,7 +116,7 @@ def lead(run: RunStore) -> Markup:
     if survey is None:
         return Markup()
     drawn = dots_of(survey)
-    ranked_dots = dots(on_page(drawn)) + note(RANKING_NOTE) if drawn else Markup()
+    ranked_dots = dots(on_page(drawn)) + note(ranking_note(drawn)) if drawn else Markup()
     return ranked_dots + sentence(" ".join(told(run)[1:]))
 
 

@@ -50,7 +50,7 @@ function drawDots(svg, width, at, data) {
     if (index === at) make(svg, "rect", { class: "chosen", x: 0, y: y + ROW / 2 - tall, width, height: tall });
     const line = stacked ? y - ROW / 2 + 1 : y + 4;
     if (row.mark) make(svg, "text", { class: "mark", x: 36, y: line, "text-anchor": "end" }, row.mark);
-    make(svg, "text", { x: told ? 44 : 10, y: line }, row.name);
+    make(svg, "text", { class: "halo", x: told ? 44 : 10, y: line }, row.name);
     for (const [from, to, kind] of [["least", "most", "whisker"], ["low", "high", "interval"]])
       if (row[from] > 0 && row[to] > 0)
         make(svg, "line", { class: kind, x1: x(row[from]), x2: x(row[to]), y1: y, y2: y, style });
@@ -60,7 +60,7 @@ function drawDots(svg, width, at, data) {
     }
     make(svg, "circle", { class: row.hollow ? "dot hollow" : "dot", cx: x(row.value), cy: y, r: 4.5, style });
     const text = row.told || (narrow || !row.ratio ? number(row.value) : `${number(row.value)}  (${row.ratio})`);
-    if (stacked) make(svg, "text", { x: width - 4, y: line, "text-anchor": "end" }, text);
+    if (stacked) make(svg, "text", { class: "halo", x: width - 4, y: line, "text-anchor": "end" }, text);
     else make(svg, "text", { x: right + 12, y: y + 4 }, text);
   }
   const order = places.map(({ index }) => index);
