@@ -1,5 +1,6 @@
 """The application: which commands there are."""
 
+import gc
 from collections.abc import Callable
 from typing import Annotated
 
@@ -60,6 +61,6 @@ def main() -> None:
     try:
         app(prog_name="normprobe")
     except SystemExit as end:
-        if end.code == console.INTERRUPTED:
-            console.leave_at_once()
+        if isinstance(end.code, int) and (end.code == console.INTERRUPTED or gc.get_freeze_count()):
+            console.leave(end.code)
         raise
