@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from normprobe.errors import did_you_mean
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: As ``output``: a folder below ``runs/``, named by the model, the command, the data and the time.
@@ -24,6 +26,7 @@ BALANCED = "balanced"
 #: What can be named by hand, where it is not found.
 MODULE_ROLES = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
 TOKEN_ROLES = ("image_token_ids", "video_token_ids", "audio_token_ids")
+PART_ROLES = (*MODULE_ROLES, *TOKEN_ROLES, "kind")
 KIND_WORDS = ("vision-language", "vision-encoder", "language")
 
 
@@ -68,6 +71,18 @@ class NeededByAll:
         return f"changes nothing without {self.what}"
 
 
+def models_here(start: str = "") -> list[str]:
+    """Models that need no network: the specimen, those in the cache, folders beside ``start``."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cached = Path(HF_HUB_CACHE).glob("models--*/snapshots/*/*config.json")
+    ids = {path.parts[-4].removeprefix("models--").replace("--", "/") for path in cached}
+    place = start[: start.rfind("/") + 1]  # as it was typed, such as `./`
+    files = [*Path(place).glob("*/*config.json"), *Path(place).glob("*/norm_alignment.json")]
+    beside = {place + file.absolute().parts[-2] for file in files}
+    return ["specimen", *sorted(ids), *sorted(beside)]
+
+
 def flag(name: str) -> str:
     """An option as it is typed."""
     return "--part" if name == "named" else f"--{name.rstrip('_').replace('_', '-')}"
@@ -85,13 +100,17 @@ def _batch_size(value: str | int) -> int | Literal["auto"]:
 def _part(text: str) -> tuple[str, Any]:
     """``ROLE=NAME`` as an item of ``Loading.named``."""
     role, _, name = text.partition("=")
-    if not name or role not in (*MODULE_ROLES, *TOKEN_ROLES, "kind"):
+    if not name or role not in PART_ROLES:
         raise typer.BadParameter(
-            f"expected ROLE=NAME, ROLE one of {', '.join(MODULE_ROLES)}, "
-            f"{', '.join(TOKEN_ROLES)} or kind; received {text!r}"
+            did_you_mean(
+                role,
+                () if name == "" else PART_ROLES,
+                f"expected ROLE=NAME, ROLE one of {', '.join(PART_ROLES)}; received {text!r}",
+            )
         )
     if role == "kind" and name not in KIND_WORDS:
-        raise typer.BadParameter(f"expected kind={', '.join(KIND_WORDS)}; received {text!r}")
+        expected = f"expected kind={', '.join(KIND_WORDS)}; received {text!r}"
+        raise typer.BadParameter(did_you_mean(name, KIND_WORDS, expected))
     if role not in TOKEN_ROLES:
         return role, name
     if not all(re.fullmatch(r"-?\d+", number) for number in name.split(",")):

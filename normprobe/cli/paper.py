@@ -8,7 +8,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.options import Excludes, Needs
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _require(name: str, known: Collection[str]) -> None:
     if name not in known:
         raise NormprobeError(
             f"{name}: expected one of {', '.join(known)}",
-            "`normprobe paper` tells what each is",
+            did_you_mean(name, known, "`normprobe paper` tells what each is"),
         )
 
 

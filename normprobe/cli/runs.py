@@ -51,7 +51,7 @@ def show(
 
 def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
     """The main table of each run, or those that were named."""
-    from normprobe.errors import NormprobeError, visible
+    from normprobe.errors import NormprobeError, did_you_mean, visible
     from normprobe.report.page.document import run_title
     from normprobe.report.table_text import latex, markdown, table_text
     from normprobe.report.terminal import print_readable
@@ -59,7 +59,10 @@ def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
     held = list(dict.fromkeys(name for run in runs for name in run.tables))
     for name in names:
         if name not in held:
-            raise NormprobeError(f"no run holds a table {name}", f"they hold {', '.join(held)}")
+            raise NormprobeError(
+                f"no run holds a table {name}",
+                did_you_mean(name, held, f"they hold {', '.join(held)}"),
+            )
     wanted = [(run, name) for run in runs for name in names or [run.main_table]]
     chosen = [(run, name) for run, name in wanted if name in run.tables]
     if display.format in ("csv", "json"):
