@@ -8,7 +8,7 @@ import typer
 
 import normprobe
 from normprobe.cli import console, measure, models, paper, runs
-from normprobe.cli.grouping import Command
+from normprobe.cli.grouping import Command, Commands
 from normprobe.console_state import has_colour
 from normprobe.measurements import measurements
 
@@ -28,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -18,7 +18,7 @@ from normprobe.cli.grouping import (
     only,
 )
 from normprobe.measurements import Measurement
-from normprobe.options import Loading, Output, Sampling
+from normprobe.options import ON_SAMPLES, WRITTEN, Loading, Output, Sampling, models_here
 
 _BATCH = 8  # of the demo, like the number of tokens it names
 _TOP = 5
@@ -41,7 +41,11 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         output: Output,
         strict: Annotated[
             bool,
-            typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt."),
+            typer.Option(
+                "--strict",
+                help="End with exit code 1 where the numbers are in doubt.",
+                rich_help_panel=WRITTEN,
+            ),
         ] = False,
         display: Annotated[Display, Without(*not_shown)],
     ) -> None:
@@ -68,13 +72,17 @@ def _probe(model: str, loading: Loading) -> Any:
 def embeddings(
     model: Model = "specimen",
     top: Annotated[
-        int, typer.Option("--top", "-k", min=1, help="Loudest and quietest tokens to name.")
+        int,
+        typer.Option(
+            "--top", "-k", min=1, help="Loudest and quietest tokens to name.", metavar="N"
+        ),
     ] = 10,
     base: Annotated[
         str | None,
         typer.Option(
             help="The language model it was trained from: how far has the table moved?",
             metavar="MODEL",
+            autocompletion=models_here,
         ),
     ] = None,
     *,
@@ -94,7 +102,11 @@ def attention(
     *,
     image: Annotated[
         list[Path],
-        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
+        typer.Option(
+            help="The picture; repeatable, for models that read several.",
+            metavar="FILE",
+            rich_help_panel=ON_SAMPLES,
+        ),
     ],
     prompt: Annotated[
         str,

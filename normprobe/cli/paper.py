@@ -1,6 +1,8 @@
 """``normprobe paper``."""
 
+import tomllib
 from collections.abc import Collection, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +11,7 @@ import typer
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
 from normprobe.errors import NormprobeError, did_you_mean
-from normprobe.options import Excludes, Needs
+from normprobe.options import ON_MODEL, WRITTEN, Excludes, Needs
 
 if TYPE_CHECKING:
     from normprobe.paper.artefacts import Artefact
@@ -18,15 +20,27 @@ if TYPE_CHECKING:
 _ALL = "all"
 
 
+def _names() -> list[str]:
+    """What the Tab key finds: tables and figures, without what reads them."""
+    return list(tomllib.loads((files("normprobe.paper") / "commands.toml").read_text("utf-8")))
+
+
 @grouped
 def paper(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE|FIGURE]", help="E.g. table2; else all."),
+        typer.Argument(
+            metavar="[TABLE|FIGURE]", help="E.g. table2; else all.", autocompletion=_names
+        ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", help="Run the commands of table2, ..., or of all.", metavar="NAME"),
+        typer.Option(
+            "--run",
+            help="Run the commands of table2, ..., or of all.",
+            metavar="NAME",
+            autocompletion=lambda: [*_names(), _ALL],
+        ),
     ] = None,
     from_: Annotated[
         list[str] | None,
@@ -44,11 +58,14 @@ def paper(
             help="Take VALUE where the commands say NAME, e.g. a local copy of a hub id; NAME * is "
             "every hub id.",
             metavar="NAME=VALUE",
+            rich_help_panel=ON_MODEL,
         ),
         Needs("run"),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
+        str | None,
+        typer.Option(help="Instead of the paper's samples.", metavar="DATA"),
+        Needs("run"),
     ] = None,
     limit: Annotated[
         int | None,
@@ -69,7 +86,9 @@ def paper(
         Needs("run"),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Fetch without a question."), Needs("run")
+        bool,
+        typer.Option("--yes", "-y", help="Fetch without a question.", rich_help_panel=WRITTEN),
+        Needs("run"),
     ] = False,
     *,
     display: Annotated[Display, only(Display, "verbose")],

@@ -8,7 +8,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Without, grouped, only
-from normprobe.options import Excludes, Loading, Output
+from normprobe.options import WRITTEN, Excludes, Loading, Output
 
 if TYPE_CHECKING:
     from normprobe.run import Run
@@ -19,13 +19,21 @@ Runs = Annotated[
 ]
 
 
+def _tables_of(context: typer.Context) -> list[str]:
+    """What the Tab key finds of ``--table``: the tables of the runs that were typed before it."""
+    return sorted({table.stem for run in context.args for table in Path(run).glob("*.csv")})
+
+
 @grouped
 def show(
     runs: Runs,
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="This table alone, of every run that has it; repeatable.", metavar="NAME"
+            help="This table alone, of every run that has it; repeatable.",
+            metavar="NAME",
+            rich_help_panel=WRITTEN,
+            autocompletion=_tables_of,
         ),
         Excludes("theory"),
     ] = None,
@@ -100,7 +108,10 @@ def compare(
     ],
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a run, once for each in their order; a number is its step."),
+        typer.Option(
+            help="Name of a run, once for each in their order; a number is its step.",
+            metavar="NAME",
+        ),
     ] = None,
     *,
     output: Annotated[Output, Without("resume")],
@@ -152,7 +163,7 @@ def verify(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
     ] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed of that draw.", metavar="N")] = 42,
     *,
     loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
     display: Annotated[Display, only(Display, "format", "verbose")],

@@ -337,20 +337,20 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
     import datasets
 
     failures = []
-    for source in benchmark.subsets[subset]:
-        try:
-            with offline_where_no_hub_answers():
+    with offline_where_no_hub_answers():
+        for source in benchmark.subsets[subset]:
+            try:
                 dataset = datasets.load_dataset(source.repo, source.config, split=source.split)
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            failures.append(f"{source.repo}: {first_line(error, 160)}")
-            continue
-        provenance = {
-            "hub": source.repo,
-            "config": source.config,
-            "split": source.split,
-            "revision": _revision(dataset),
-        }
-        return rows_of(dataset, source.repo), provenance
+            except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+                failures.append(f"{source.repo}: {first_line(error, 160)}")
+                continue
+            provenance = {
+                "hub": source.repo,
+                "config": source.config,
+                "split": source.split,
+                "revision": _revision(dataset),
+            }
+            return rows_of(dataset, source.repo), provenance
     raise NormprobeError(
         f"data set {benchmark.name} could not be loaded ({'; '.join(failures)})",
         "offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "
