@@ -1,6 +1,8 @@
 """Messages of other libraries in one line."""
 
-from normprobe.errors import NormprobeError, first_line
+import pytest
+
+from normprobe.errors import NormprobeError, did_you_mean, first_line
 
 
 def test_a_message_is_one_line_without_a_final_full_stop() -> None:
@@ -29,3 +31,16 @@ def test_without_a_message_the_class_is_named() -> None:
 def test_a_line_fits_on_a_terminal():
     error = NormprobeError("9" * 10_000, "9" * 10_000)
     assert len(error.problem) == len(error.remedy) == 1500
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("laters", "did you mean layers? ask"),
+        ("LAYERS", "did you mean layers? ask"),
+        ("figure", "did you mean figure2 or figure1? ask"),
+        ("something else", "ask"),
+    ],
+)
+def test_the_nearest_names_are_named(name: str, remedy: str) -> None:
+    assert did_you_mean(name, ["layers", "figure1", "figure2"], "ask") == remedy

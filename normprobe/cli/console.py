@@ -126,12 +126,12 @@ def stdout_console() -> "Iterator[Console]":
         file.flush()
 
 
-def show_run(run: "Run", display: Display) -> None:
+def show_run(run: "Run", display: Display, failure: NormprobeError | None = None) -> None:
     """Print the outcome of a command: its tables, what they say, and where everything is."""
     if display.quiet:
         data(str(run.path))
     elif display.format == "json":
-        run_object(run, run.table)
+        run_object(run, run.table, **({"error": _entries(failure)} if failure else {}))
     elif not table(run.table, display):
         with stdout_console() as console:
             run.show(console, theory=display.theory)
@@ -140,22 +140,22 @@ def show_run(run: "Run", display: Display) -> None:
         message(f"run folder: {run.path}")
 
 
-def run_object(run: "Run", content: "pd.DataFrame") -> None:
+def run_object(run: "Run", content: "pd.DataFrame", **more: Any) -> None:
     """Write a run as the one JSON object of ``--format json``, with one of its tables."""
     where = None if run.path is None else str(run.path)
-    json_object(command=run.command, folder=where, sentence=run.verdict, table=content)
+    json_object(command=run.command, folder=where, sentence=run.verdict, **more, table=content)
 
 
 @contextmanager
 def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     """Turn what ends a command into a message and an exit code; keep stdout for data.
 
-    A known failure ends with two lines and code 1, Ctrl-C with code 130. ``NORMPROBE_DEBUG=1``
-    lets the traceback through.
+    A known failure ends with two lines and code 1, for ``--format json`` also with an object on
+    stdout; Ctrl-C with code 130. ``NORMPROBE_DEBUG=1`` lets the traceback through.
     """
     if not display.verbose:
         _quiet_libraries()
-    level = logging.WARNING if display.quiet else logging.INFO
+    level = logging.ERROR if display.quiet else logging.INFO
     with _messages_of_the_package(level), _stdout_is_data():
         try:
             with interrupting():
@@ -172,10 +172,21 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
             known = known_failure(error, resumes=resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
-            problem = f"error: {known.problem}"
-            _to_stderr(typer.style(problem, fg="red") if has_colour() else problem)
-            _to_stderr(f"       {known.remedy}")
+            if display.format == "json":
+                json_object(error=_entries(known))
+            tell(known)
             raise typer.Exit(FAILED) from None
+
+
+def tell(failure: NormprobeError) -> None:
+    """Write what is wrong and what to do about it to stderr."""
+    problem = f"error: {failure.problem}"
+    _to_stderr(typer.style(problem, fg="red") if has_colour() else problem)
+    _to_stderr(f"       {failure.remedy}")
+
+
+def _entries(failure: NormprobeError) -> dict[str, str]:
+    return {"problem": failure.problem, "remedy": failure.remedy}
 
 
 def _resuming(folder: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +17,12 @@ from normprobe.cli.grouping import (
     grouped,
     only,
 )
+from normprobe.errors import NormprobeError
 from normprobe.measurements import Measurement
 from normprobe.options import ON_SAMPLES, WRITTEN, Loading, Output, Sampling, models_here
+
+if TYPE_CHECKING:
+    from normprobe.run import Run
 
 _BATCH = 8  # of the demo, like the number of tokens it names
 _TOP = 5
@@ -53,12 +57,23 @@ def command_of(offered: Measurement) -> Callable[..., None]:
             probe = _probe(model, loading)
             everything = {**vars(sampling), **vars(asked), **output.on_disk}
             run = probe.measure(offered.name, **everything)
-            console.show_run(run, display)
-            if strict and run.record.get("doubts"):
+            failure = _doubt(run) if strict else None
+            console.show_run(run, display, failure)
+            if failure is not None:
+                console.tell(failure)
                 raise typer.Exit(console.FAILED)
 
     command.__doc__ = offered.summary
     return grouped(command)
+
+
+def _doubt(run: "Run") -> NormprobeError | None:
+    """Why the numbers of a run are in doubt; None: they are not."""
+    doubts = run.record.get("doubts")
+    if not doubts:
+        return None
+    remedy = f"run.json in {run.path} lists all warnings; without --strict the numbers stand"
+    return NormprobeError(f"the numbers are in doubt: {'; '.join(doubts)}", remedy)
 
 
 def _probe(model: str, loading: Loading) -> Any:
@@ -210,7 +225,8 @@ def demo(
             return {"output": place / name, "overwrite": output.overwrite}
 
         def done(run: Run) -> Run:
-            console.message(f"{run.command}: {run.path}")
+            if not display.quiet:
+                console.message(f"{run.command}: {run.path}")
             runs.append(run)
             return run
 

@@ -122,7 +122,7 @@ def compare(
         from normprobe.run import compare as compare_runs
 
         run = compare_runs(runs, label, **output.on_disk)
-        for warning in run.record["warnings"]:
+        for warning in [] if display.quiet else run.record["warnings"]:
             console.message(f"warning: {warning}")
         console.show_run(run, display)
 
