@@ -28,9 +28,19 @@ class NormprobeError(Exception):
         return f"{self.problem}\n{self.remedy}"
 
 
+# What those who check a config's fields say of themselves, and what Python does of a class.
+_CHECKER = re.compile(
+    r"(?:Class v|V)alidation error for (?:field|validator) '\w+': \w+: |(?<=\))\. Errors: .*"
+)
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+
+
 def first_line(error: BaseException, most: int = 200) -> str:
     """The message of another library's exception in one line, for a ``NormprobeError`` to quote."""
-    return _cut(" ".join(str(error).split()).rstrip("."), most) or type(error).__name__
+    text = _CHECKER.sub("", " ".join(str(error).split()))
+    if isinstance(error, KeyError):  # its message is the key alone
+        text = f"there is no {text}"
+    return _cut(_CLASS.sub(r"\1", text).rstrip("."), most) or type(error).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
