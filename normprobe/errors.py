@@ -1,6 +1,8 @@
 """The one exception a user is meant to see, and text from elsewhere as a terminal may show it."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 _LONGEST = 1500  # characters
 
@@ -26,9 +28,26 @@ class NormprobeError(Exception):
         return f"{self.problem}\n{self.remedy}"
 
 
+# What those who check a config's fields say of themselves, and what Python does of a class.
+_CHECKER = re.compile(
+    r"(?:Class v|V)alidation error for (?:field|validator) '\w+': \w+: |(?<=\))\. Errors: .*"
+)
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+
+
 def first_line(error: BaseException, most: int = 200) -> str:
     """The message of another library's exception in one line, for a ``NormprobeError`` to quote."""
-    return _cut(" ".join(str(error).split()).rstrip("."), most) or type(error).__name__
+    text = _CHECKER.sub("", " ".join(str(error).split()))
+    if isinstance(error, KeyError):  # its message is the key alone
+        text = f"there is no {text}"
+    return _cut(_CLASS.sub(r"\1", text).rstrip("."), most) or type(error).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A remedy for a name that is not known: the nearest that are, and what to do otherwise."""
+    spelled = {word.casefold(): word for word in known}
+    near = [spelled[word] for word in get_close_matches(name.casefold(), spelled)]
+    return f"did you mean {' or '.join(near)}? {otherwise}" if near else otherwise
 
 
 def _cut(text: str, most: int) -> str:

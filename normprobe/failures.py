@@ -1,8 +1,11 @@
 """What a user is told of exceptions of other libraries, and why code of a checkpoint fails."""
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from traceback import walk_tb
 from typing import Any
 
@@ -28,6 +31,47 @@ _MISSING = re.compile(
 
 #: What transformers calls a package, and its name.
 _CALLED = {"flashattention2": "flash_attn"}
+
+#: How long a hub may take to answer at all.
+_PATIENCE = 6.0  # seconds
+
+
+def hub_answers() -> bool:
+    """Whether the hub answers: its library asks a silent one for a minute and more, file by file.
+
+    Of a hub that does, it goes on to try again whatever breaks off.
+    """
+    from huggingface_hub import constants, get_session
+
+    answers = []
+
+    def ask() -> None:
+        for pause in (0, 1, 2):  # a network may blink
+            time.sleep(pause)
+            with suppress(Exception):  # of the library's HTTP client, which has changed
+                answers.append(get_session().head(constants.ENDPOINT, timeout=_PATIENCE))
+                return
+
+    asking = Thread(target=ask, daemon=True)  # to look a name up may take longer than all that
+    asking.start()
+    asking.join(_PATIENCE)
+    return bool(answers)
+
+
+@contextmanager
+def offline_where_no_hub_answers() -> Iterator[None]:
+    """Read from the cache alone, inside the block, where the hub is silent."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or hub_answers():
+        yield
+        return
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = False
 
 
 def _running_version() -> str:

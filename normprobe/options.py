@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import typer
+
+from normprobe.errors import did_you_mean
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,9 +23,19 @@ AUTO = "auto"
 #: As ``device``: spread over all devices with accelerate.
 BALANCED = "balanced"
 
+#: The panels of ``--help``, in their order. A group of options names its own.
+MEASURED, ON_MODEL, ON_SAMPLES, MACHINE, WRITTEN = PANELS = (
+    "What is measured",
+    "Of which model",
+    "On which samples",
+    "On which machine",
+    "Where it goes",
+)
+
 #: What can be named by hand, where it is not found.
 MODULE_ROLES = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
 TOKEN_ROLES = ("image_token_ids", "video_token_ids", "audio_token_ids")
+PART_ROLES = (*MODULE_ROLES, *TOKEN_ROLES, "kind")
 KIND_WORDS = ("vision-language", "vision-encoder", "language")
 
 
@@ -68,6 +80,18 @@ class NeededByAll:
         return f"changes nothing without {self.what}"
 
 
+def models_here(start: str) -> list[str]:
+    """Models that need no network: the specimen, those in the cache, folders beside ``start``."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cached = Path(HF_HUB_CACHE).glob("models--*/snapshots/*/*config.json")
+    ids = {path.parts[-4].removeprefix("models--").replace("--", "/") for path in cached}
+    place = start[: start.rfind("/") + 1]  # as it was typed, such as `./`
+    files = [*Path(place).glob("*/*config.json"), *Path(place).glob("*/norm_alignment.json")]
+    beside = {place + file.absolute().parts[-2] for file in files}
+    return ["specimen", *sorted(ids), *sorted(beside)]
+
+
 def flag(name: str) -> str:
     """An option as it is typed."""
     return "--part" if name == "named" else f"--{name.rstrip('_').replace('_', '-')}"
@@ -85,13 +109,17 @@ def _batch_size(value: str | int) -> int | Literal["auto"]:
 def _part(text: str) -> tuple[str, Any]:
     """``ROLE=NAME`` as an item of ``Loading.named``."""
     role, _, name = text.partition("=")
-    if not name or role not in (*MODULE_ROLES, *TOKEN_ROLES, "kind"):
+    if not name or role not in PART_ROLES:
         raise typer.BadParameter(
-            f"expected ROLE=NAME, ROLE one of {', '.join(MODULE_ROLES)}, "
-            f"{', '.join(TOKEN_ROLES)} or kind; received {text!r}"
+            did_you_mean(
+                role,
+                () if name == "" else PART_ROLES,
+                f"expected ROLE=NAME, ROLE one of {', '.join(PART_ROLES)}; received {text!r}",
+            )
         )
     if role == "kind" and name not in KIND_WORDS:
-        raise typer.BadParameter(f"expected kind={', '.join(KIND_WORDS)}; received {text!r}")
+        expected = f"expected kind={', '.join(KIND_WORDS)}; received {text!r}"
+        raise typer.BadParameter(did_you_mean(name, KIND_WORDS, expected))
     if role not in TOKEN_ROLES:
         return role, name
     if not all(re.fullmatch(r"-?\d+", number) for number in name.split(",")):
@@ -112,6 +140,7 @@ BatchSize = Annotated[
         "-b",
         parser=_batch_size,
         metavar="N",
+        rich_help_panel=MACHINE,
         help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in float32.",
     ),
 ]
@@ -121,17 +150,32 @@ BatchSize = Annotated[
 class Loading:
     """How a model is loaded and asked."""
 
+    panel: ClassVar = ON_MODEL
+
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a hub model.", metavar="REV")
     ] = None
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.")
+        str,
+        typer.Option(
+            help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.",
+            metavar="NAME",
+            rich_help_panel=MACHINE,
+        ),
     ] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="auto: as saved.")
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(
+            help="auto (as saved), float32, bfloat16, float16.",
+            metavar="NAME",
+            rich_help_panel=MACHINE,
+        ),
     ] = "auto"
     attn_implementation: Annotated[
-        str | None, typer.Option(help="sdpa, eager, flash_attention_2.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="sdpa, eager, flash_attention_2.", metavar="NAME", rich_help_panel=MACHINE
+        ),
     ] = None
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
@@ -190,11 +234,14 @@ class Loading:
 class Sampling:
     """Which samples are measured, and how many at once."""
 
+    panel: ClassVar = ON_SAMPLES
+
     data: Annotated[
         str,
         typer.Option(
             help="sample, pairs, boxes (bundled), text (no images), paper, a benchmark (mmbench, "
             "pope:random, mmstar, ...), or a local file or folder.",
+            metavar="DATA",
             show_default=True,
         ),
     ] = "sample"
@@ -213,6 +260,7 @@ class Sampling:
             help="Processes that decode pictures; 0: none but this one. Default: half of the "
             "cores.",
             metavar="N",
+            rich_help_panel=MACHINE,
         ),
     ] = None
     limit: Annotated[
@@ -221,7 +269,7 @@ class Sampling:
     ] = None
     seed: Annotated[
         int,
-        typer.Option(help="Seed of the draw of --limit or of --data paper."),
+        typer.Option(help="Seed of the draw of --limit or of --data paper.", metavar="N"),
         Needs("limit", data="paper"),
     ] = 42
     skip_bad: Annotated[
@@ -238,6 +286,8 @@ class Sampling:
 @dataclass(frozen=True)
 class Output:
     """Where the run goes."""
+
+    panel: ClassVar = WRITTEN
 
     output: Annotated[
         Path | None,

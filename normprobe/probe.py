@@ -19,7 +19,7 @@ from torch import nn
 
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Picture, Sample, as_sample
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
 from normprobe.measurements import NAMES, Measurement, is_measurement, measurement, measurements
 from normprobe.model.checkpoint import is_here, open_checkpoint
@@ -148,7 +148,7 @@ class Probe:
         if unknown := [name for name in names if not is_measurement(name)]:
             raise NormprobeError(
                 f"there is no measurement {unknown[0]}: expected one of {', '.join(NAMES)}",
-                "pass no name to load the whole model",
+                did_you_mean(unknown[0], NAMES, "pass no name to load the whole model"),
             )
         needs = [needs for name in names if (needs := measurement(name).needs)] or [everything]
         runs = not names or any(measurement(name).runs_model for name in names)
@@ -423,6 +423,6 @@ def _over_samples(name: str) -> Measurement:
     if name not in names:
         raise NormprobeError(
             f"{name} is no measurement over samples: expected one of {', '.join(names)}",
-            "the others are methods of Probe, such as probe.embeddings()",
+            did_you_mean(name, names, "the others are methods of Probe, as probe.embeddings()"),
         )
     return measurement(name)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from markupsafe import Markup
 
-from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
 from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
@@ -189,10 +189,12 @@ class Run:
         if columns is None:
             with explained(self.store):
                 return _offered(self.store).readable(name, rows)
+        held = [*map(str, rows)]
         for column in columns:
-            if column not in rows:
+            if column not in held:
                 raise NormprobeError(
-                    f"{name} has no column {column}", f"it has {', '.join(map(str, rows))}"
+                    f"{name} has no column {column}",
+                    did_you_mean(column, held, f"it has {', '.join(held)}"),
                 )
         return readable_table(rows[list(columns)])
 
@@ -225,7 +227,7 @@ class Run:
         if name not in drawings:
             raise NormprobeError(
                 f"a run of {self.command} has no figure {name}",
-                f"it has {', '.join(drawings) or 'none'}",
+                did_you_mean(name, drawings, f"it has {', '.join(drawings) or 'none'}"),
             )
         with explained(self.store):
             return figure_of(drawings[name], self.store, ax)

@@ -1,6 +1,8 @@
 """Messages of other libraries in one line."""
 
-from normprobe.errors import NormprobeError, first_line
+import pytest
+
+from normprobe.errors import NormprobeError, did_you_mean, first_line
 
 
 def test_a_message_is_one_line_without_a_final_full_stop() -> None:
@@ -22,6 +24,10 @@ def test_a_long_word_is_cut_anywhere() -> None:
     assert first_line(ValueError("x" * 300), most=250) == "x" * 250
 
 
+def test_a_key_alone_is_no_message() -> None:
+    assert first_line(KeyError("gelu_2")) == "there is no 'gelu_2'"
+
+
 def test_without_a_message_the_class_is_named() -> None:
     assert first_line(AssertionError()) == "AssertionError"
 
@@ -29,3 +35,38 @@ def test_without_a_message_the_class_is_named() -> None:
 def test_a_line_fits_on_a_terminal():
     error = NormprobeError("9" * 10_000, "9" * 10_000)
     assert len(error.problem) == len(error.remedy) == 1500
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("laters", "did you mean layers? ask"),
+        ("LAYERS", "did you mean layers? ask"),
+        ("figure", "did you mean figure2 or figure1? ask"),
+        ("something else", "ask"),
+    ],
+)
+def test_the_nearest_names_are_named(name: str, remedy: str) -> None:
+    assert did_you_mean(name, ["layers", "figure1", "figure2"], "ask") == remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "Validation error for field 'size':\n    TypeError: Field 'size' expected int, got str",
+            "Field 'size' expected int, got str",
+        ),
+        (
+            "Validation error for field 'a': TypeError: Field 'a' with value 'x' doesn't match any "
+            "type in (<class 'int'>, <class 'some.module.Config'>). Errors: Field 'a' expected int",
+            "Field 'a' with value 'x' doesn't match any type in (int, Config)",
+        ),
+        (
+            "Class validation error for validator 'check': ValueError: 3 heads are few.",
+            "3 heads are few",
+        ),
+    ],
+)
+def test_how_a_config_is_checked_is_nothing_to_tell(message: str, told: str) -> None:
+    assert first_line(ValueError(message)) == told

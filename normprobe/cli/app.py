@@ -1,5 +1,6 @@
 """The application: which commands there are."""
 
+import gc
 from collections.abc import Callable
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 import normprobe
 from normprobe.cli import console, measure, models, paper, runs
-from normprobe.cli.grouping import Command
+from normprobe.cli.grouping import Command, Commands
 from normprobe.console_state import has_colour
 from normprobe.measurements import measurements
 
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,6 +62,6 @@ def main() -> None:
     try:
         app(prog_name="normprobe")
     except SystemExit as end:
-        if end.code == console.INTERRUPTED:
-            console.leave_at_once()
+        if isinstance(end.code, int) and (end.code == console.INTERRUPTED or gc.get_freeze_count()):
+            console.leave(end.code)
         raise

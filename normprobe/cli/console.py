@@ -5,17 +5,18 @@ command runs, what anybody else prints goes to stderr: a model's own code may pr
 runs, and stdout is data.
 """
 
+import atexit
 import gc
 import logging
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
@@ -40,8 +41,8 @@ def lasting_imports() -> Iterator[None]:
     """Import torch and what needs it, inside the block, out of the garbage collector's sight.
 
     They make 700,000 objects, and none goes before the command ends. Python would walk them all
-    many times over: while it imports, while the command works and once more at the end. That is a
-    fifth of the time of a short command.
+    many times over: while it imports, while the command works and once more at the end, which
+    ``leave`` does without. That is a third of the time of a short command.
     """
     if "torch" in sys.modules:
         yield
@@ -51,6 +52,8 @@ def lasting_imports() -> Iterator[None]:
         with just_ending():
             yield
         gc.freeze()
+        # Where Python does end by itself, libraries that count what is left (nanobind) find none.
+        atexit.register(gc.unfreeze)
     finally:
         gc.enable()
 
@@ -65,12 +68,14 @@ def open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
-def leave_at_once() -> None:
-    """End the process after Ctrl-C: to take down what is loaded takes Python seconds."""
+def leave(code: int) -> NoReturn:
+    """End the process as it is: to take down what is loaded takes Python seconds."""
+    if code != INTERRUPTED:  # then nothing is waited for
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(code)
 
 
 def data(text: str) -> None:
@@ -121,12 +126,22 @@ def stdout_console() -> "Iterator[Console]":
         file.flush()
 
 
-def show_run(run: "Run", display: Display) -> None:
-    """Print the outcome of a command: its tables, what they say, and where everything is."""
+def show_run(run: "Run", display: Display, doubts: Sequence[str] = ()) -> None:
+    """Print the outcome of a command: its tables, what they say, and where everything is.
+
+    Args:
+        run: what it made.
+        display: how.
+        doubts: for which the command then fails, of ``--strict``.
+    """
+    failure = NormprobeError(
+        f"the numbers are in doubt: {'; '.join(doubts)}",
+        f"run.json in {run.path} lists all warnings; without --strict the numbers stand",
+    )
     if display.quiet:
         data(str(run.path))
     elif display.format == "json":
-        run_object(run, run.table)
+        run_object(run, run.table, **({"error": _entries(failure)} if doubts else {}))
     elif display.format == "tex":
         data(run.to_latex().removesuffix("\n"))
     elif not table(run.table, display):
@@ -135,24 +150,27 @@ def show_run(run: "Run", display: Display) -> None:
         if run.has_theory and not display.theory:
             message(f"does the paper's theory hold here? normprobe show {run.path} --theory")
         message(f"run folder: {run.path}")
+    if doubts:
+        tell(failure)
+        raise typer.Exit(FAILED)
 
 
-def run_object(run: "Run", content: "pd.DataFrame") -> None:
+def run_object(run: "Run", content: "pd.DataFrame", **more: Any) -> None:
     """Write a run as the one JSON object of ``--format json``, with one of its tables."""
     where = None if run.path is None else str(run.path)
-    json_object(command=run.command, folder=where, sentence=run.verdict, table=content)
+    json_object(command=run.command, folder=where, sentence=run.verdict, **more, table=content)
 
 
 @contextmanager
 def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     """Turn what ends a command into a message and an exit code; keep stdout for data.
 
-    A known failure ends with two lines and code 1, Ctrl-C with code 130. ``NORMPROBE_DEBUG=1``
-    lets the traceback through.
+    A known failure ends with two lines and code 1, for ``--format json`` also with an object on
+    stdout; Ctrl-C with code 130. ``NORMPROBE_DEBUG=1`` lets the traceback through.
     """
     if not display.verbose:
         _quiet_libraries()
-    level = logging.WARNING if display.quiet else logging.INFO
+    level = logging.ERROR if display.quiet else logging.INFO
     with _messages_of_the_package(level), _stdout_is_data():
         try:
             with interrupting():
@@ -169,10 +187,21 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
             known = known_failure(error, resumes=resumes)
             if known is None or os.environ.get("NORMPROBE_DEBUG") == "1":
                 raise
-            problem = f"error: {known.problem}"
-            _to_stderr(typer.style(problem, fg="red") if has_colour() else problem)
-            _to_stderr(f"       {known.remedy}")
+            if display.format == "json":
+                json_object(error=_entries(known))
+            tell(known)
             raise typer.Exit(FAILED) from None
+
+
+def tell(failure: NormprobeError) -> None:
+    """Write what is wrong and what to do about it to stderr."""
+    problem = f"error: {failure.problem}"
+    _to_stderr(typer.style(problem, fg="red") if has_colour() else problem)
+    _to_stderr(f"       {failure.remedy}")
+
+
+def _entries(failure: NormprobeError) -> dict[str, str]:
+    return {"problem": failure.problem, "remedy": failure.remedy}
 
 
 def _resuming(folder: Path) -> str:

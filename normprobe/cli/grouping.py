@@ -12,20 +12,66 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from inspect import Parameter, signature
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from inspect import Parameter, cleandoc, signature
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
-from normprobe.options import Excludes, NeededByAll, Needs, flag
+from normprobe.options import (
+    KIND_WORDS,
+    MEASURED,
+    PANELS,
+    PART_ROLES,
+    WRITTEN,
+    Excludes,
+    Loading,
+    NeededByAll,
+    Needs,
+    Output,
+    Sampling,
+    flag,
+    models_here,
+)
+
+
+def completed_data(incomplete: str) -> list[str]:
+    """What the Tab key finds of data sets; files and folders are found by the shell."""
+    from normprobe.data.benchmarks import BENCHMARKS
+    from normprobe.data.data_set import NAMED
+
+    name, colon, _ = incomplete.partition(":")
+    subsets = BENCHMARKS[name].subsets if colon and name in BENCHMARKS else ()
+    return [f"{name}:{subset}" for subset in subsets] or [*NAMED]
+
+
+def completed_part(incomplete: str) -> list[str]:
+    """What it finds of ``--part``: roles, and of the kind of a model also what it may be."""
+    if incomplete.startswith("kind="):
+        return [f"kind={word}" for word in KIND_WORDS]
+    return [f"{role}=" for role in PART_ROLES]
+
+
+#: Of options of groups below this package.
+_COMPLETED = {"data": completed_data, "named": completed_part}
 
 Model = Annotated[
-    str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
+    str,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="Hub id, local folder, or the bundled `specimen`.",
+        autocompletion=models_here,
+    ),
 ]
 
 Strict = Annotated[
-    bool, typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt.")
+    bool,
+    typer.Option(
+        "--strict",
+        help="End with exit code 1 where the numbers are in doubt.",
+        rich_help_panel=WRITTEN,
+    ),
 ]
 
 
@@ -36,12 +82,48 @@ class OptionalValue:
         self.value, self.fits = value, fits
 
 
+def _in_plain_words(message: str) -> str:
+    """What is wrong with a value, without the words of the library that has checked it."""
+    message = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    message = message.replace("Input should be a valid integer", "expected a whole number")
+    message = message.replace("Input should be a valid number", "expected a number")
+    return message.replace("Input should be", "expected a number").rstrip(".")
+
+
+def plain(shown: list[Any]) -> list[Any]:
+    """Options and arguments without what Python calls their types; a flag has no value at all."""
+    for parameter in shown:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda **_: None
+    return shown
+
+
+class Commands(TyperGroup):
+    """All commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options as they are shown."""
+        return plain(super().get_params(ctx))
+
+
 class Command(TyperCommand):
     """A command with options whose value may be left out: ``--map``, ``--map 2``, ``--map=2``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse words in which no value is left out."""
-        return super().parse_args(ctx, self.spelled_out(args))
+        try:
+            return super().parse_args(ctx, self.spelled_out(args))
+        except typer.BadParameter as error:
+            error.message = _in_plain_words(error.message)
+            raise
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options as they are shown: ``--help`` with the others about what is printed."""
+        shown = plain(super().get_params(ctx))
+        shown[-1].rich_help_panel = WRITTEN
+        return shown
 
     def spelled_out(self, args: Sequence[str]) -> list[str]:
         """The words with the values that were left out."""
@@ -66,6 +148,8 @@ def _is_target(text: str) -> bool:
 @dataclass(frozen=True)
 class Asked:
     """What is done beside measuring."""
+
+    panel: ClassVar = MEASURED
 
     also: Annotated[
         list[str] | None,
@@ -104,12 +188,15 @@ class Asked:
 class Display:
     """What is printed."""
 
+    panel: ClassVar = WRITTEN
+
     format: Annotated[
         Literal["csv", "json", "md", "tex"] | None,
         typer.Option(
             "--format",
             help="Print the table alone, as CSV, Markdown or LaTeX; json: with what it says and "
             "where it is.",
+            metavar="csv|json|md|tex",
         ),
         Excludes("quiet"),
     ] = None
@@ -124,6 +211,9 @@ class Display:
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the libraries' messages and warnings.")
     ] = False
+
+
+_GROUPS = (Asked, Loading, Sampling, Output, Display)
 
 
 class Without:
@@ -164,6 +254,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     if not takes_context:
         context = Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context)
         options.insert(0, context)
+    options.sort(key=_place_in_help)
     name_of_context = next(o.name for o in options if o.annotation is typer.Context)
 
     @wraps(command)
@@ -177,6 +268,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     described: Any = with_groups
     described.__signature__ = signature(command).replace(parameters=options)
+    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")  # typer keeps the ends of lines
+    described.__doc__ = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
     described.__annotations__ = {option.name: option.annotation for option in options}
     described.optional_values = {
         flag(option.name): mark
@@ -185,6 +278,17 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(mark, OptionalValue)
     }
     return with_groups
+
+
+def _place_in_help(option: Parameter) -> int:
+    """Give an option its panel, that of the group which has one of its name; which one it is."""
+    for info in get_args(option.annotation):
+        if isinstance(info, OptionInfo):
+            of_name = [group.panel for group in _GROUPS if option.name in vars(group)]
+            info.rich_help_panel = info.rich_help_panel or [*of_name, MEASURED][0]
+            info.autocompletion = info.autocompletion or _COMPLETED.get(option.name)
+            return PANELS.index(info.rich_help_panel)
+    return -1  # arguments and the context stay in front
 
 
 def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None:

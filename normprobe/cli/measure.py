@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,10 @@ from normprobe.cli.grouping import (
     only,
 )
 from normprobe.measurements import Measurement
-from normprobe.options import Loading, Output, Sampling
+from normprobe.options import ON_SAMPLES, Loading, Output, Sampling, models_here
+
+if TYPE_CHECKING:
+    pass
 
 _BATCH = 8  # of the demo, like the number of tokens it names
 _TOP = 5
@@ -47,9 +50,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
             probe = _probe(model, loading)
             everything = {**vars(sampling), **vars(asked), **output.on_disk}
             run = probe.measure(offered.name, **everything)
-            console.show_run(run, display)
-            if strict and run.record.get("doubts"):
-                raise typer.Exit(console.FAILED)
+            console.show_run(run, display, run.record.get("doubts", []) if strict else [])
 
     command.__doc__ = offered.summary
     return grouped(command)
@@ -66,13 +67,17 @@ def _probe(model: str, loading: Loading) -> Any:
 def embeddings(
     model: Model = "specimen",
     top: Annotated[
-        int, typer.Option("--top", "-k", min=1, help="Loudest and quietest tokens to name.")
+        int,
+        typer.Option(
+            "--top", "-k", min=1, help="Loudest and quietest tokens to name.", metavar="N"
+        ),
     ] = 10,
     base: Annotated[
         str | None,
         typer.Option(
             help="The language model it was trained from: how far has the table moved?",
             metavar="MODEL",
+            autocompletion=models_here,
         ),
     ] = None,
     *,
@@ -92,7 +97,11 @@ def attention(
     *,
     image: Annotated[
         list[Path],
-        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
+        typer.Option(
+            help="The picture; repeatable, for models that read several.",
+            metavar="FILE",
+            rich_help_panel=ON_SAMPLES,
+        ),
     ],
     prompt: Annotated[
         str,
@@ -196,7 +205,8 @@ def demo(
             return {"output": place / name, "overwrite": output.overwrite}
 
         def done(run: Run) -> Run:
-            console.message(f"{run.command}: {run.path}")
+            if not display.quiet:
+                console.message(f"{run.command}: {run.path}")
             runs.append(run)
             return run
 

@@ -7,7 +7,16 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Strict, Without, grouped, only
-from normprobe.options import BatchSize, Loading, NeededByAll, Needs, Output, Sampling
+from normprobe.options import (
+    MACHINE,
+    BatchSize,
+    Loading,
+    NeededByAll,
+    Needs,
+    Output,
+    Sampling,
+    models_here,
+)
 from normprobe.survey.hub_cache import Keep
 
 
@@ -19,6 +28,7 @@ def inspect(
             metavar="[MODEL]",
             help="Hub id, local folder, or `specimen`. None: the model types that were checked.",
             show_default=False,
+            autocompletion=models_here,
         ),
         NeededByAll("a MODEL", "format", "verbose"),
     ] = None,
@@ -105,12 +115,13 @@ def survey(
             metavar="[MODEL|FILE]...",
             help="Models, or files that list them. None: print a list of hub models to start from.",
             show_default=False,
+            autocompletion=models_here,
         ),
         NeededByAll("a model: name models, or files that list them"),
     ] = None,
     measure: Annotated[
         Literal["layers"] | None,
-        typer.Option(help="Measure the decoder layers too: whole models."),
+        typer.Option(help="Measure the decoder layers too: whole models.", metavar="layers"),
     ] = None,
     *,
     batch_size: Annotated[BatchSize, Needs("measure")] = 1,
@@ -118,11 +129,19 @@ def survey(
     loading: Annotated[Loading, Without("revision")],
     keep: Annotated[
         Keep,
-        typer.Option(help="What stays of what each model fetched: nothing, all but weights, all."),
+        typer.Option(
+            help="What stays of what each model fetched: nothing, all but weights, all.",
+            metavar="none|config|all",
+            rich_help_panel=MACHINE,
+        ),
     ] = "none",
     timeout: Annotated[
         float | None,
-        typer.Option(help="Minutes that a model may take. Default: no limit.", metavar="MINUTES"),
+        typer.Option(
+            help="Minutes that a model may take. Default: no limit.",
+            metavar="MINUTES",
+            rich_help_panel=MACHINE,
+        ),
     ] = None,
     output: Output,
     strict: Strict = False,
@@ -140,12 +159,12 @@ def survey(
             console.data(shipped_list().rstrip())
             return
         listed = listed_models(models)
+        from normprobe.measurements.survey.words import reasons
         from normprobe.survey.measuring import survey as survey_of
 
         to = Output(**output.on_disk)
         layers = measure == "layers"
         sampled = replace(sampling, batch_size=batch_size)
         run = survey_of(listed, sampled, loading, to, layers=layers, keep=keep, timeout=timeout)
-        console.show_run(run, display)
-        if strict and (run.record.get("doubts") or not run.table["status"].eq("complete").all()):
-            raise typer.Exit(console.FAILED)
+        doubts = [*run.record.get("doubts", []), *reasons(run.table)]
+        console.show_run(run, display, doubts if strict else [])

@@ -1,7 +1,9 @@
 """``normprobe paper``."""
 
+import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +11,8 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
-from normprobe.errors import NormprobeError
-from normprobe.options import Excludes, Needs
+from normprobe.errors import NormprobeError, did_you_mean
+from normprobe.options import ON_MODEL, WRITTEN, Excludes, Needs
 
 if TYPE_CHECKING:
     from normprobe.paper.artefacts import Artefact
@@ -29,15 +31,27 @@ _NOT_HERE = {
 }
 
 
+def _names() -> list[str]:
+    """What the Tab key finds: tables and figures, without what reads them."""
+    return list(tomllib.loads((files("normprobe.paper") / "commands.toml").read_text("utf-8")))
+
+
 @grouped
 def paper(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE|FIGURE]", help="E.g. table2; else all."),
+        typer.Argument(
+            metavar="[TABLE|FIGURE]", help="E.g. table2; else all.", autocompletion=_names
+        ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", help="Run the commands of table2, ..., or of all.", metavar="NAME"),
+        typer.Option(
+            "--run",
+            help="Run the commands of table2, ..., or of all.",
+            metavar="NAME",
+            autocompletion=lambda: [*_names(), _ALL],
+        ),
     ] = None,
     from_: Annotated[
         list[str] | None,
@@ -55,11 +69,14 @@ def paper(
             help="Take VALUE where the commands say NAME, e.g. a local copy of a hub id; NAME * is "
             "every hub id.",
             metavar="NAME=VALUE",
+            rich_help_panel=ON_MODEL,
         ),
         Needs("run"),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
+        str | None,
+        typer.Option(help="Instead of the paper's samples.", metavar="DATA"),
+        Needs("run"),
     ] = None,
     limit: Annotated[
         int | None,
@@ -85,7 +102,9 @@ def paper(
         Needs("run"),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Fetch without a question."), Needs("run")
+        bool,
+        typer.Option("--yes", "-y", help="Fetch without a question.", rich_help_panel=WRITTEN),
+        Needs("run"),
     ] = False,
     *,
     display: Annotated[Display, only(Display, "verbose")],
@@ -136,7 +155,7 @@ def _require(name: str, known: Collection[str]) -> None:
     if name not in known:
         raise NormprobeError(
             f"{name}: expected one of {', '.join(known)}",
-            "`normprobe paper` tells what each is",
+            did_you_mean(name, known, "`normprobe paper` tells what each is"),
         )
 
 

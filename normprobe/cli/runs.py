@@ -7,7 +7,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Without, grouped, only
-from normprobe.options import Excludes, Loading, Output
+from normprobe.options import WRITTEN, Excludes, Loading, Output
 
 if TYPE_CHECKING:
     from normprobe.run import Run
@@ -18,13 +18,21 @@ Runs = Annotated[
 ]
 
 
+def _tables_of(context: typer.Context) -> list[str]:
+    """What the Tab key finds of ``--table``: the tables of the runs that were typed before it."""
+    return sorted({table.stem for run in context.args for table in Path(run).glob("*.csv")})
+
+
 @grouped
 def show(
     runs: Runs,
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="This table alone, of every run that has it; repeatable.", metavar="NAME"
+            help="This table alone, of every run that has it; repeatable.",
+            metavar="NAME",
+            rich_help_panel=WRITTEN,
+            autocompletion=_tables_of,
         ),
         Excludes("theory"),
     ] = None,
@@ -50,14 +58,17 @@ def show(
 
 def _show_tables(runs: "list[Run]", names: list[str], display: Display) -> None:
     """The main table of each run, or those that were named."""
-    from normprobe.errors import NormprobeError
+    from normprobe.errors import NormprobeError, did_you_mean
     from normprobe.report.table_text import latex, markdown, table_text
     from normprobe.report.terminal import print_readable
 
     held = list(dict.fromkeys(name for run in runs for name in run.tables))
     for name in names:
         if name not in held:
-            raise NormprobeError(f"no run holds a table {name}", f"they hold {', '.join(held)}")
+            raise NormprobeError(
+                f"no run holds a table {name}",
+                did_you_mean(name, held, f"they hold {', '.join(held)}"),
+            )
     wanted = [(run, name) for run in runs for name in names or [run.main_table]]
     chosen = [(run, name) for run, name in wanted if name in run.tables]
     if display.format in ("csv", "json"):
@@ -92,7 +103,10 @@ def compare(
     ],
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a run, once for each in their order; a number is its step."),
+        typer.Option(
+            help="Name of a run, once for each in their order; a number is its step.",
+            metavar="NAME",
+        ),
     ] = None,
     *,
     output: Annotated[Output, Without("resume")],
@@ -103,7 +117,7 @@ def compare(
         from normprobe.run import compare as compare_runs
 
         run = compare_runs(runs, label, **output.on_disk)
-        for warning in run.record["warnings"]:
+        for warning in [] if display.quiet else run.record["warnings"]:
             console.message(f"warning: {warning}")
         console.show_run(run, display)
 
@@ -144,7 +158,7 @@ def verify(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
     ] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed of that draw.", metavar="N")] = 42,
     *,
     loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
     display: Annotated[Display, only(Display, "format", "verbose")],

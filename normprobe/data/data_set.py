@@ -17,7 +17,7 @@ from normprobe.data.published import read_question_table
 from normprobe.data.question import Question, QuestionSource, all_questions
 from normprobe.data.rows import BadRow, BadRows
 from normprobe.data.sample import Sample
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, did_you_mean
 
 SAMPLE = "sample"  # the bundled questions, all benchmarks together
 PAIRS = "pairs"  # those about two pictures each: not every model reads two
@@ -25,6 +25,9 @@ BOXES = "boxes"  # those with a word whose referent has a box
 PAPER = "paper"
 #: Subset and number of questions of each benchmark of the paper, in the order of drawing.
 SHARES = {"mmbench": ("dev", 334), "pope": ("adversarial", 333), "mmstar": ("val", 333)}
+
+#: What ``--data`` names, beside files and folders.
+NAMED = (SAMPLE, PAIRS, BOXES, *BENCHMARKS, PAPER, TEXT)
 
 _BUNDLED_PROMPTS = Path(__file__).with_name("prompts.txt")
 
@@ -143,10 +146,12 @@ def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Questi
         return path.resolve().name, read_folder(path, bad, prompt)
     if path.is_file():
         return path.stem, [read_file(path, bad)]
-    names = ", ".join((SAMPLE, PAIRS, BOXES, *BENCHMARKS, PAPER, TEXT))
+    beside = [str(file) for file in path.parent.glob("*")] if path.parent.is_dir() else []
     raise NormprobeError(
-        f"--data: expected {names}, or an existing file or folder; received {spec!r}",
-        f"check the spelling; --data {SAMPLE} needs no download",
+        f"--data: expected {', '.join(NAMED)}, or an existing file or folder; received {spec!r}",
+        did_you_mean(
+            spec, [*NAMED, *beside], f"check the spelling; --data {SAMPLE} needs no download"
+        ),
     )
 
 
@@ -155,7 +160,11 @@ def _read_hub(name: str, subset: str, bad: BadRows) -> QuestionSource:
     if subset not in benchmark.subsets:
         raise NormprobeError(
             f"--data {name}:{subset}: expected one of {', '.join(benchmark.subsets)}",
-            f"pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}",
+            did_you_mean(
+                subset,
+                benchmark.subsets,
+                f"pass --data {name}:{next(iter(benchmark.subsets))}, or a path as ./{name}",
+            ),
         )
     rows, where = load_hub_table(benchmark, subset)
     return read_question_table(benchmark, rows, subset, where, bad)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.benchmarks import Benchmark
 from normprobe.data.rows import BadRow, BadRows, Place, Row, printable
 from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import offline_where_no_hub_answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -336,19 +337,20 @@ def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, s
     import datasets
 
     failures = []
-    for source in benchmark.subsets[subset]:
-        try:
-            dataset = datasets.load_dataset(source.repo, source.config, split=source.split)
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            failures.append(f"{source.repo}: {first_line(error, 160)}")
-            continue
-        provenance = {
-            "hub": source.repo,
-            "config": source.config,
-            "split": source.split,
-            "revision": _revision(dataset),
-        }
-        return rows_of(dataset, source.repo), provenance
+    with offline_where_no_hub_answers():
+        for source in benchmark.subsets[subset]:
+            try:
+                dataset = datasets.load_dataset(source.repo, source.config, split=source.split)
+            except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+                failures.append(f"{source.repo}: {first_line(error, 160)}")
+                continue
+            provenance = {
+                "hub": source.repo,
+                "config": source.config,
+                "split": source.split,
+                "revision": _revision(dataset),
+            }
+            return rows_of(dataset, source.repo), provenance
     raise NormprobeError(
         f"data set {benchmark.name} could not be loaded ({'; '.join(failures)})",
         "offline, use --data sample (bundled questions) or --data PATH (a file or folder in the "

@@ -40,7 +40,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +190,7 @@ class Measurement:
             raise NormprobeError(
                 f"{self.name} does not measure {unknown[0]}: expected one of "
                 f"{', '.join(self.watchers) or 'none'}",
-                f"leave {unknown[0]} out",
+                did_you_mean(unknown[0], self.watchers, f"leave {unknown[0]} out"),
             )
         return replace(self, watching=watching)
 

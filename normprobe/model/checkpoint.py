@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
+from normprobe.failures import hub_answers
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.model.config import (
@@ -23,6 +24,7 @@ from normprobe.model.config import (
     vision_fields,
 )
 from normprobe.model.find.overrides import overrides_of
+from normprobe.options import models_here
 from normprobe.rehearsal import rehearse
 from normprobe.specimen import SPECIMEN_DIR
 
@@ -114,7 +116,10 @@ def open_checkpoint(
     from normprobe.failures import code_failure, refuse_newer_files
 
     if kind is not None and kind not in KINDS:
-        raise NormprobeError(f"{kind!r} is no kind of model", f"expected one of {', '.join(KINDS)}")
+        raise NormprobeError(
+            f"{kind!r} is no kind of model",
+            did_you_mean(kind, KINDS, f"expected one of {', '.join(KINDS)}"),
+        )
     if not _is_name(model):
         raise NormprobeError(
             f"{model[:60]!r} is no model: expected a folder or a hub id", "pass its name"
@@ -125,6 +130,7 @@ def open_checkpoint(
         return replace(base, name=_name_of(model), typed=model, alignment=alignment)
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
+    _refuse_silent_hub(model, source, revision)
     config_file = _cached(source, "config.json", revision)
     adapter_file = None if config_file else _cached(source, _PEFT_CONFIG, revision)
     if adapter_file is not None:
@@ -433,14 +439,46 @@ def _refuse_bad_path(model: str, source: str) -> None:
     elif looks_local:
         raise NormprobeError(
             f"no such folder: {model}",
-            f"check the path, or pass a hub id such as org/name, or `{SPECIMEN}`",
+            did_you_mean(
+                model,
+                models_here(model),
+                f"check the path, or pass a hub id such as org/name, or `{SPECIMEN}`",
+            ),
         )
+
+
+def _refuse_silent_hub(model: str, source: str, revision: str | None) -> None:
+    """Refuse a model that is not here, where no hub answers that could have it."""
+    if Path(source).is_dir():
+        return
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        files = ("config.json", _PEFT_CONFIG)
+        here = [try_to_load_from_cache(source, file, revision=revision) for file in files]
+    except HFValidationError:
+        raise _not_found(model, "no such folder, and no name that a hub knows") from None
+    found = any(isinstance(path, str) for path in here)
+    if not (found or constants.HF_HUB_OFFLINE or hub_answers()):
+        raise _not_found(model, f"no such folder, and {constants.ENDPOINT} does not answer")
 
 
 def _not_trusted(model: str) -> NormprobeError:
     return NormprobeError(
         f"{model} needs code of its own, which is not run unless asked for",
         "read that code, then pass --trust-remote-code",
+    )
+
+
+def _not_found(model: str, why: str) -> NormprobeError:
+    return NormprobeError(
+        f"cannot find the model {model!r}: {why}",
+        did_you_mean(
+            model,
+            models_here(model),
+            f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",
+        ),
     )
 
 
@@ -471,13 +509,14 @@ def _explained(
     if not_found and HF_HUB_OFFLINE:
         return NormprobeError(
             f"config.json of {model} is not in the cache, and HF_HUB_OFFLINE is set",
-            f"check the name, unset HF_HUB_OFFLINE, pass a local folder, or use `{SPECIMEN}`",
+            did_you_mean(
+                model,
+                models_here(model),
+                f"check the name, unset HF_HUB_OFFLINE, pass a local folder, or use `{SPECIMEN}`",
+            ),
         )
     if not_found:
-        return NormprobeError(
-            f"cannot find the model {model!r}: no such folder, and no hub answered for that id",
-            f"check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), or use `{SPECIMEN}`",
-        )
+        return _not_found(model, "no such folder, and no hub answered for that id")
     model_type, written_for = settings.get("model_type"), settings.get("transformers_version")
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         return NormprobeError(

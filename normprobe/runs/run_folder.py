@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pyarrow.dataset import dataset
 
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, did_you_mean, first_line
 from normprobe.runs.files import (
     csv_bytes,
     csv_table,
@@ -136,7 +136,9 @@ class RunStore:
         if not self.has_table(name):
             raise NormprobeError(
                 f"the run of {self.command} holds no table {name}",
-                f"it holds {', '.join(self.table_names) or 'none'}",
+                did_you_mean(
+                    name, self.table_names, f"it holds {', '.join(self.table_names) or 'none'}"
+                ),
             )
         return self._tables[name]
 

@@ -39,13 +39,32 @@ def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
         ("normprobe layers --als", ["--also"]),
         ("normprobe interface --ma", ["--map"]),
         ("normprobe layers --dtype b", ["bfloat16"]),
+        ("normprobe layers sp", ["specimen"]),
+        ("normprobe inspect org/", ["org/cached"]),
+        ("normprobe survey specimen ./m", ["./mine"]),
+        ("normprobe embeddings --base m", ["mine"]),
+        ("normprobe layers --data mms", ["mmstar"]),
+        ("normprobe layers --data pope:r", ["pope:random"]),
+        ("normprobe layers --part vi", ["video_token_ids=", "vision_encoder="]),
+        ("normprobe layers --part kind=l", ["kind=language"]),
+        ("normprobe paper figure1", ["figure1b"]),
+        ("normprobe paper --run al", ["all"]),
+        ("normprobe show run --table la", ["layers"]),
     ],
 )
 def test_tab_finds_commands_options_and_values_and_loads_nothing(
-    typed: str, found: list[str]
+    typed: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for file in ("mine/config.json", "run/layers.csv", "run/theory.csv", "notes/config.txt"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    cached = tmp_path / "hub/models--org--cached/snapshots/1"
+    cached.mkdir(parents=True)
+    (cached / "config.json").touch()
+    monkeypatch.chdir(tmp_path)
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    done = started(_NORMPROBE_COMPLETE="complete_bash", **words)
+    cache = str(tmp_path / "hub")
+    done = started(_NORMPROBE_COMPLETE="complete_bash", HF_HUB_CACHE=cache, **words)
     assert sorted(done.stdout.split()) == found
     assert done.stderr.strip() == ""
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -14,10 +15,13 @@ import pytest
 import torch
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file, save_file
-from support.commands import Forked
+from support.commands import Forked, spawned
 from typer.testing import Result
 
 from normprobe.data.data_set import bundled_data_dir
+from normprobe.errors import NormprobeError
+from normprobe.probe import Probe
+from normprobe.run import load_run
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -244,3 +248,58 @@ def test_debug_lets_the_traceback_through(
 def test_usage_errors_end_with_two(run: Run) -> None:
     assert run("layers", "--no-such-option").exit_code == 2
     assert run("layers", "--batch-size", "0").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("layers specimin", "did you mean specimen?"),
+        ("layers ./modle", "did you mean ./model?"),
+        ("layers --data smaple", "did you mean sample?"),
+        ("layers --data ./modle", "did you mean model?"),
+        ("layers --data pope:rndom", "did you mean random?"),
+        ("layers --also brnches", "did you mean branches?"),
+        ("layers --part vision_encoder=model.vision_towr", "did you mean model.vision_tower or"),
+        ("paper tabel2", "did you mean table2 or"),
+    ],
+)
+def test_a_name_that_is_not_known_is_met_with_the_nearest(
+    words: str, near: str, run: Run, checkpoint: Path
+) -> None:
+    assert_two_lines(run(*words.split()), near)
+
+
+def test_tables_columns_and_measurements_too(measured: Callable[..., Path], run: Run) -> None:
+    folder = measured("layers", "-n", "2")
+    assert_two_lines(run("show", folder, "--table", "thery"), "did you mean theory?")
+    with pytest.raises(NormprobeError, match=r"did you mean layers\?"):
+        load_run(folder).figure("layrs")
+    with pytest.raises(NormprobeError, match=r"did you mean norm_ratio_to_text"):
+        load_run(folder).readable(columns=["norm_ratio_to_txt"])
+    with pytest.raises(NormprobeError, match=r"did you mean interface\?"):
+        Probe("specimen").measure("interfaces")
+
+
+def test_a_failure_is_an_object_where_json_was_asked_for(run: Run) -> None:
+    result = run("layers", "./nowhere", "--format", "json")
+    assert result.exit_code == 1
+    problem, remedy = (line.removeprefix("error:").strip() for line in result.stderr.splitlines())
+    assert json.loads(result.stdout) == {"error": {"problem": problem, "remedy": remedy}}
+
+
+@pytest.mark.slow  # it waits
+@pytest.mark.parametrize("endpoint", ["refuses", "is silent"])
+def test_a_hub_that_does_not_answer_is_told_of_within_seconds(
+    endpoint: str, tmp_path: Path
+) -> None:
+    """Its library would try for more than a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        port = hub.getsockname()[1]
+        if endpoint == "refuses":
+            hub.close()
+        online = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{port}"}
+        home = {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+        began = time.monotonic()
+        ended = spawned(tmp_path, ["inspect", "org/model"], online | home)
+    assert_two_lines(ended, "cannot find the model 'org/model'", "does not answer")
+    assert time.monotonic() - began < 15  # ten, and a busy machine

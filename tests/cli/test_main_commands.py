@@ -83,8 +83,19 @@ def test_the_batch_size_does_not_change_the_table(measured: Measured) -> None:
     assert_same_tables(five, one)
 
 
-def test_quiet_prints_the_folder_alone(run: Run) -> None:
-    result = run("embeddings", "-q", "-o", "out")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "embeddings",
+        "layers -n 1",  # says elsewhere that one image is few
+        "interface -n 1 --verify",
+        "align",
+        pytest.param("demo", marks=pytest.mark.slow),
+        pytest.param("survey specimen", marks=pytest.mark.slow),
+    ],
+)
+def test_quiet_prints_the_folder_alone(words: str, run: Run) -> None:
+    result = run(*words.split(), "-q", "-o", "out")
     assert result.stdout == "out\n"
     assert result.stderr == ""
 

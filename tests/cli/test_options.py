@@ -6,35 +6,36 @@ import pytest
 from typer.testing import CliRunner
 
 from normprobe.cli.app import COMMANDS, app
+from normprobe.options import PANELS
 
-ASKED = "--revision --device --dtype --attn-implementation --trust-remote-code --inputs --part"
-LOADING = f"{ASKED} --system --allow-long-prompts"
+MODEL = "--revision --trust-remote-code --inputs --part"
+PROMPTED = f"{MODEL} --system --allow-long-prompts"
 DRAW = "--limit -n --seed"
+ON = "--device --dtype"
+ANY = f"{ON} --attn-implementation"
 FOLDER = "--output -o --overwrite"
 SHOWN = "--format --quiet -q --verbose -v --help -h"
 READ = "--format --verbose -v --help -h"
 
 OPTIONS = {
-    "interface": f"--data --prompt --workers {DRAW} --skip-bad {LOADING} --align --map --verify "
-    f"{FOLDER} --resume --strict {SHOWN}",
-    "layers": f"--data --prompt --batch-size -b --workers {DRAW} --skip-bad {LOADING} --also "
-    f"--align --map --verify {FOLDER} --resume --strict --format --theory --quiet -q --verbose -v "
-    "--help -h",
-    "grounding": f"--data --workers {DRAW} --skip-bad {LOADING} --align --verify {FOLDER} --resume "
-    f"--strict {SHOWN}",
-    "embeddings": f"--top -k --base {ASKED.replace('--attn-implementation ', '')} {FOLDER} {SHOWN}",
-    "attention": f"--image --prompt --word --layer --box {LOADING} {FOLDER} {SHOWN}",
+    "interface": f"--align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad --workers "
+    f"{ANY} {FOLDER} --resume --strict {SHOWN}",
+    "layers": f"--also --align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad "
+    f"--batch-size -b --workers {ANY} {FOLDER} --resume --strict --format --theory --quiet -q "
+    "--verbose -v --help -h",
+    "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
+    f"--resume --strict {SHOWN}",
+    "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
+    "attention": f"--word --layer --box {PROMPTED} --image --prompt {ANY} {FOLDER} {SHOWN}",
     "show": "--table --format --theory --verbose -v --help -h",
     "compare": f"--label {FOLDER} {SHOWN}",
-    "verify": f"{DRAW} --trust-remote-code --inputs {READ}",
-    "survey": f"--measure --batch-size -b --data --prompt --workers {DRAW} --skip-bad --device "
-    "--dtype --attn-implementation --trust-remote-code --system --allow-long-prompts --keep "
-    f"--timeout {FOLDER} --resume {SHOWN}",
-    "inspect": f"--revision --trust-remote-code --inputs --part --weights {READ}",
-    "align": f"--target --data {DRAW} {LOADING.replace('--attn-implementation ', '')} {FOLDER} "
-    f"{SHOWN}",
+    "verify": f"--trust-remote-code --inputs {DRAW} {READ}",
+    "survey": "--measure --trust-remote-code --system --allow-long-prompts --data --prompt "
+    f"{DRAW} --skip-bad --batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume {SHOWN}",
+    "inspect": f"--weights {MODEL} {READ}",
+    "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} --verbose -v --help -h",
-    "paper": "--run --from --model --data --limit -n --trust-remote-code --without-published "
+    "paper": "--run --from --model --trust-remote-code --data --limit -n --without-published "
     f"{FOLDER} --yes -y --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
 }
@@ -58,6 +59,45 @@ def test_every_command_is_listed_in_its_order() -> None:
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_options_of_a_command(command: str) -> None:
     assert options_of(command) == OPTIONS[command].split()
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": str(columns)}).stdout
+    panels = re.findall(r"^╭─ ([\w ]+) ─", shown, re.MULTILINE)
+    assert [panel for panel in PANELS if panel in panels] == [p for p in panels if p != "Arguments"]
+    assert not {"<bool>", "<str>", "<int>"} & set(shown.split())
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("layers --part projectr=x", "did you mean projector?"),
+        ("layers --part kind=langauge", "did you mean language or"),
+        ("layers --btch-size 2", "--batch-size"),
+        ("lyers", "Did you mean 'layers'?"),
+    ],
+)
+def test_a_mistyped_word_is_met_with_the_nearest(words: str, near: str) -> None:
+    assert near in refused(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("layers -n many", "expected a whole number"),
+        ("layers -n 0", "expected a number greater than or equal to 1"),
+        ("survey specimen --timeout long", "expected a number"),
+        ("layers --format html", "'html' is not one of"),
+    ],
+)
+def test_a_value_is_refused_in_plain_words(words: str, expected: str) -> None:
+    problem = refused(*words.split())
+    assert expected in problem
+    assert not re.search("Input should|Value error|unable to parse", problem)
 
 
 def refused(*words: str) -> str:

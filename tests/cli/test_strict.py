@@ -40,7 +40,7 @@ def test_broken_visual_tokens_are_loud(
     result = run(command, str(model), "-n", "2", "-o", "out", "--strict")
     assert result.exit_code == 1
     assert f"warning: {word}" in result.stderr
-    assert "error" not in result.stderr
+    assert f"error: the numbers are in doubt: {word}" in result.stderr
     said = " ".join(result.stdout.split())
     assert word.capitalize() in said
     record = json.loads(Path("out/run.json").read_text())
@@ -101,3 +101,12 @@ def test_a_prompt_longer_than_the_positions_is_said_once(
 
 def test_a_prompt_that_fits_is_not_mentioned(run: Run) -> None:
     assert "positions" not in run("layers", "-n", "1", "-o", "out").stderr
+
+
+def test_json_says_with_the_table_why_it_failed(run: Run, tmp_path: Path) -> None:
+    model = specimen_with(tmp_path / "broken", 0.0)
+    result = run("interface", str(model), "-n", "2", "--format", "json", "--strict")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert found["error"]["problem"].startswith("the numbers are in doubt")
+    assert found["table"]

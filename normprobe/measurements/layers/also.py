@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, did_you_mean, first_line
 from normprobe.measurements.layers.measure import observe
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations, Watcher
 from normprobe.model.measured_model import MeasuredModel
@@ -127,7 +127,7 @@ def own_number(named: str) -> OwnNumber:
         raise NormprobeError(
             f"--also {named}: expected {' or '.join(BUILT_IN)}, or FILE.py:NAME of a file that is "
             "there",
-            "docs/how-to/own-number.md shows one",
+            did_you_mean(named, BUILT_IN, "docs/how-to/own-number.md shows one"),
         )
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -142,7 +142,7 @@ def own_number(named: str) -> OwnNumber:
         raise NormprobeError(
             f"{file} holds no number {name}: expected a function decorated with per_token, "
             "per_group or per_pair",
-            f"it holds {', '.join(given) or 'none'}",
+            did_you_mean(name, given, f"it holds {', '.join(given) or 'none'}"),
         )
     return found
 

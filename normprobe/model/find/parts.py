@@ -3,14 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.failures import runs_own_code
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 
@@ -176,10 +175,13 @@ def check_name(model: nn.Module, role: str, name: str) -> None:
     """Refuse a name given by hand that is no module of the model, and suggest one that is."""
     names = [known for known, _ in model.named_modules()]
     if name not in names:
-        close = get_close_matches(name, names) or [known for known in names if "." not in known][1:]
         raise NormprobeError(
             f"{type(model).__name__} has no module {name!r} for {role.replace('_', ' ')}",
-            f"did you mean {' or '.join(close[:3])}? `normprobe inspect` lists what was found",
+            did_you_mean(
+                name,
+                names,
+                f"`normprobe inspect` lists what was found; at the top are {children_of(model)}",
+            ),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.failures import runs_own_code
 from normprobe.model.config import vision_fields, vision_modules
 from normprobe.model.find.overrides import (
@@ -80,7 +80,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if unknown := sorted(named.keys() - set(OVERRIDE_KEYS)):
         raise NormprobeError(
             f"parts named by hand: there is no part {unknown[0]!r}",
-            f"expected some of {', '.join(OVERRIDE_KEYS)}",
+            did_you_mean(unknown[0], OVERRIDE_KEYS, f"expected some of {', '.join(OVERRIDE_KEYS)}"),
         )
     override = _override(model, named)
     for role in _ROLES & named.keys():
