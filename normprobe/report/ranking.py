@@ -27,7 +27,7 @@ AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 #: Visual over text tokens at the decoder input; of models whose visual tokens never enter it, those
 #: that text attends to over text tokens: a number of another kind, in no rank of the others.
 DISPARITY, ATTENDED = "disparity_input", "attended_ratio"
-ATTENDED_NOTE = "attended: visual states that text attends to / text; in no rank of the others."
+ATTENDED_NOTE = "* of visual states that text attends to; not ranked with the others."
 
 
 def ranking(
@@ -261,6 +261,13 @@ def rank_in_words(row: "pd.Series[Any]", name: str = "rank") -> str:
         return MISSING
     rank, low, high = (int(row[column]) for column in (name, f"{name}_low", f"{name}_high"))
     return f"{rank}" if low == high else f"{rank} ({low}-{high})"
+
+
+def number_in_words(row: "pd.Series[Any]", column: str) -> str:
+    """A number of a row; in place of a disparity that of ``ATTENDED``, with a star."""
+    if column == DISPARITY and pd.isna(row[column]) and not pd.isna(row.get(ATTENDED)):
+        return f"{significant(float(row[ATTENDED]))}*"
+    return significant(float(row[column]))
 
 
 def open_ranks(table: pd.DataFrame) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import invoke
 
 from normprobe import NormprobeError, Run
 from normprobe.options import Loading, Output, Sampling
@@ -137,3 +138,30 @@ def test_a_process_that_ends_early_says_why(
     )
     assert found["failures"] == {"process": reason}
     assert measuring.outcome_in(tmp_path / "a") == found
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--strict",), 1)])
+@pytest.mark.usefixtures("measured", "unrendered")
+def test_with_strict_a_model_that_failed_ends_with_1(
+    words: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    done = invoke("survey", "org/a", "-n", "1", "-o", str(tmp_path / "out"), *words)
+    assert done.exit_code == code, done.output
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_every_model_is_told_how_it_takes_its_inputs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[Loading] = []
+
+    def fake(model: ListedModel, how: measuring.How, folder: Path) -> dict[str, Any]:
+        told.append(how.loading)
+        return outcome(model=model.model)
+
+    monkeypatch.setattr("normprobe.survey.measuring.measured_apart", fake)
+    (tmp_path / "inputs.py").write_text("")
+    how = ["--inputs", str(tmp_path / "inputs.py"), "--part", "kind=language"]
+    done = invoke("survey", "org/a", "org/b", "-n", "1", "-o", str(tmp_path / "out"), *how)
+    assert done.exit_code == 0, done.output
+    assert [(one.inputs, one.kind) for one in told] == [(tmp_path / "inputs.py", "language")] * 2

@@ -16,12 +16,13 @@ from normprobe.report.page.markup import Markup
 from normprobe.report.ranking import (
     ATTENDED,
     ATTENDED_NOTE,
+    number_in_words,
     open_ranks,
     rank_in_words,
     ranking_note,
     with_brackets,
 )
-from normprobe.report.readable import ReadableTable, significant
+from normprobe.report.readable import ReadableTable
 from normprobe.report.terminal import (
     add_column,
     new_table,
@@ -42,9 +43,8 @@ def show(run: RunStore, console: Console) -> None:
 def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None:
     """Print ``ranking.csv``."""
     compared = measurement(command).module("compared")
-    columns, notes = dict(compared.COLUMNS), [*compared.NOTES]
+    columns, notes = compared.COLUMNS, [*compared.NOTES]
     if ATTENDED in ranking:
-        columns["attended"] = ATTENDED
         notes.append(ATTENDED_NOTE)
     table = new_table(f"{len(ranking)} runs of {command}")
     for header in ("rank", "run", *columns):
@@ -53,7 +53,7 @@ def print_ranking(command: str, ranking: pd.DataFrame, console: Console) -> None
         table.add_row(
             Text(rank_in_words(row)),
             Text(str(row["run"])),
-            *(Text(significant(float(row[column]))) for column in columns.values()),
+            *(Text(number_in_words(row, column)) for column in columns.values()),
         )
     print_table(table, console, keys=2)
     print_notes(console, *notes, *open_ranks(ranking))

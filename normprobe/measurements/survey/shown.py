@@ -21,12 +21,13 @@ from normprobe.report.ranking import (
     ATTENDED,
     ATTENDED_NOTE,
     DISPARITY,
+    number_in_words,
     open_ranks,
     rank_in_words,
     ranking_note,
     with_brackets,
 )
-from normprobe.report.readable import ReadableTable, significant
+from normprobe.report.readable import ReadableTable
 from normprobe.report.terminal import (
     add_column,
     new_table,
@@ -41,7 +42,6 @@ __all__ = ["readable", "section", "show"]
 #: Header and column of each number.
 _COLUMNS = {
     "x prompt": DISPARITY,
-    "attended": ATTENDED,
     "x table": "ratio_to_table",
     "table": "table_norm",
     "last": "disparity_last",
@@ -62,10 +62,11 @@ def show(run: RunStore, console: Console) -> None:
     """Print a line a model, why models lack numbers, and what all of them say."""
     survey = run.table("survey")
     models = ranked(survey)
+    attended = ATTENDED in models and bool(models[ATTENDED].notna().any())
     shown = {
         header: name
         for header, name in _COLUMNS.items()
-        if name in models and models[name].notna().any()
+        if models[name].notna().any() or (name == DISPARITY and attended)
     }
     table = new_table(f"{len(survey)} model{'s' * (len(survey) != 1)}")
     for header in ("rank", "model", *shown, "status"):
@@ -74,7 +75,7 @@ def show(run: RunStore, console: Console) -> None:
         table.add_row(
             Text(rank_in_words(row)),
             Text(shortened(str(row["run"]), _LONGEST)),
-            *(Text(significant(float(row[name]))) for name in shown.values()),
+            *(Text(number_in_words(row, name)) for name in shown.values()),
             Text(str(row["status"])),
         )
     print_table(table, console, keys=2)
@@ -82,7 +83,7 @@ def show(run: RunStore, console: Console) -> None:
         console,
         "x prompt, x table: visual mean norm at the decoder input over that of the",
         "prompts' text and of the text table (table: its mean). survey.csv has intervals.",
-        ATTENDED_NOTE * ("attended" in shown),
+        ATTENDED_NOTE * attended,
         *(_OF_LAYERS if "inertia gap" in shown else ()),
         *open_ranks(models),
     )

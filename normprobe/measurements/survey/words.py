@@ -1,5 +1,7 @@
 """What a survey says, in sentences."""
 
+from textwrap import shorten
+
 import pandas as pd
 
 from normprobe.measurements.survey.measure import FAILED, PARTLY
@@ -8,6 +10,7 @@ from normprobe.report.sentences import CORRELATION, correlation_sentence
 from normprobe.runs.run_folder import RunStore
 
 _LONGEST = 300  # characters of a reason
+_CUT = " \N{HORIZONTAL ELLIPSIS} (survey.csv has all of it)"
 
 
 def verdict(run: RunStore) -> str:
@@ -38,16 +41,10 @@ def reasons(survey: pd.DataFrame) -> list[str]:
     words = {FAILED: "failed", PARTLY: "was measured in part"}
     told = zip(_short_names(survey), survey["status"], survey["reason"], strict=True)
     return [
-        f"{name} {words.get(status, status)}: {_cut(' '.join(str(reason).split()))}"
+        f"{name} {words.get(status, status)}: {shorten(str(reason), _LONGEST, placeholder=_CUT)}"
         for name, status, reason in told
         if not pd.isna(reason)
     ]
-
-
-def _cut(reason: str) -> str:
-    if len(reason) <= _LONGEST:
-        return reason
-    return f"{reason[:_LONGEST]}\N{HORIZONTAL ELLIPSIS} (survey.csv has all of it)"
 
 
 def _short_names(survey: pd.DataFrame) -> list[str]:

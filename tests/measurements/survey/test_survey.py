@@ -18,3 +18,15 @@ def test_inertia_is_drawn_over_disparity_where_models_have_both() -> None:
 
 def test_without_inertia_it_is_not_drawn() -> None:
     assert list(Case("survey", survey(*[np.nan] * 6)).run.figures()) == ["survey"]
+
+
+def test_a_model_that_failed_is_a_line_below_the_table_and_not_a_row_of_text() -> None:
+    tables = survey(*[np.nan] * 3)
+    tables["survey"].loc[3, "reason"] = reason = f"it lacks {' and '.join(['a weight'] * 80)}"
+    run = Case("survey", tables).run
+    read = run.readable()
+    assert all(len(cell) < 40 for row in read.rows for cell in row)
+    (line,) = (note for note in read.notes if note.startswith("gated failed: it lacks"))
+    assert len(line) < len(reason) and line.endswith("(survey.csv has all of it)")
+    assert "1 failed (gated)" in run.verdict
+    assert run.verdict.count("gated") == 1

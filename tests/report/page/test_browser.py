@@ -182,6 +182,19 @@ def test_the_first_screen_has_the_model_the_sentence_and_the_figure(
         assert 0 < end <= height, place
 
 
+def test_a_long_reason_blows_up_no_row(browser: Browser, tmp_path: Path) -> None:
+    rows = pd.DataFrame({"sample": ["a", "b"], "reason": ["short", "the picture is broken " * 40]})
+    page = page_of_folders(run_folder(tmp_path / "run", "other", skipped=rows))
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    browser.open(tmp_path / "page.html", width=390)
+    cell = "document.querySelector('tbody tr:last-child .long div')"
+    height = "document.querySelector('tbody tr:last-child').getBoundingClientRect().height"
+    assert browser.evaluate(height) < 90
+    assert browser.evaluate(f"{cell}.scrollHeight") > 200
+    browser.evaluate(f"{cell}.focus()")  # all of it is there to be read
+    assert browser.evaluate(height) > 200
+
+
 def test_the_mouse_reads_the_same_layer_in_both_panels(browser: Browser, file: Path) -> None:
     browser.open(file)
     x, y = browser.centre(".panels .chart")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from support import made_tables
 from support.made_runs import ATTACK, add_figure, run_folder
-from support.read_page import Reader, page_of_folders
+from support.read_page import Reader, drawn, page_of_folders
 
 from normprobe.report.page.blocks import note
 from normprobe.report.page.document import (
@@ -20,6 +20,7 @@ from normprobe.report.page.document import (
     shared_facts,
     short_titles,
 )
+from normprobe.run import compare, load_run
 from normprobe.runs.run_folder import RunFolder, RunStore
 
 
@@ -57,6 +58,42 @@ def test_every_run_has_its_section(tmp_path: Path, layers: Path) -> None:
     ):
         assert words in read.text
     assert ("alt", "heat") in read.attributes
+
+
+def louder(factor: float, folder: Path) -> Path:
+    """A run of ``layers`` whose visual tokens are so many times as loud."""
+    table = made_tables.layers()
+    table.loc[table["group"] == "visual", "norm_geometric_ratio_to_text"] *= factor
+    return run_folder(folder, "layers", record={"model": folder.name}, layers=table)
+
+
+def test_a_page_of_several_models_begins_with_all_of_them(tmp_path: Path) -> None:
+    runs = [louder(factor, tmp_path / name) for name, factor in (("a", 1), ("b", 10), ("c", 0.1))]
+    other = run_folder(
+        tmp_path / "d", "interface", interface=made_tables.interface(), record={"model": "d"}
+    )
+    text = page_of_folders(*runs, other)
+    header = Reader(text[: text.index("</header>")]).text
+    assert "Of 3 runs, visual tokens enter the decoder 5.7 to 568 x louder in all" in header
+    assert "Without a complete run of layers: d." in header
+    assert all(f"layers, {name}" in header for name in "abc")  # each in a sentence
+    (dots,) = drawn(text[: text.index("</header>")], "dots")
+    assert [row["name"] for row in dots["rows"]] == ["b", "a", "c"]
+    panels = drawn(text[: text.index("</header>")], "panels")[0]
+    assert [line["name"] for line in panels[0]["series"]] == ["a", "b", "c"]
+    colors = {row["name"]: row["color"] for row in dots["rows"]}
+    assert {line["name"]: line["color"] for line in panels[0]["series"]} == colors
+
+
+def test_a_page_of_a_comparison_begins_with_it_and_shows_its_pictures(tmp_path: Path) -> None:
+    runs = [louder(factor, tmp_path / name) for name, factor in (("a", 1), ("b", 10))]
+    made = compare([*map(load_run, runs)], output=tmp_path / "compared").path
+    assert made is not None
+    text = page_of_folders(*runs, made)
+    header = text[: text.index("</header>")]
+    assert "is largest in b" in header and 'From <a href="#run-3">' in header
+    pictures = {value for name, value in Reader(text).attributes if name == "alt"}
+    assert {"overlay", "ranking", "small multiples"} <= pictures
 
 
 def test_a_measurement_without_a_section_shows_its_table_as_it_is(tmp_path: Path) -> None:
