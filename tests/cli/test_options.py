@@ -30,12 +30,12 @@ OPTIONS = {
     "show": "--table --format --theory --verbose -v --help -h",
     "compare": f"--label {FOLDER} {SHOWN}",
     "verify": f"--trust-remote-code --inputs {DRAW} {READ}",
-    "survey": "--measure --trust-remote-code --system --allow-long-prompts --data --prompt "
-    f"{DRAW} --skip-bad --batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume {SHOWN}",
+    "survey": f"--measure {PROMPTED.replace('--revision ', '')} --data --prompt {DRAW} --skip-bad "
+    f"--batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume --strict {SHOWN}",
     "inspect": f"--weights {MODEL} {READ}",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} --verbose -v --help -h",
-    "paper": "--run --from --model --trust-remote-code --data --limit -n --without-published "
+    "paper": "--run --from --without-published --model --trust-remote-code --data --limit -n "
     f"{FOLDER} --yes -y --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",
 }
