@@ -19,7 +19,7 @@ from normprobe.cli.grouping import (
 )
 from normprobe.errors import NormprobeError
 from normprobe.measurements import Measurement
-from normprobe.options import ON_SAMPLES, WRITTEN, Loading, Output, Sampling, models_here
+from normprobe.options import Loading, Output, Sampling
 
 if TYPE_CHECKING:
     from normprobe.run import Run
@@ -45,11 +45,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
         output: Output,
         strict: Annotated[
             bool,
-            typer.Option(
-                "--strict",
-                help="End with exit code 1 where the numbers are in doubt.",
-                rich_help_panel=WRITTEN,
-            ),
+            typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt."),
         ] = False,
         display: Annotated[Display, Without(*not_shown)],
     ) -> None:
@@ -87,17 +83,13 @@ def _probe(model: str, loading: Loading) -> Any:
 def embeddings(
     model: Model = "specimen",
     top: Annotated[
-        int,
-        typer.Option(
-            "--top", "-k", min=1, help="Loudest and quietest tokens to name.", metavar="N"
-        ),
+        int, typer.Option("--top", "-k", min=1, help="Loudest and quietest tokens to name.")
     ] = 10,
     base: Annotated[
         str | None,
         typer.Option(
             help="The language model it was trained from: how far has the table moved?",
             metavar="MODEL",
-            autocompletion=models_here,
         ),
     ] = None,
     *,
@@ -117,11 +109,7 @@ def attention(
     *,
     image: Annotated[
         list[Path],
-        typer.Option(
-            help="The picture; repeatable, for models that read several.",
-            metavar="FILE",
-            rich_help_panel=ON_SAMPLES,
-        ),
+        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
     ],
     prompt: Annotated[
         str,
