@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -22,15 +22,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 AUTO = "auto"
 #: As ``device``: spread over all devices with accelerate.
 BALANCED = "balanced"
-
-#: The panels of ``--help``, in their order. A group of options names its own.
-MEASURED, ON_MODEL, ON_SAMPLES, MACHINE, WRITTEN = PANELS = (
-    "What is measured",
-    "Of which model",
-    "On which samples",
-    "On which machine",
-    "Where it goes",
-)
 
 #: What can be named by hand, where it is not found.
 MODULE_ROLES = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
@@ -140,7 +131,6 @@ BatchSize = Annotated[
         "-b",
         parser=_batch_size,
         metavar="N",
-        rich_help_panel=MACHINE,
         help="Samples a forward; auto: as many as fit, fewer when memory runs out; one in float32.",
     ),
 ]
@@ -150,32 +140,18 @@ BatchSize = Annotated[
 class Loading:
     """How a model is loaded and asked."""
 
-    panel: ClassVar = ON_MODEL
-
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a hub model.", metavar="REV")
     ] = None
     device: Annotated[
-        str,
-        typer.Option(
-            help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.",
-            metavar="NAME",
-            rich_help_panel=MACHINE,
-        ),
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.")
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        typer.Option(
-            help="auto (as saved), float32, bfloat16, float16.",
-            metavar="NAME",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="auto (as saved), float32, bfloat16, float16.", metavar="NAME"),
     ] = "auto"
     attn_implementation: Annotated[
-        str | None,
-        typer.Option(
-            help="sdpa, eager, flash_attention_2.", metavar="NAME", rich_help_panel=MACHINE
-        ),
+        str | None, typer.Option(help="sdpa, eager, flash_attention_2.", metavar="NAME")
     ] = None
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the model's own code. Read it first.")
@@ -234,14 +210,11 @@ class Loading:
 class Sampling:
     """Which samples are measured, and how many at once."""
 
-    panel: ClassVar = ON_SAMPLES
-
     data: Annotated[
         str,
         typer.Option(
             help="sample, pairs, boxes (bundled), text (no images), paper, a benchmark (mmbench, "
             "pope:random, mmstar, ...), or a local file or folder.",
-            metavar="DATA",
             show_default=True,
         ),
     ] = "sample"
@@ -260,7 +233,6 @@ class Sampling:
             help="Processes that decode pictures; 0: none but this one. Default: half of the "
             "cores.",
             metavar="N",
-            rich_help_panel=MACHINE,
         ),
     ] = None
     limit: Annotated[
@@ -269,7 +241,7 @@ class Sampling:
     ] = None
     seed: Annotated[
         int,
-        typer.Option(help="Seed of the draw of --limit or of --data paper.", metavar="N"),
+        typer.Option(help="Seed of the draw of --limit or of --data paper."),
         Needs("limit", data="paper"),
     ] = 42
     skip_bad: Annotated[
@@ -286,8 +258,6 @@ class Sampling:
 @dataclass(frozen=True)
 class Output:
     """Where the run goes."""
-
-    panel: ClassVar = WRITTEN
 
     output: Annotated[
         Path | None,

@@ -13,24 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from normprobe.options import (
     KIND_WORDS,
-    MEASURED,
-    PANELS,
     PART_ROLES,
-    WRITTEN,
     Excludes,
-    Loading,
     NeededByAll,
     Needs,
-    Output,
-    Sampling,
     flag,
     models_here,
 )
@@ -53,25 +47,29 @@ def completed_part(incomplete: str) -> list[str]:
     return [f"{role}=" for role in PART_ROLES]
 
 
-#: Of options of groups below this package.
-_COMPLETED = {"data": completed_data, "named": completed_part}
+#: By the name of an argument or option.
+_COMPLETED: dict[str, Callable[..., list[str]]] = {
+    **dict.fromkeys(("model", "models", "base"), models_here),
+    "data": completed_data,
+    "named": completed_part,
+}
+
+#: The panels of ``--help`` in their order; what stands in none of the others is measured.
+PANELS = {
+    "What is measured": "",
+    "Of which model": "model revision trust_remote_code inputs named system allow_long_prompts",
+    "On which samples": "data image prompt limit seed skip_bad",
+    "On which machine": "batch_size workers device dtype attn_implementation keep timeout",
+    "Where it goes": "output overwrite resume strict table yes format theory quiet verbose",
+}
+_MEASURED, *_, _WRITTEN = PANELS
 
 Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="[MODEL]",
-        help="Hub id, local folder, or the bundled `specimen`.",
-        autocompletion=models_here,
-    ),
+    str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
 ]
 
 Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="End with exit code 1 where the numbers are in doubt.",
-        rich_help_panel=WRITTEN,
-    ),
+    bool, typer.Option("--strict", help="End with exit code 1 where the numbers are in doubt.")
 ]
 
 
@@ -122,7 +120,7 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """The options as they are shown: ``--help`` with the others about what is printed."""
         shown = plain(super().get_params(ctx))
-        shown[-1].rich_help_panel = WRITTEN
+        shown[-1].rich_help_panel = _WRITTEN
         return shown
 
     def spelled_out(self, args: Sequence[str]) -> list[str]:
@@ -148,8 +146,6 @@ def _is_target(text: str) -> bool:
 @dataclass(frozen=True)
 class Asked:
     """What is done beside measuring."""
-
-    panel: ClassVar = MEASURED
 
     also: Annotated[
         list[str] | None,
@@ -188,8 +184,6 @@ class Asked:
 class Display:
     """What is printed."""
 
-    panel: ClassVar = WRITTEN
-
     format: Annotated[
         Literal["csv", "json", "md", "tex"] | None,
         typer.Option(
@@ -211,9 +205,6 @@ class Display:
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the libraries' messages and warnings.")
     ] = False
-
-
-_GROUPS = (Asked, Loading, Sampling, Output, Display)
 
 
 class Without:
@@ -281,14 +272,16 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _place_in_help(option: Parameter) -> int:
-    """Give an option its panel, that of the group which has one of its name; which one it is."""
+    """Give an option its panel, and say which that is; and to the Tab key what it completes."""
+    place = -1  # arguments and the context stay in front
     for info in get_args(option.annotation):
-        if isinstance(info, OptionInfo):
-            of_name = [group.panel for group in _GROUPS if option.name in vars(group)]
-            info.rich_help_panel = info.rich_help_panel or [*of_name, MEASURED][0]
+        if isinstance(info, ParameterInfo):
             info.autocompletion = info.autocompletion or _COMPLETED.get(option.name)
-            return PANELS.index(info.rich_help_panel)
-    return -1  # arguments and the context stay in front
+        if isinstance(info, OptionInfo):
+            named = (panel for panel, names in PANELS.items() if option.name in names.split())
+            info.rich_help_panel = next(named, _MEASURED)
+            place = [*PANELS].index(info.rich_help_panel)
+    return place
 
 
 def _refuse_silent(context: typer.Context, options: Sequence[Parameter]) -> None:

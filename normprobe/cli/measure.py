@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +19,7 @@ from normprobe.cli.grouping import (
     only,
 )
 from normprobe.measurements import Measurement
-from normprobe.options import ON_SAMPLES, Loading, Output, Sampling, models_here
-
-if TYPE_CHECKING:
-    pass
+from normprobe.options import Loading, Output, Sampling
 
 _BATCH = 8  # of the demo, like the number of tokens it names
 _TOP = 5
@@ -67,17 +64,13 @@ def _probe(model: str, loading: Loading) -> Any:
 def embeddings(
     model: Model = "specimen",
     top: Annotated[
-        int,
-        typer.Option(
-            "--top", "-k", min=1, help="Loudest and quietest tokens to name.", metavar="N"
-        ),
+        int, typer.Option("--top", "-k", min=1, help="Loudest and quietest tokens to name.")
     ] = 10,
     base: Annotated[
         str | None,
         typer.Option(
             help="The language model it was trained from: how far has the table moved?",
             metavar="MODEL",
-            autocompletion=models_here,
         ),
     ] = None,
     *,
@@ -97,11 +90,7 @@ def attention(
     *,
     image: Annotated[
         list[Path],
-        typer.Option(
-            help="The picture; repeatable, for models that read several.",
-            metavar="FILE",
-            rich_help_panel=ON_SAMPLES,
-        ),
+        typer.Option(help="The picture; repeatable, for models that read several.", metavar="FILE"),
     ],
     prompt: Annotated[
         str,

@@ -7,16 +7,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Strict, Without, grouped, only
-from normprobe.options import (
-    MACHINE,
-    BatchSize,
-    Loading,
-    NeededByAll,
-    Needs,
-    Output,
-    Sampling,
-    models_here,
-)
+from normprobe.options import BatchSize, Loading, NeededByAll, Needs, Output, Sampling
 from normprobe.survey.hub_cache import Keep
 
 
@@ -28,7 +19,6 @@ def inspect(
             metavar="[MODEL]",
             help="Hub id, local folder, or `specimen`. None: the model types that were checked.",
             show_default=False,
-            autocompletion=models_here,
         ),
         NeededByAll("a MODEL", "format", "verbose"),
     ] = None,
@@ -115,13 +105,12 @@ def survey(
             metavar="[MODEL|FILE]...",
             help="Models, or files that list them. None: print a list of hub models to start from.",
             show_default=False,
-            autocompletion=models_here,
         ),
         NeededByAll("a model: name models, or files that list them"),
     ] = None,
     measure: Annotated[
         Literal["layers"] | None,
-        typer.Option(help="Measure the decoder layers too: whole models.", metavar="layers"),
+        typer.Option(help="Measure the decoder layers too: whole models."),
     ] = None,
     *,
     batch_size: Annotated[BatchSize, Needs("measure")] = 1,
@@ -129,19 +118,11 @@ def survey(
     loading: Annotated[Loading, Without("revision")],
     keep: Annotated[
         Keep,
-        typer.Option(
-            help="What stays of what each model fetched: nothing, all but weights, all.",
-            metavar="none|config|all",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="What stays of what each model fetched: nothing, all but weights, all."),
     ] = "none",
     timeout: Annotated[
         float | None,
-        typer.Option(
-            help="Minutes that a model may take. Default: no limit.",
-            metavar="MINUTES",
-            rich_help_panel=MACHINE,
-        ),
+        typer.Option(help="Minutes that a model may take. Default: no limit.", metavar="MINUTES"),
     ] = None,
     output: Output,
     strict: Strict = False,

@@ -12,7 +12,7 @@ import typer
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, grouped, only
 from normprobe.errors import NormprobeError, did_you_mean
-from normprobe.options import ON_MODEL, WRITTEN, Excludes, Needs
+from normprobe.options import Excludes, Needs
 
 if TYPE_CHECKING:
     from normprobe.paper.artefacts import Artefact
@@ -69,14 +69,12 @@ def paper(
             help="Take VALUE where the commands say NAME, e.g. a local copy of a hub id; NAME * is "
             "every hub id.",
             metavar="NAME=VALUE",
-            rich_help_panel=ON_MODEL,
+            autocompletion=lambda: [],
         ),
         Needs("run"),
     ] = None,
     data: Annotated[
-        str | None,
-        typer.Option(help="Instead of the paper's samples.", metavar="DATA"),
-        Needs("run"),
+        str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
     ] = None,
     limit: Annotated[
         int | None,
@@ -102,9 +100,7 @@ def paper(
         Needs("run"),
     ] = False,
     yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Fetch without a question.", rich_help_panel=WRITTEN),
-        Needs("run"),
+        bool, typer.Option("--yes", "-y", help="Fetch without a question."), Needs("run")
     ] = False,
     *,
     display: Annotated[Display, only(Display, "verbose")],

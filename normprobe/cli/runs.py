@@ -7,7 +7,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Without, grouped, only
-from normprobe.options import WRITTEN, Excludes, Loading, Output
+from normprobe.options import Excludes, Loading, Output
 
 if TYPE_CHECKING:
     from normprobe.run import Run
@@ -31,7 +31,6 @@ def show(
         typer.Option(
             help="This table alone, of every run that has it; repeatable.",
             metavar="NAME",
-            rich_help_panel=WRITTEN,
             autocompletion=_tables_of,
         ),
         Excludes("theory"),
@@ -103,10 +102,7 @@ def compare(
     ],
     label: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Name of a run, once for each in their order; a number is its step.",
-            metavar="NAME",
-        ),
+        typer.Option(help="Name of a run, once for each in their order; a number is its step."),
     ] = None,
     *,
     output: Annotated[Output, Without("resume")],
@@ -158,7 +154,7 @@ def verify(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
     ] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of that draw.", metavar="N")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 42,
     *,
     loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
     display: Annotated[Display, only(Display, "format", "verbose")],

@@ -254,9 +254,9 @@ def test_usage_errors_end_with_two(run: Run) -> None:
     ("words", "near"),
     [
         ("layers specimin", "did you mean specimen?"),
-        ("layers ./modle", "did you mean ./model?"),
-        ("layers --data smaple", "did you mean sample?"),
-        ("layers --data ./modle", "did you mean model?"),
+        ("layers ./modelx", "did you mean ./model?"),
+        ("layers --data sampl", "did you mean sample?"),
+        ("layers --data ./modelx", "did you mean model?"),
         ("layers --data pope:rndom", "did you mean random?"),
         ("layers --also brnches", "did you mean branches?"),
         ("layers --part vision_encoder=model.vision_towr", "did you mean model.vision_tower or"),

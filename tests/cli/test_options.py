@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normprobe.cli.app import COMMANDS, app
-from normprobe.options import PANELS
+from normprobe.cli.grouping import PANELS
 
 MODEL = "--revision --trust-remote-code --inputs --part"
 PROMPTED = f"{MODEL} --system --allow-long-prompts"
@@ -66,8 +66,9 @@ def test_the_options_of_a_command(command: str) -> None:
 def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": str(columns)}).stdout
     panels = re.findall(r"^╭─ ([\w ]+) ─", shown, re.MULTILINE)
-    assert [panel for panel in PANELS if panel in panels] == [p for p in panels if p != "Arguments"]
-    assert not {"<bool>", "<str>", "<int>"} & set(shown.split())
+    assert panels == [panel for panel in ("Arguments", *PANELS) if panel in panels]
+    assert "Where it goes" in panels
+    assert not {"<bool>", "<path>", "<list[Path]>"} & set(shown.split())
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= columns
 
@@ -75,8 +76,8 @@ def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        ("layers --part projectr=x", "did you mean projector?"),
-        ("layers --part kind=langauge", "did you mean language or"),
+        ("layers --part projecto=x", "did you mean projector?"),
+        ("layers --part kind=languagex", "did you mean language or"),
         ("layers --btch-size 2", "--batch-size"),
         ("lyers", "Did you mean 'layers'?"),
     ],
