@@ -144,7 +144,10 @@ class Loading:
         str | None, typer.Option(help="Branch, tag or commit of a hub model.", metavar="REV")
     ] = None
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.")
+        str,
+        typer.Option(
+            help="auto, cpu, cuda, cuda:1, mps; balanced: spread over all.", metavar="NAME"
+        ),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -215,7 +218,7 @@ class Sampling:
         typer.Option(
             help="sample, pairs, boxes (bundled), text (no images), paper, a benchmark (mmbench, "
             "pope:random, mmstar, ...), or a local file or folder.",
-            show_default=True,
+            metavar="DATA",
         ),
     ] = "sample"
     prompt: Annotated[
@@ -241,7 +244,7 @@ class Sampling:
     ] = None
     seed: Annotated[
         int,
-        typer.Option(help="Seed of the draw of --limit or of --data paper."),
+        typer.Option(help="Seed of the draw of --limit or of --data paper.", metavar="N"),
         Needs("limit", data="paper"),
     ] = 42
     skip_bad: Annotated[

@@ -110,7 +110,7 @@ def survey(
     ] = None,
     measure: Annotated[
         Literal["layers"] | None,
-        typer.Option(help="Measure the decoder layers too: whole models."),
+        typer.Option(help="Measure the decoder layers too: whole models.", metavar="layers"),
     ] = None,
     *,
     batch_size: Annotated[BatchSize, Needs("measure")] = 1,

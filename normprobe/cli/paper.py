@@ -74,7 +74,9 @@ def paper(
         Needs("run"),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Instead of the paper's samples."), Needs("run")
+        str | None,
+        typer.Option(help="Instead of the paper's samples.", metavar="DATA"),
+        Needs("run"),
     ] = None,
     limit: Annotated[
         int | None,

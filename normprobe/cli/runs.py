@@ -102,7 +102,10 @@ def compare(
     ],
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a run, once for each in their order; a number is its step."),
+        typer.Option(
+            help="Name of a run, once for each in their order; a number is its step.",
+            metavar="NAME",
+        ),
     ] = None,
     *,
     output: Annotated[Output, Without("resume")],
@@ -154,7 +157,7 @@ def verify(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Draw this many samples.", metavar="N")
     ] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed of that draw.", metavar="N")] = 42,
     *,
     loading: Annotated[Loading, only(Loading, "trust_remote_code", "inputs")],
     display: Annotated[Display, only(Display, "format", "verbose")],

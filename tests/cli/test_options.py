@@ -68,7 +68,7 @@ def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
     panels = re.findall(r"^╭─ ([\w ]+) ─", shown, re.MULTILINE)
     assert panels == [panel for panel in ("Arguments", *PANELS) if panel in panels]
     assert "Where it goes" in panels
-    assert not {"<bool>", "<path>", "<list[Path]>"} & set(shown.split())
+    assert not re.search(r"<\w+(\[\w+\])?>", shown.replace("<image>", ""))
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= columns
 
