@@ -23,6 +23,7 @@ from normprobe.measurements import Measurement, is_measurement, measurement
 from normprobe.options import AUTO, Output, takes
 from normprobe.paper.numbers import print_published, published_table
 from normprobe.report.figures.draw import build, draw, figure_of, image_tag
+from normprobe.report.page.blocks import note
 from normprobe.report.page.document import Section, models, page, table_title
 from normprobe.report.ranking import listed
 from normprobe.report.readable import ReadableTable, readable_table
@@ -362,8 +363,8 @@ def _over_all(runs: Sequence[Run]) -> Section | None:
         return None
     among = models([run.store for run in most])
     if left := [name for name in models([run.store for run in runs]) if name not in among]:
-        words = f" Without a complete run of {most[0].command}: {listed(left)}."
-        made = replace(made, headline=made.headline + words)
+        words = note(f"Without a complete run of {most[0].command}: {listed(left)}.")
+        made = replace(made, lead=(made.lead or words[:0]) + words)
     return made
 
 

@@ -12,13 +12,18 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
+from rich.console import Console
+from rich.text import Text
 
 from normprobe.errors import visible
 from normprobe.quantities import INTERVAL
-from normprobe.report.dots import Dot, Dots
-from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS
+from normprobe.report.dots import Dot, Dots, on_page
+from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, shortened
+from normprobe.report.page.blocks import dots, first_sentence, note, sentence
+from normprobe.report.page.markup import Markup
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
 from normprobe.report.readable import MISSING, ReadableTable, of_one_size, significant
+from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.schema import VISUAL
 from normprobe.statistics.bootstrap import LEVEL
 
@@ -27,7 +32,8 @@ AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
 #: Visual over text tokens at the decoder input; of models whose visual tokens never enter it, those
 #: that text attends to over text tokens: a number of another kind, in no rank of the others.
 DISPARITY, ATTENDED = "disparity_input", "attended_ratio"
-ATTENDED_NOTE = "* of visual states that text attends to; not ranked with the others."
+_STAR = "* of visual states that text attends to; not ranked with the others."
+_NAME = 28  # characters of a name on a terminal
 
 
 def ranking(
@@ -118,13 +124,13 @@ def _ranks(name: str, numbers: Mapping[str, Estimate]) -> dict[str, list[int | N
 _NAMED = 4  # runs in a list
 
 
-def ranking_sentences(table: pd.DataFrame, what: str = "runs") -> list[str]:
+def ranking_verdict(table: pd.DataFrame, what: str = "runs") -> str:
     """How many are louder or quieter; then which by most and by least, and where inertia is.
 
     Runs whose intervals overlap are named together: the numbers do not tell them apart.
     """
     if DISPARITY not in table:
-        return []
+        return ""
     ratios, attended = _usable(table, DISPARITY), _usable(table, ATTENDED)
     sentences = []
     if len(ratios) < len(table) or (len(table) > 2 and "step" not in table):
@@ -141,7 +147,7 @@ def ranking_sentences(table: pd.DataFrame, what: str = "runs") -> list[str]:
             sentences += _inertia(numbers_of(table, "inertia_gap", Estimate), what)
     told = [*ratios.values(), *attended.values()]
     closing = [brackets(told)] if told and sentences else []
-    return [*(f"{sentence}." for sentence in sentences), *closing]
+    return " ".join([*(f"{sentence}." for sentence in sentences), *closing])
 
 
 def _usable(table: pd.DataFrame, column: str) -> dict[str, Ratio]:
@@ -263,14 +269,27 @@ def rank_in_words(row: "pd.Series[Any]", name: str = "rank") -> str:
     return f"{rank}" if low == high else f"{rank} ({low}-{high})"
 
 
-def number_in_words(row: "pd.Series[Any]", column: str) -> str:
-    """A number of a row; in place of a disparity that of ``ATTENDED``, with a star."""
-    if column == DISPARITY and pd.isna(row[column]) and not pd.isna(row.get(ATTENDED)):
-        return f"{significant(float(row[ATTENDED]))}*"
-    return significant(float(row[column]))
+def print_ranked(
+    title: str, table: pd.DataFrame, columns: Mapping[str, str], notes: Sequence[str], to: Console
+) -> None:
+    """Print runs in order, with the numbers under these headers; open ranks have a note."""
+    key = "model" if "status" in table else "run"
+    headers = ["rank", key, *columns, *(["status"] if "status" in table else [])]
+    drawn, stars = new_table(title), False
+    for header in headers:
+        add_column(drawn, header, left=header in (key, "status"))
+    for _, row in table.iterrows():
+        cells = [rank_in_words(row), shortened(str(row["run"]), _NAME)]
+        for column in columns.values():
+            beside = column == DISPARITY and pd.isna(row[column]) and pd.notna(row.get(ATTENDED))
+            cells.append(significant(float(row[ATTENDED if beside else column])) + "*" * beside)
+            stars |= beside
+        drawn.add_row(*map(Text, cells), *([str(row["status"])] if "status" in table else []))
+    print_table(drawn, to, keys=2)
+    print_notes(to, *notes, _STAR * stars, *_open_ranks(table))
 
 
-def open_ranks(table: pd.DataFrame) -> list[str]:
+def _open_ranks(table: pd.DataFrame) -> list[str]:
     """What an open rank means, where one is; weights have no intervals, but may be equal."""
     if (table["rank_low"] == table["rank_high"]).fillna(True).all():
         return []
@@ -281,44 +300,29 @@ def open_ranks(table: pd.DataFrame) -> list[str]:
 
 def with_brackets(table: pd.DataFrame) -> ReadableTable:
     """A table with the ends of each rank and interval behind its number, in one cell."""
-    names = [str(name) for name in table]
-    ends = {f"{n}{e}" for n in names for e in (*INTERVAL, *_OPEN) if {f"{n}{e}"} <= {*names}}
-    shown = [name for name in names if name not in ends]
+    ends = {f"{name}{end}" for name in table for end in (*INTERVAL, "_low", "_high")}
+    shown = [str(name) for name in table if name not in ends]
     numeric = [pd.api.types.is_numeric_dtype(table[name]) for name in shown]
-    rows = [
-        [
-            rank_in_words(row, name)
-            if name + _OPEN[0] in ends
-            else _bracketed(row, name)
-            if number
-            else visible(str(row[name]))
-            for name, number in zip(shown, numeric, strict=True)
-        ]
-        for _, row in table.iterrows()
-    ]
-    notes = [*(open_ranks(table) if "rank" in names else []), "Numbers have 3 significant digits."]
-    if any("[" in cell for row in rows for cell, n in zip(row, numeric, strict=True) if n):
+    rows = [[_cell(row, name) for name in shown] for _, row in table.iterrows()]
+    notes = [*(_open_ranks(table) if "rank" in shown else []), "Numbers have 3 significant digits."]
+    if any(name + INTERVAL[0] in table for name in shown) and "[" in str(rows)[2:]:
         notes.append("In brackets: 95 % intervals over images.")
     headers = [(visible(name.replace("_", " ")),) for name in shown]
     return ReadableTable(headers, rows, numeric, [" ".join(notes)])
 
 
-_OPEN = "_low", "_high"  # ends of a rank
-
-
-def _bracketed(row: "pd.Series[Any]", name: str) -> str:
-    """``0.0732 [0.0711, 0.0753]``; a whole number as it is."""
+def _cell(row: "pd.Series[Any]", name: str) -> str:
+    """``2 (1-3)``; ``0.0732 [0.0711, 0.0753]``."""
+    value = row[name]
+    if f"{name}_low" in row:
+        return rank_in_words(row, name)
+    if pd.isna(value):
+        return MISSING
+    if isinstance(value, str):
+        return visible(value)
     ends = [float(row.get(name + end, math.nan)) for end in INTERVAL]
-    value = math.nan if pd.isna(row[name]) else float(row[name])
-    if isinstance(row[name], int | np.integer) and any(map(math.isnan, ends)):
-        return str(row[name])
-    told = significant(value, _DIGITS)
-    if math.isnan(value) or any(map(math.isnan, ends)):
-        return told
-    return f"{told} [{', '.join(significant(end, _DIGITS) for end in ends)}]"
-
-
-_DIGITS = 3
+    told = [significant(float(number), 3) for number in (value, *ends)]
+    return told[0] if MISSING in told else f"{told[0]} [{told[1]}, {told[2]}]"
 
 
 def series_colors(table: pd.DataFrame) -> dict[str, str]:
@@ -333,17 +337,7 @@ def series_colors(table: pd.DataFrame) -> dict[str, str]:
 def ranking_dots(
     table: pd.DataFrame, column: str, words: str, colors: Mapping[str, str] | None = None
 ) -> Dots | None:
-    """A dot a run in the order of the table, its interval and the ranks that these leave open.
-
-    Args:
-        table: with the ratio that ranks.
-        column: of that ratio.
-        words: what it is.
-        colors: of the runs; None: that of visual tokens.
-
-    Returns:
-        None where no run has the ratio.
-    """
+    """A dot a run in the order of the table, with the ranks left open; None: none has a ratio."""
     kinds = {column: words, ATTENDED: "visual states that text attends to / text, in no rank"}
     if not _usable(table, column):
         kinds[ATTENDED] = kinds[ATTENDED].removesuffix(", in no rank")
@@ -373,13 +367,16 @@ def ranking_dots(
     return Dots("Ranking", "ratio", rows, ("1", 1.0, "#767d84")) if rows else None
 
 
-def ranking_note(dots: Dots) -> str:
-    """What stands below ``ranking_dots``."""
-    told = []
-    if any(dot.interval[0] == dot.interval[0] for dot in dots.rows):
-        told.append("thick: 95 % intervals over images")
-    if any(dot.after > 0 for dot in dots.rows):
-        told.append("hollow: after the last layer")
-    if any(dot.mark for dot in dots.rows):
-        told.append("in front: rank, or the ranks that intervals leave open")
-    return f"Dots on a logarithmic axis. {'; '.join(told).capitalize()}." if told else ""
+def first_screen(said: str, ranked: Dots | None, *more: Markup) -> Markup:
+    """One sentence over all, the ranking, what else is drawn of all, and what else is said."""
+    first = first_sentence(said)
+    parts = [sentence(first)]
+    if ranked:
+        known = {
+            "thick: 95 % intervals over images": any(d.interval[0] > 0 for d in ranked.rows),
+            "hollow: after the last layer": any(d.after > 0 for d in ranked.rows),
+            "in front: ranks, as far as intervals tell them": any(d.mark for d in ranked.rows),
+        }
+        legend = "; ".join(words for words, there in known.items() if there)
+        parts += [dots(on_page(ranked)), note(f"{legend[:1].upper()}{legend[1:]}.")]
+    return Markup().join([*parts, *more, sentence(said[len(first) :].strip())])

@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from support.sentence_check import sentences
 
 from normprobe.measurements.compare.measure import joined
-from normprobe.report.ranking import ranking, ranking_dots, ranking_sentences, with_brackets
+from normprobe.report.ranking import ranking, ranking_dots, ranking_verdict, with_brackets
 
 LOUD = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [80.0, 1.0]})
 EVEN = pd.DataFrame({"group": ["visual", "text"], "norm_mean": [2.0, 1.0]})
@@ -143,7 +144,7 @@ MIXED = made(
 
 
 def test_the_models_of_a_sentence_add_up_and_other_kinds_say_so() -> None:
-    counted = ranking_sentences(MIXED, "models")[0]
+    counted = sentences(ranking_verdict(MIXED, "models"))[0]
     numbers = re.findall(r" in (\d)|; (\d) (?:failed|without)", counted)
     assert sum(int(a or b) for a, b in numbers) == len(MIXED)
     assert counted.startswith("Of 6 models, ")
@@ -153,7 +154,7 @@ def test_the_models_of_a_sentence_add_up_and_other_kinds_say_so() -> None:
 
 def test_of_models_that_all_failed_that_is_said() -> None:
     table = made(["failed"] * 2, disparity_input=[np.nan] * 2)
-    assert ranking_sentences(table, "models") == ["Of 2 models, 2 failed (org-0 and org-1)."]
+    assert ranking_verdict(table, "models") == "Of 2 models, 2 failed (org-0 and org-1)."
 
 
 def test_a_ratio_of_another_kind_has_no_rank_among_the_others() -> None:

@@ -35,7 +35,7 @@ from normprobe.measurements.layers.branches import branches_verdict
 from normprobe.measurements.layers.massive import massive_verdict
 from normprobe.measurements.layers.words import verdict
 from normprobe.measurements.survey.words import verdict as survey_verdict
-from normprobe.report.ranking import ranking_sentences
+from normprobe.report.ranking import ranking_verdict
 from normprobe.report.ratio_words import FAST, LOUD, Ratio
 from normprobe.report.sentences import correlation_sentence, correlation_table, layers_in_words
 from normprobe.runs.run_folder import RunStore
@@ -420,7 +420,7 @@ def test_compared_runs(seed: int) -> None:
         table = table.assign(**ratio_columns("inertia_gap", gaps, "ci"))
     if seed % 3 == 0:
         table["step"] = 100 * np.arange(len(table))
-    accept(" ".join(ranking_sentences(table)))
+    accept(ranking_verdict(table))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from textwrap import shorten
 import pandas as pd
 
 from normprobe.measurements.survey.measure import FAILED, PARTLY
-from normprobe.report.ranking import DISPARITY, listed, ranking, ranking_sentences
+from normprobe.report.ranking import DISPARITY, listed, ranking, ranking_verdict
 from normprobe.report.sentences import CORRELATION, correlation_sentence
 from normprobe.runs.run_folder import RunStore
 
@@ -15,19 +15,14 @@ _CUT = " \N{HORIZONTAL ELLIPSIS} (survey.csv has all of it)"
 
 def verdict(run: RunStore) -> str:
     """Where visual tokens are louder, by how much, and whether inertia goes with disparity."""
-    return " ".join(told(run))
-
-
-def told(run: RunStore) -> list[str]:
-    """``verdict``, sentence by sentence."""
     survey = run.table("survey")
     models = ranked(survey)
-    sentences = ranking_sentences(models, "models")
+    sentences = [ranking_verdict(models, "models")]
     if partly := models.loc[models["status"] == PARTLY, "run"].tolist():
         sentences.append(f"Measured in part: {len(partly)} ({listed(partly)}).")
     if survey["inertia_gap"].notna().any():
         sentences.append(correlation_sentence(run.table(CORRELATION)))
-    return sentences
+    return " ".join(filter(None, sentences))
 
 
 def ranked(survey: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """What sections of the page are made of: words, tables, curves, dots, shades over pictures."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,11 @@ def heading(text: str) -> Markup:
 def sentence(text: str) -> Markup:
     """What the numbers say; nothing where they say nothing."""
     return block("sentence", text)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence."""
+    return re.split(r"(?<=[a-z0-9\])]\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def note(text: str) -> Markup:

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
-from normprobe.report.page.blocks import heading, picture, shown_table
+from normprobe.report.page.blocks import first_sentence, heading, picture, shown_table
 from normprobe.report.page.markup import (
     Markup,
     block,
@@ -292,9 +291,10 @@ def page(sections: Sequence[Section], over_all: Section | None = None) -> str:
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         measured=measured(runs),
         lead=lead if several else None,
+        said=lead.headline if lead and not over_all else "",
         leading=place,
         told=[
-            (at, title, _opening(section.headline))
+            (at, title, first_sentence(section.headline))
             for at, (title, section) in enumerate(zip(titles, sections, strict=True), start=1)
             if several and section.headline and at - 1 != place
         ],
@@ -313,11 +313,6 @@ def _subject(names: Sequence[str], runs: Sequence[RunStore]) -> str:
     if len(names) > 1:
         return f"{len(names)} models"
     return names[0] if names else f"{len(runs)} runs"
-
-
-def _opening(text: str) -> str:
-    """The first sentence."""
-    return re.split(r"(?<=[a-z\])]\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def _blocks(section: Section) -> list[Markup]:
