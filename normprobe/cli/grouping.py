@@ -33,11 +33,11 @@ from normprobe.options import (
 def completed_data(incomplete: str) -> list[str]:
     """What the Tab key finds of data sets; files and folders are found by the shell."""
     from normprobe.data.benchmarks import BENCHMARKS
-    from normprobe.data.data_set import NAMED
+    from normprobe.data.data_set import data_names
 
     name, colon, _ = incomplete.partition(":")
     subsets = BENCHMARKS[name].subsets if colon and name in BENCHMARKS else ()
-    return [f"{name}:{subset}" for subset in subsets] or [*NAMED]
+    return [f"{name}:{subset}" for subset in subsets] or data_names()
 
 
 def completed_part(incomplete: str) -> list[str]:

@@ -26,9 +26,6 @@ PAPER = "paper"
 #: Subset and number of questions of each benchmark of the paper, in the order of drawing.
 SHARES = {"mmbench": ("dev", 334), "pope": ("adversarial", 333), "mmstar": ("val", 333)}
 
-#: What ``--data`` names, beside files and folders.
-NAMED = (SAMPLE, PAIRS, BOXES, *BENCHMARKS, PAPER, TEXT)
-
 _BUNDLED_PROMPTS = Path(__file__).with_name("prompts.txt")
 
 
@@ -89,6 +86,11 @@ class DataSet:
             yield Sample(question.id, *content)
 
 
+def data_names() -> list[str]:
+    """What ``--data`` names, beside files and folders."""
+    return [SAMPLE, PAIRS, BOXES, *BENCHMARKS, PAPER, TEXT]
+
+
 def open_data(
     spec: str,
     *,
@@ -147,10 +149,11 @@ def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Questi
     if path.is_file():
         return path.stem, [read_file(path, bad)]
     beside = [str(file) for file in path.parent.glob("*")] if path.parent.is_dir() else []
+    names = data_names()
     raise NormprobeError(
-        f"--data: expected {', '.join(NAMED)}, or an existing file or folder; received {spec!r}",
+        f"--data: expected {', '.join(names)}, or an existing file or folder; received {spec!r}",
         did_you_mean(
-            spec, [*NAMED, *beside], f"check the spelling; --data {SAMPLE} needs no download"
+            spec, [*names, *beside], f"check the spelling; --data {SAMPLE} needs no download"
         ),
     )
 

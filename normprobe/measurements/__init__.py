@@ -243,7 +243,9 @@ class Measurement:
         function: Callable[..., Any] = self.module(
             "table" if self.has("table") else "measure"
         ).tables
-        return function if self.intervals else partial(function, intervals=False)
+        return (
+            partial(function, intervals=False) if self.theory and not self.intervals else function
+        )
 
 
 def is_measurement(name: str) -> bool:

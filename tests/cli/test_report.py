@@ -89,10 +89,15 @@ def test_csv_and_json_hold_one_table(
 ) -> None:
     tables = {"interface": made_tables.interface(), "published": pd.DataFrame({"a": [0.5, 2.0]})}
     other = run_folder(tmp_path / "two", "interface", **tables)
-    several = run("show", layers, other, "--format", form)
-    assert_two_lines(several, f"--format {form} prints one table, received 2", "layers, interface")
-    none = run("show", other, "--format", form, "--table", "nothing")
-    assert_two_lines(none, "no run holds a table nothing", "they hold interface, published")
+    for words, told in (
+        ((layers, other), (f"--format {form} prints one table, received 2", "layers, interface")),
+        ((other, "--table", "nothing"), ("no run holds a table nothing", "interface, published")),
+    ):
+        refused = run("show", *words, "--format", form)
+        if form == "json":  # says it on stdout, too
+            assert json.loads(refused.stdout)["error"]["problem"] == told[0]
+            refused.stdout_bytes = b""
+        assert_two_lines(refused, *told)
     one = run("show", other, "--format", form, "--table", "published").stdout
     json_rows = json.loads(one)["table"] if form == "json" else None
     read = pd.read_csv(io.StringIO(one)) if form == "csv" else pd.DataFrame(json_rows)

@@ -85,7 +85,8 @@ def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -
         watched = ["watchers"] if offered.watchers else []
         assert parameters(offered.module("measure").observe) == ["model", "inputs", *watched]
     assert parameters(offered.module("measure").rows) == ["seen", "sample_ids"]
-    assert parameters(offered.tables) == ["rows", "model"]
+    intervals = ["intervals"] if offered.theory else []  # those without which training goes on
+    assert parameters(offered.tables) == ["rows", "model", *intervals]
     assert offered.summary
     assert offered.needs is not None
     assert offered.has("norm_map") == offered.maps
