@@ -19,9 +19,18 @@ CONTRACTS = {
         # a measurement folder
         *("MEASUREMENT", "measure.py", "table.py", "words.py", "norm_map.py", "recomputed.py"),
         *("compared.py", "observe", "rows", "tables", "show", "verdict", "section", "norm_map"),
-        *("headline", "lead", "drawings", "shown.py", "figures.py", "also.py", "differences"),
+        *(
+            "headline",
+            "lead",
+            "readable",
+            "drawings",
+            "shown.py",
+            "figures.py",
+            "also.py",
+            "differences",
+        ),
         # what `compare` reads of a measurement, in its compared.py
-        *("COLUMNS", "ROW_COLUMNS", "NOTES", "measures", "draw_runs"),
+        *("COLUMNS", "RANKED", "ROW_COLUMNS", "NOTES", "measures", "draw_runs"),
     },
     # how a family builds its inputs, as in an inputs file of a user
     "inputs": {"build", "parts", "prepare", "load_processor", "setup"},

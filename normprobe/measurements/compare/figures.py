@@ -18,12 +18,12 @@ def drawings(run: RunStore) -> list[Drawing]:
     command = str(run.record["compared"])
     found: list[Drawing] = measurement(command).module("compared").drawings(run.table("compare"))
     ranked = run.rows_of("ranking")
-    if ranked is None or dots_of(command, ranked, run.table("compare")) is None:
+    if ranked is None or compared_dots(command, ranked, run.table("compare")) is None:
         return found
     return [*found, Drawing("ranking", ("ranking", "compare"), partial(_draw, command))]
 
 
-def dots_of(command: str, ranking: pd.DataFrame, compare: pd.DataFrame) -> Dots | None:
+def compared_dots(command: str, ranking: pd.DataFrame, compare: pd.DataFrame) -> Dots | None:
     """The ranking as dots, each in the colour that its run has in other figures."""
     compared = measurement(command).module("compared")
     column = next(iter(compared.COLUMNS.values()))
@@ -33,6 +33,6 @@ def dots_of(command: str, ranking: pd.DataFrame, compare: pd.DataFrame) -> Dots 
 def _draw(
     command: str, title: str, ranking: pd.DataFrame, compare: pd.DataFrame, ax: Given = None
 ) -> Figure:
-    dots = dots_of(command, ranking, compare)
+    dots = compared_dots(command, ranking, compare)
     assert dots is not None  # or it is no figure of the run
     return draw_dots(title, dots, ax)

@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Console
 
 from normprobe.measurements import measurement
-from normprobe.measurements.compare.figures import dots_of
+from normprobe.measurements.compare.figures import compared_dots
 from normprobe.measurements.compare.words import alike_sentence, verdict
 from normprobe.report.page.blocks import heading, printed, sentence
 from normprobe.report.page.blocks import shown_table as shown
@@ -39,7 +39,7 @@ def lead(run: RunStore) -> Markup:
         return Markup()
     command = str(run.record["compared"])
     own = getattr(measurement(command).module("compared"), "lead", lambda _: Markup())
-    return first_screen(verdict(run), dots_of(command, ranking, compare), own(compare))
+    return first_screen(verdict(run), compared_dots(command, ranking, compare), own(compare))
 
 
 def section(run: RunStore) -> list[Markup]:

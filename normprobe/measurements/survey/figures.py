@@ -24,13 +24,15 @@ from normprobe.runs.run_folder import RunStore
 def drawings(run: RunStore) -> list[Drawing]:
     """The figures of a survey: inertia only where a model has it."""
     both = run.table("survey")[["disparity_input", "inertia_gap"]].notna().all(axis=1)
-    found = [Drawing("survey", ("survey",), draw_survey)] if dots_of(run.table("survey")) else []
+    found = (
+        [Drawing("survey", ("survey",), draw_survey)] if survey_dots(run.table("survey")) else []
+    )
     if both.any():
         found.append(Drawing("inertia", ("survey", CORRELATION), draw_inertia))
     return found
 
 
-def dots_of(survey: pd.DataFrame) -> Dots | None:
+def survey_dots(survey: pd.DataFrame) -> Dots | None:
     """Models by falling disparity."""
     words = "visual / text norm at the decoder input"
     return ranking_dots(ranked(survey), DISPARITY, words)
@@ -38,7 +40,7 @@ def dots_of(survey: pd.DataFrame) -> Dots | None:
 
 def draw_survey(title: str, survey: pd.DataFrame, ax: Given = None) -> Figure:
     """Models from top to bottom by falling disparity, with their ranks."""
-    dots = dots_of(survey)
+    dots = survey_dots(survey)
     assert dots is not None  # or it is no figure of the run
     return draw_dots(title, dots, ax)
 

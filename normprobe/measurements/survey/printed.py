@@ -90,7 +90,7 @@ def _rows(name: str, models: Sequence[SurveyedModel]) -> Iterator[dict[str, Any]
             yield row
 
 
-def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
+def printed_table(name: str, table: pd.DataFrame) -> ReadableTable | None:
     """A table of ``printed_tables`` as the paper prints it, each published row below the measured.
 
     Numbers have as many decimals as in the paper, and two significant digits or more.
@@ -123,7 +123,9 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
 
 def printed_of(run: RunStore) -> dict[str, ReadableTable]:
     """The tables of ``printed_tables`` that a survey holds, to be read."""
-    found = ((name, readable(name, run.table(name))) for name in _known() if run.has_table(name))
+    found = (
+        (name, printed_table(name, run.table(name))) for name in _known() if run.has_table(name)
+    )
     return {name: table for name, table in found if table is not None}
 
 

@@ -6,10 +6,9 @@ from itertools import chain
 import pandas as pd
 from rich.console import Console
 
-from normprobe.measurements.survey.figures import dots_of
+from normprobe.measurements.survey.figures import survey_dots
 from normprobe.measurements.survey.measure import FACTS
-from normprobe.measurements.survey.printed import printed_of
-from normprobe.measurements.survey.printed import readable as printed_table
+from normprobe.measurements.survey.printed import printed_of, printed_table
 from normprobe.measurements.survey.words import ranked, reasons, verdict
 from normprobe.quantities import INTERVAL
 from normprobe.report.page.blocks import heading, note, printed, shown_table
@@ -72,7 +71,7 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
 def lead(run: RunStore) -> Markup:
     """What it says, and the models by disparity."""
     survey = run.rows_of("survey")
-    return Markup() if survey is None else first_screen(verdict(run), dots_of(survey))
+    return Markup() if survey is None else first_screen(verdict(run), survey_dots(survey))
 
 
 def section(run: RunStore) -> list[Markup]:

@@ -14,7 +14,7 @@ from support.read_page import Reader, page_of_folders
 
 import normprobe.paper
 from normprobe.measurements.survey.measure import survey_tables
-from normprobe.measurements.survey.printed import readable
+from normprobe.measurements.survey.printed import printed_table
 from normprobe.report.table_text import latex
 from normprobe.run import Run, load_run
 
@@ -140,17 +140,17 @@ def test_a_mean_without_deviation_stands_alone_and_a_missing_number_is_a_dash() 
     row: dict[str, Any] = {"model": "org/a"}
     for column, value in (("mean", 2.0), ("std", np.nan)):
         row |= {column: value, f"{column}_published": np.nan}
-    table = readable("table6", pd.DataFrame([row]))
+    table = printed_table("table6", pd.DataFrame([row]))
     assert table is not None
     assert table.rows == [["org/a", "2.0000", "-"]]
     one = pd.DataFrame(
         [{"modality": "visual", **row, "hidden_size": 8, "hidden_size_published": None}]
     )
-    table = readable("table1", one)
+    table = printed_table("table1", one)
     assert table is not None
     assert table.rows == [["Visual", "org/a", "8", "2.00"]]
     assert "published" not in latex(table)
-    assert readable("survey", one) is None
+    assert printed_table("survey", one) is None
 
 
 def test_the_page_shows_the_tables(run: Run) -> None:
