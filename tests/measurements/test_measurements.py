@@ -104,9 +104,9 @@ def assert_takes_its_tables(drawing: Drawing) -> None:
 def test_figures_name_their_tables_and_take_them(name: str) -> None:
     offered = measurement(name)
     run = RunStore({"compared": "layers"})
-    for table in ("compare", "survey"):
-        columns = ["run", "disparity_input", "inertia_gap"]
-        run.write_table(table, pd.DataFrame([["one", 1.0, 1.0]], columns=columns))
+    for table, label in (("compare", "run"), ("survey", "model")):
+        row = {label: "one", "status": "complete", "disparity_input": 1.0, "inertia_gap": 1.0}
+        run.write_table(table, pd.DataFrame([row]))
     drawings = offered.drawings(run)
     assert len({drawing.name for drawing in drawings}) == len(drawings)
     assert {"norm_map", "loudest"} <= {drawing.name for drawing in drawings} or not offered.maps
