@@ -55,7 +55,7 @@ myst_heading_anchors = 3
 
 nb_execution_mode = "force"  # the package may have changed, if the page has not
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # of a cell, on a busy machine
 nb_merge_streams = True
 # In a kernel of the build nobody watches progress.
 os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONWARNINGS": "ignore:IProgress not found"}
