@@ -30,7 +30,7 @@ WHEEL := .venv-wheel
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
 
-test: $(READY)  ## the fast tests, some six minutes on two cores
+test: $(READY)  ## the fast tests, some ten minutes on two cores
 	$(BIN)/pytest --numprocesses 2
 
 test-all: test  ## the slow tests too
