@@ -14,7 +14,7 @@ from support import made_tables
 from support.made_cells import made_cells
 from support.made_runs import HOSTILE
 
-from normprobe.measurements.survey.printed import readable
+from normprobe.measurements.survey.printed import printed_table
 from normprobe.paper.tables import layouts, measured_table
 from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.table_text import latex, markdown
@@ -47,7 +47,7 @@ def tables() -> Iterator[tuple[str, ReadableTable]]:
     for name, layout in layouts().items():
         yield name, measured_table(layout, made_cells(name), [*names])
     rows = [{"model": name, "mean": 1.5, "mean_published": 1.0, "std": 0.5} for name in names]
-    printed = readable("table6", pd.DataFrame(rows).assign(std_published=float("nan")))
+    printed = printed_table("table6", pd.DataFrame(rows).assign(std_published=float("nan")))
     assert printed is not None
     yield "survey", printed
 
