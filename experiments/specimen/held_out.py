@@ -1,6 +1,6 @@
 """Write the held-out questions that `--data scenes` asks: drawn pictures, no two alike.
 
-    python -m experiments.specimen.held_out benchmarks_data/scenes
+python -m experiments.specimen.held_out benchmarks_data/scenes
 """
 
 import json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,68 +33,72 @@ class AnswerTokens:
     Attributes:
         given: ids that the template writes before every answer: an empty block of thoughts.
         scored: ids of the answer, and of the token that ends the turn.
-        options: the first scored id of each option; empty where two options begin alike.
+        options: the id by which each option differs from the others; empty where none does.
         right: which of them is the right one.
+        place: of that id among those that are scored.
     """
 
-    given: tuple[int, ...]
-    scored: tuple[int, ...]
+    given: tuple[int, ...] = ()
+    scored: tuple[int, ...] = ()
     options: tuple[int, ...] = ()
     right: int = 0
+    place: int = 0
 
 
 def answer_tokens(builder: InputBuilder, sample: Sample, answer: Answer) -> AnswerTokens:
     """The tokens of an answer behind the prompt of a sample.
 
     They are what the ids of prompt and answer together have behind those of the prompt alone: a
-    leading space belongs to the first of them.
+    leading space belongs to the answer.
     """
     tokenizer = builder.tokenizer
-    prompt, before, after = _written(builder, sample, answer.text)
-    opened = _ids(tokenizer, prompt + before.rstrip()) if before.strip() else None
+    prompt, before, after = _written(builder, sample)
     start = _ids(tokenizer, prompt)
-    given = () if opened is None else _behind(start, opened)
 
-    def scored(text: str) -> tuple[int, ...]:
+    def tokens(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is given, and the answer."""
         whole = _ids(tokenizer, prompt + before + text)
-        found = _behind(start if opened is None else opened, whole)
-        return found if found is not None else tuple(_ids(tokenizer, text))
+        for blanks in (" ", None):  # a token of the answer may hold the blanks before it
+            opened = _ids(tokenizer, prompt + before.rstrip(blanks))
+            if whole[: len(opened)] == opened and opened[: len(start)] == start:
+                return tuple(opened[len(start) :]), tuple(whole[len(opened) :])
+        return (), tuple(_ids(tokenizer, text))
 
-    found = scored(answer.text)
-    ended = scored(answer.text + after) if after else found
-    if len(ended) > len(found) and ended[: len(found)] == found:
-        end = ended[len(found)]
-        found = (*found, end) if end in tokenizer.all_special_ids else found
-    if not found:
+    given, scored = tokens(answer.text)
+    if not scored:
         raise NormprobeError(
             f"{sample.id}: the tokenizer makes no token of the answer {answer.text!r}",
             "correct the answer, or leave the sample out",
         )
-    first = tuple(scored(option)[0] for option in answer.options)
-    if len(set(first)) < len(first):
-        first = ()
-    right = answer.options.index(answer.text) if first else 0
-    return AnswerTokens(given or (), found, first, right)
+    options = [tokens(option)[1] for option in answer.options]
+    place = next((n for n, ids in enumerate(zip(*options, strict=False)) if len(set(ids)) > 1), 0)
+    differing = tuple(ids[place] for ids in options if len(ids) > place)
+    if len(set(differing)) < len(options):
+        differing = ()
+    right = answer.options.index(answer.text) if differing else 0
+    ended = tokens(answer.text + after)[1]
+    end = ended[len(scored) : len(scored) + 1] if ended[: len(scored)] == scored else ()
+    scored += tuple(token for token in end if token in tokenizer.all_special_ids)
+    return AnswerTokens(given, scored, differing, right, place)
 
 
-def _written(builder: InputBuilder, sample: Sample, answer: str) -> tuple[str, str, str]:
-    """The prompt, what is written between it and an answer, and what behind the answer."""
+_WORD = "normprobe"  # any would do: it is looked for in rendered text
+
+
+def _written(builder: InputBuilder, sample: Sample) -> tuple[str, str, str]:
+    """The prompt, what is written between it and any answer, and what behind the answer."""
     processor, system = builder.processor, builder.system
+    prompt = sample.prompt
     if builder.inputs_file.build is None:
-        try:
-            if getattr(processor, "chat_template", None):
-                prompt = render_chat(processor, [sample], system)[0]
-                whole = render_chat(processor, [sample], system, [answer])[0]
-                behind = whole.removeprefix(prompt)
-                if whole.startswith(prompt) and answer in behind:
-                    before, _, after = behind.partition(answer)
-                    return prompt, before, after
-            else:
+        with suppress(NormprobeError, *REFUSALS):
+            if not getattr(processor, "chat_template", None):
                 prompt = render_plain(processor, [sample], system)[0]
-        except (*REFUSALS, NormprobeError):
-            prompt = sample.prompt
-    else:
-        prompt = sample.prompt
+            else:
+                prompt = render_chat(processor, [sample], system)[0]
+                whole = render_chat(processor, [sample], system, [_WORD])[0]
+                before, word, after = whole.removeprefix(prompt).partition(_WORD)
+                if word and whole.startswith(prompt):
+                    return prompt, before, after
     ends = ("\n", " ", *builder.tokenizer.all_special_tokens)
     return prompt, "" if prompt.endswith(ends) else " ", ""
 
@@ -101,11 +106,6 @@ def _written(builder: InputBuilder, sample: Sample, answer: str) -> tuple[str, s
 def _ids(tokenizer: Any, text: str) -> list[int]:
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
-
-
-def _behind(start: Sequence[int], whole: Sequence[int]) -> tuple[int, ...] | None:
-    """What stands behind a beginning; None: the ids do not begin so."""
-    return tuple(whole[len(start) :]) if list(whole[: len(start)]) == list(start) else None
 
 
 def with_tokens(
@@ -133,7 +133,9 @@ def with_tokens(
             "answers of several lengths need an attention_mask beside input_ids",
             "use --batch-size 1",
         )
-    last = [int(row.nonzero()[-1]) if masked else ids.shape[1] - 1 for row in (mask if masked else ids)]
+    last = [
+        int(row.nonzero()[-1]) if masked else ids.shape[1] - 1 for row in (mask if masked else ids)
+    ]
     starts = [place + 1 for place in last]
     longest = max(map(len, rows))
     kinds = {**_OF_AN_ANSWER, **_OF_A_SUFFIX.get(model_type, {})}

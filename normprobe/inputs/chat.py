@@ -47,7 +47,7 @@ def render_chat(
     system: str | None,
     answers: Sequence[str] | None = None,
 ) -> list[str]:
-    """Render each sample as a user turn, with the opening of the model's turn, or with an answer."""
+    """Render each sample as a user turn, and the opening of the model's turn, or its answer."""
     parts = _takes_parts(processor)
     opening = _system_messages(processor, system, parts)
     hoists = parts and _hoists_images(processor)

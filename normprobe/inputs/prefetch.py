@@ -211,9 +211,7 @@ class _Windows:
                 hashes = {sample.id: sample.image_hash for sample in batch}
                 if self._wanted & hashes.keys():
                     prompts = {
-                        sample.id: _prompt_hash(
-                            sample, inputs, row, len(batch), self._with_samples
-                        )
+                        sample.id: _prompt_hash(sample, inputs, row, len(batch), self._with_samples)
                         for row, sample in enumerate(batch)
                     }
                     made.append(Batch(hashes, prompts, inputs, batch if self._with_samples else []))
@@ -244,9 +242,7 @@ class _Windows:
                 yield from self._data.subset([sample_id], bad)
 
 
-def _prompt_hash(
-    sample: Sample, inputs: BatchFeature, row: int, rows: int, answered: bool
-) -> str:
+def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answered: bool) -> str:
     """16 hex digits of a prompt as the model gets it: its token ids, and what a word of it means.
 
     Where no ids with a mask of padding hold a row a sample: of the prompt as the data have it.

@@ -204,7 +204,9 @@ class Measurement:
         """The same measurement with some interventions; none: the usual ones."""
         if not self.intervenes:
             if names:
-                raise NormprobeError(f"{self.name} does not intervene", "leave do out, or use cause")
+                raise NormprobeError(
+                    f"{self.name} does not intervene", "leave do out, or use cause"
+                )
             return self
         from normprobe.model.interventions import USUAL, planned
 

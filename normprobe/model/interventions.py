@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, did_you_mean
-from normprobe.hooks import after_call, attached, hidden_state_of, on_this_thread, path_to_state, with_state
+from normprobe.hooks import (
+    after_call,
+    attached,
+    hidden_state_of,
+    on_this_thread,
+    path_to_state,
+    with_state,
+)
 from normprobe.model.find.residual import Residual
 from normprobe.statistics.token_metrics import token_norms, widened
 

@@ -5,7 +5,6 @@ is (teacher forcing). Where the data hold none, the model's own most probable an
 the answer belong to no group: angles are those of the prompt alone.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from normprobe.hooks import after_call, attached, hidden_state_of, observing, on
 from normprobe.inputs.answers import AnswerTokens, answer_tokens, with_tokens
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, moved_to
-from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
+from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
 from normprobe.model.find.parts import STREAMS
 from normprobe.model.interventions import (
     BLANK,
@@ -151,19 +150,22 @@ class _Batch:
 
     def _forward(self, done: Intervention) -> list[Tensor]:
         """Outcomes and angles of one forward; nothing: it cannot be done with this batch."""
-        inputs, other = self.inputs, None
+        inputs: dict[str, Any] | None = self.inputs
+        other = None
         if done.name == BLANK:
             inputs = self._with_other_pictures(_grey)
         elif done.name in OF_ANOTHER_PICTURE:
             pictured = self._with_other_pictures(_another)
+            inputs = None if pictured is None else self.inputs
             other = None if pictured is None else self.model.decoder_input(pictured)
-            inputs = self.inputs if pictured is not None else None
         if inputs is None:
             return []
         if done.name == NORM_AT_LAYER:
             return self._norms_at_layers()
         reader = _Reader(self)
-        doing = nullcontext() if self.rows is None else intervened(self.layers, done, self.rows, other)
+        doing = (
+            nullcontext() if self.rows is None else intervened(self.layers, done, self.rows, other)
+        )
         with doing, attached(*reader.handles()):
             run_until(self.model.model, moved_to(self.model.model, inputs))
         angles = [] if done.name == FREEZE_LAYER else reader.angles  # other layers only hear of it
@@ -207,7 +209,7 @@ class _Batch:
             given, chosen = now.argmax(dim=-1), was.argmax(dim=-1)
             right = (given == scored).all()
             if answer.options:
-                first = now[0, torch.tensor(answer.options, device=now.device)]
+                first = now[answer.place, torch.tensor(answer.options, device=now.device)]
                 right = first.argmax() == answer.right
             nll = -now.gather(-1, scored.unsqueeze(-1)).mean()
             known = self.answered[row] == "right"
@@ -256,7 +258,7 @@ class _Batch:
         """Give samples without an answer the model's own, token by token."""
         left = [row for row, answer in enumerate(self.answers) if answer is None]
         for row in left:
-            self.answers[row] = AnswerTokens((), ())
+            self.answers[row] = AnswerTokens()
         ends = _end_ids(self.model.model, self.builder.tokenizer)
         for _ in range(LONGEST_ANSWER):
             if not left:
@@ -318,7 +320,12 @@ class _Reader:
         self._batch.groups_at(x)
 
     def _see(
-        self, is_last: bool, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self,
+        is_last: bool,
+        _: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
     ) -> None:
         x = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
         h = hidden_state_of(output)

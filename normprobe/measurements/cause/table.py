@@ -1,4 +1,4 @@
-"""Sample rows of ``cause`` to cause.csv: each effect paired by sample with the untouched forward."""
+"""Sample rows of ``cause`` to cause.csv: effects, paired by sample with the untouched forward."""
 
 from typing import Any
 
@@ -94,9 +94,7 @@ class Effects:
         for quantity, (before, now) in drawn.items():
             held = ~np.isnan(now[0]) & ~np.isnan(before[0])
             ratios = np.exp(now - before)
-            found.append(
-                self._told(quantity, held, np.exp(before), np.exp(now), ratios, LOGARITHM)
-            )
+            found.append(self._told(quantity, held, np.exp(before), np.exp(now), ratios, LOGARITHM))
         return pd.concat([*found, self._removed(*drawn["angle_ratio"])], ignore_index=True)
 
     def _removed(self, before: Array, now: Array) -> pd.DataFrame:

@@ -8,7 +8,7 @@ dict keep their names.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident

@@ -253,7 +253,7 @@ class Residual:
         changed = self._change(term.expand(state.shape))
         if writes and place == 0:
             changed = term.copy_(changed)
-        return args[:place] + (changed,) + args[place + 1 :]
+        return (*args[:place], changed, *args[place + 1 :])
 
     def _after(
         self, packet: Any, args: tuple[Any, ...], tensors: list[Tensor], alpha: float
