@@ -338,7 +338,7 @@ class _Reader:
         self.logits = hidden_state_of(output, "logits")
         if self.logits.dim() != 3 or (isinstance(output, Mapping) and "logits" not in output):
             raise NormprobeError(
-                f"{self._batch.model} returns no logits of its tokens, so no answer has a probability",
+                f"{self._batch.model} returns no logits of its tokens: no answer has a probability",
                 "pass the model with its language modelling head",
             )
 
