@@ -142,10 +142,11 @@ def rounded(
     return found, decimals
 
 
-def in_words(numbers: Sequence[Estimate], decimals: int, unit: str) -> str:
+def in_words(numbers: Sequence[Estimate], decimals: int, unit: str = "") -> str:
     """``0.021 to 0.034 nats [0.004, 0.057]``: smallest and largest number, and their ends."""
     values = [of(number.value for number in numbers) for of in (min, max)]
-    text = " to ".join(dict.fromkeys(f"{value:.{decimals}f}" for value in values)) + f" {unit}"
+    text = " to ".join(dict.fromkeys(f"{value:.{decimals}f}" for value in values))
+    text += f" {unit}" * bool(unit)
     known = [number for number in numbers if number.has_interval]
     if not known:
         return text
@@ -191,7 +192,7 @@ def freeze_sentence(cause: pd.DataFrame, found: Sequence[Outcome]) -> str:
     told = _whole(cause, "freeze", found)
     if "[" not in told or " gains " in told:
         return told
-    return f"{told[:-1]}: all that their turning is worth here, and the most that inertia can cost."
+    return f"{told[:-1]}: all that their turning is worth, the most that inertia can cost here."
 
 
 def _whole(cause: pd.DataFrame, intervention: str, found: Sequence[Outcome]) -> str:
