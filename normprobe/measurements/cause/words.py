@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from normprobe.quantities import BAND, INTERVAL
+from normprobe.report.ranking import wider_for
 from normprobe.report.ratio_words import FAST, Estimate, agreeing, brackets, ratios_by_layer
 from normprobe.report.sentences import layer_names, layers_in_words
 from normprobe.runs.run_folder import RunStore
@@ -71,15 +72,13 @@ def verdict(run: RunStore) -> str:
     cause, facts = run.table("cause"), run.record.get("cause") or {}
     found = outcomes(cause, facts)
     sentences = [turning_sentence(cause), freeze_sentence(cause, found)]
-    sentences.append(_doses(cause, "freeze-layer", "Freezing them in one layer", found[:1]))
+    sentences.append(_doses(cause, "freeze-layer", "Freezing them in one layer", found))
     sentences.append(_scaling(cause, facts, found))
     sentences += [
         _whole(cause, name, found) for name in SUBJECTS if name not in ("freeze", "scale-to-text")
     ]
     sentences += [
-        _doses(cause, name, subject, found[:1])
-        for name, subject in DOSED.items()
-        if name != "scale"
+        _doses(cause, name, subject, found) for name, subject in DOSED.items() if name != "scale"
     ]
     sentences += [_left_out(cause), _closing(cause)]
     return " ".join(filter(None, sentences))
@@ -112,14 +111,21 @@ def on_map(rows: pd.DataFrame) -> "pd.Series[bool]":
     return ~rows["off_map"].eq(True)
 
 
-def effects(rows: pd.DataFrame, *, together: bool = False) -> list[Estimate]:
-    """The effect of each row with its 95 % interval; together: with its band, where it has one."""
+def effects(rows: pd.DataFrame) -> list[Estimate]:
+    """The effect of each row with its 95 % interval."""
     columns = ["effect", *(f"effect{end}" for end in INTERVAL)]
-    numbers = rows[columns].astype(float)
-    for alone, of_all in zip(INTERVAL, BAND, strict=True):
-        if together:
-            numbers[f"effect{alone}"] = rows[f"effect{of_all}"].fillna(numbers[f"effect{alone}"])
-    return [Estimate(*row) for row in numbers.itertuples(index=False)]
+    return [Estimate(*row) for row in rows[columns].astype(float).itertuples(index=False)]
+
+
+def together(rows: pd.DataFrame) -> list[Estimate]:
+    """With ends that hold for all rows at once: of layers their band, of doses by Bonferroni."""
+    bands = rows[["effect", *(f"effect{end}" for end in BAND)]].astype(float)
+    return [
+        known if known.has_interval else alone.widened(wider_for(len(rows)))
+        for known, alone in zip(
+            (Estimate(*row) for row in bands.itertuples(index=False)), effects(rows), strict=True
+        )
+    ]
 
 
 def rounded(
@@ -220,26 +226,33 @@ def _said(outcome: Outcome, numbers: Sequence[Estimate], decimals: int) -> str:
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """With a verb that parts share said once."""
-    text = " and ".join(parts)
-    for verb, word in (("costs", "and"), ("gains", "and"), (_OPEN, "or")):
+    """With a verb that all share said once."""
+    for verb, word in (("costs", "and"), ("gains", "and"), ("changes", "and"), (_OPEN, "or")):
         if all(part.startswith(verb) for part in parts):
-            text = text.replace(f" and {verb} ", f" {word} ")
-    return text
+            return f" {word}".join([parts[0], *(part.removeprefix(verb) for part in parts[1:])])
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last
 
 
 def _doses(cause: pd.DataFrame, intervention: str, subject: str, found: Sequence[Outcome]) -> str:
     """What doses, or layers, of an intervention do to the first outcome, sign by sign."""
+    if not found:
+        return ""
+    outcome = found[0]
+    rows = chosen(cause, intervention, outcome.quantity)
+    rows = rows[on_map(rows)].sort_values(["layer", "dose"])
+    numbers = together(rows)
+    alike: dict[tuple[bool, int | None], list[int]] = {}
+    for place, (number, dose) in enumerate(zip(numbers, rows["dose"], strict=True)):
+        (printed,), _ = rounded([number], outcome.scale, outcome.decimals)
+        louder = printed.sign is not None and dose > 1
+        alike.setdefault((louder, printed.sign), []).append(place)
     parts = []
-    for outcome in found:
-        rows = chosen(cause, intervention, outcome.quantity)
-        rows = rows[on_map(rows)].sort_values(["layer", "dose"])
-        numbers, decimals = rounded(effects(rows, together=True), outcome.scale, outcome.decimals)
-        for sign in (1, -1, None):
-            places = [place for place, number in enumerate(numbers) if number.sign == sign]
-            if places:
-                said = _said(outcome, [numbers[place] for place in places], decimals)
-                parts.append(f"{said} {_named(rows.iloc[places])}")
+    for places in alike.values():
+        told, decimals = rounded(
+            [numbers[place] for place in places], outcome.scale, outcome.decimals
+        )
+        parts.append(f"{_said(outcome, told, decimals)} {_named(rows.iloc[places])}")
     return f"{subject} {_joined(parts)}." if parts else ""
 
 
@@ -253,7 +266,7 @@ def _named(rows: pd.DataFrame) -> str:
 def _scaling(cause: pd.DataFrame, facts: Mapping[str, Any], found: Sequence[Outcome]) -> str:
     """What louder and quieter visual tokens do to the answers, and whether that is inertia."""
     told = [
-        _doses(cause, "scale", DOSED["scale"], found[:1]),
+        _doses(cause, "scale", DOSED["scale"], found),
         _whole(cause, "scale-to-text", found),
     ]
     identity = facts.get("identity", True)
@@ -273,5 +286,4 @@ def _left_out(cause: pd.DataFrame) -> str:
 
 
 def _closing(cause: pd.DataFrame) -> str:
-    layers = "layers" if (cause["layer"] > 0).any() else ""
-    return brackets(effects(cause), int(cause["samples"].max()), layers) if len(cause) else ""
+    return brackets(effects(cause), int(cause["samples"].max()), "layers and doses")
