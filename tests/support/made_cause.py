@@ -24,7 +24,12 @@ def row(intervention, quantity, value, effect, half, untouched=0.0, **more):
     band = ends if known["layer"] else (np.nan, np.nan)
     names = ("effect_ci_low", "effect_ci_high", "effect_band_low", "effect_band_high")
     named = {"intervention": intervention, "quantity": quantity, "untouched": untouched}
-    return named | {"value": value, "effect": effect} | dict(zip(names, (*ends, *band))) | known
+    return (
+        named
+        | {"value": value, "effect": effect}
+        | dict(zip(names, (*ends, *band), strict=True))
+        | known
+    )
 
 
 def answers(intervention, nll, half, accuracy, **more):
@@ -41,7 +46,9 @@ def answers(intervention, nll, half, accuracy, **more):
 def angles(intervention, visual, ratios, **more):
     """What becomes of turning: visual angles times ``visual``, by layer."""
     rows = []
-    for layer, (before, after, factor) in enumerate(zip(ANGLES, ratios, visual), start=1):
+    for layer, (before, after, factor) in enumerate(
+        zip(ANGLES, ratios, visual, strict=True), start=1
+    ):
         untouched = 0.6 / before
         told = {"layer": layer, **more}
         rows += [
@@ -62,7 +69,7 @@ def cause(frozen_layers=True, intervals=True, right=True):
         rows += answers("scale", nll, half, accuracy, **more)
     rows += angles("scale-to-text", [20.0] * 6, ALIKE, off_map=True)
     rows += answers("scale-to-text", 2.4, 0.3, 0.24, off_map=True)
-    rows += angles("norm-at-layer", [b / a for b, a in zip(ANGLES, ALIKE)], ALIKE)
+    rows += angles("norm-at-layer", [b / a for b, a in zip(ANGLES, ALIKE, strict=True)], ALIKE)
     rows.append(row("norm-at-layer", "share_removed", 0.83, 0.83, 0.03))
     rows += answers("freeze", 0.290, 0.029, 0.690)
     if frozen_layers:

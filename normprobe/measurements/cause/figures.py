@@ -75,15 +75,16 @@ def known_outcomes(cause: pd.DataFrame) -> list[str]:
 def dose_panels(cause: pd.DataFrame) -> list[Panel]:
     """Visual angle and answers by dose, of ``with_levels(cause)``."""
     layers = np.sort(chosen(cause, "scale", "visual_angle")["layer"].unique())
+    if not len(layers):
+        return []
     drawn = layers[np.unique(np.linspace(0, len(layers) - 1, _DEPTHS).round().astype(int))]
     colours = map(to_hex, colormaps["viridis"](np.linspace(0.85, 0, len(drawn))))
     angles = [
         _by_dose(f"layer {layer}", "scale", "visual_angle", GroupLook(colour, "o", "-"), layer)
         for layer, colour in zip(drawn[::-1], colours, strict=True)
     ]
-    found = [Panel("visual angle (radians per layer)", angles)] if angles else []
-    if len(chosen(cause, "scale", "nll")) or len(chosen(cause, "scale", "kl")):
-        quantity = known_outcomes(cause)[0]
+    found = [Panel("visual angle (radians per layer)", angles)]
+    for quantity in [name for name in OUTCOMES if len(chosen(cause, "scale", name))][:1]:
         curves = [
             _by_dose(name, name, quantity, look)
             for name, look in (_LEVELS | _DOSED).items()

@@ -68,7 +68,9 @@ def legend_below(
     if not handles:
         return
     if not isinstance(drawing, OwnFigure):
-        grid.flat[0].legend(handles=handles)
+        first = grid.flat[0]  # beside what it names itself
+        named = first.get_legend_handles_labels()[0] if first.get_legend() else []
+        first.legend(handles=[*named, *handles])
         return
     columns = _columns([str(handle.get_label()) for handle in handles], drawing.get_figwidth())
     lines = -(-len(handles) // columns)
