@@ -336,6 +336,11 @@ class _Reader:
 
     def _see_logits(self, _: nn.Module, args: object, kwargs: object, output: Any) -> None:
         self.logits = hidden_state_of(output, "logits")
+        if self.logits.dim() != 3 or (isinstance(output, Mapping) and "logits" not in output):
+            raise NormprobeError(
+                f"{self._batch.model} returns no logits of its tokens: no answer has a probability",
+                "pass the model with its language modelling head",
+            )
 
 
 def _angles(x: Tensor, h: Tensor, rows: Rows) -> Tensor:
