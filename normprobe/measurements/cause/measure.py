@@ -54,6 +54,9 @@ OUTCOMES = ("nll", "correct", "kl", "changed", "text_moved")
 #: What is kept of a sample in each layer.
 ANGLES = ("visual_angle_log_mean", "visual_tokens", "text_angle_log_mean", "text_tokens")
 
+#: How far a mean logarithm of angles may be from that of the same prompt in the same shape.
+_ROUNDING = 1e-3
+
 _ANGLE = TOKEN_METRICS.index("angle")
 
 
@@ -81,9 +84,16 @@ def observer(
     _refuse(model)
     plan = planned(names, len(model.decoder_layers))
 
+    checked = False
+
     def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> SeenCause:
+        nonlocal checked
         with observing(model.model):
-            return _Batch(model, builder, inputs, samples).seen(plan)
+            batch = _Batch(model, builder, inputs, samples)
+            if not checked and not model.doubt:
+                model.doubt = batch.doubt()
+            checked = True
+            return batch.seen(plan)
 
     return observe
 
@@ -130,6 +140,8 @@ class _Batch:
         self.layers = model.decoder_layers
         self.prompts = inputs
         self.rows: Rows | None = None
+        config = getattr(model.model, "config", None)
+        self._model_type = str(getattr(config, "model_type", ""))
         self.answers = [self._right_answer(sample) for sample in samples]
         self.answered = ["right" if answer else "greedy" for answer in self.answers]
         self._answer_the_rest()
@@ -147,6 +159,28 @@ class _Batch:
         arriving = [self.rows.visual.sum(dim=-1), *(each for _, arrays in left for each in arrays)]
         counts = [(done, len(arrays)) for done, arrays in left if arrays]
         return SeenCause(counts, self.answered, to_host(arriving))
+
+    def doubt(self) -> str:
+        """What speaks against reading prompt and answer in one forward; empty: nothing.
+
+        Where tokens see those behind them, the answer changes the states that are measured.
+        """
+        ids = find_named(self.prompts, "input_ids")
+        lengths = [len(answer.given) + len(answer.scored) for answer in self.answers if answer]
+        words = [[int(ids[row, self.starts[row] - 1])] * n for row, n in enumerate(lengths)]
+        angles = []
+        for inputs in (self.inputs, with_tokens(self.prompts, words, self._model_type)[0]):
+            reader = _Reader(self)
+            with attached(*reader.handles()):
+                inputs = moved_to(self.model.model, inputs)
+                run_until(self.model.model, inputs, leaving=self.layers[-1])
+            angles.append(torch.stack([each.to(reader.angles[0]) for each in reader.angles]))
+        if bool(((angles[0] - angles[1]).abs().nan_to_num() < _ROUNDING).all()):
+            return ""
+        return (
+            "the tokens of an answer change the states of the prompt before it: this decoder is "
+            "not causal, and angles are not those of `layers`"
+        )
 
     def _forward(self, done: Intervention) -> list[Tensor]:
         """Outcomes and angles of one forward; nothing: it cannot be done with this batch."""
@@ -281,8 +315,7 @@ class _Batch:
 
     def _with_answers(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
         tokens = [(*a.given, *a.scored) if a else () for a in self.answers]
-        config = getattr(self.model.model, "config", None)
-        return with_tokens(inputs, tokens, str(getattr(config, "model_type", "")))
+        return with_tokens(inputs, tokens, self._model_type)
 
     def _with_other_pictures(
         self, other: Callable[[Sample, Image.Image], Image.Image]
@@ -341,6 +374,27 @@ class _Reader:
                 f"{self._batch.model} returns no logits of its tokens: no answer has a probability",
                 "pass the model with its language modelling head",
             )
+
+
+def angles_of(model: MeasuredModel, inputs: Mapping[str, Any]) -> list[NDArray[Any]]:
+    """``[ANGLES, batch]`` of each layer, untouched and without an answer."""
+    batch, found = model.batch(inputs), list[Tensor]()
+    rows: list[Rows] = []
+
+    def see_rows(x: Tensor) -> None:
+        groups = batch.groups_at(x)
+        visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
+        rows.append(Rows(visual, text, []))
+
+    def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        x = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
+        found.append(_angles(x, hidden_state_of(output), rows[0]))
+
+    layers = model.decoder_layers
+    handles = [on_input(layers[0], see_rows), *(after_call(layer, see) for layer in layers)]
+    with observing(model.model), attached(*handles):
+        run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
+    return to_host(found)()
 
 
 def _angles(x: Tensor, h: Tensor, rows: Rows) -> Tensor:
