@@ -51,16 +51,12 @@ _FRAME, _LINE = 0.9, 0.19  # inches: title, axis and legend; an intervention
 def drawings(run: RunStore) -> list[Drawing]:
     """The figures that a run of ``cause`` has something for, the main one first."""
     cause = run.rows_of("cause")
-    offered = {
-        "cause": (draw_doses, dose_panels),
-        "effects": (draw_effects, known_outcomes),
-        "by_layer": (draw_layers, layer_panels),
-    }
-    return [
-        Drawing(name, ("cause",), draw)
-        for name, (draw, of) in offered.items()
-        if cause is None or of(cause)
-    ]
+    offered = (
+        (Drawing("cause", ("cause",), draw_doses), dose_panels),
+        (Drawing("effects", ("cause",), draw_effects), known_outcomes),
+        (Drawing("by_layer", ("cause",), draw_layers), layer_panels),
+    )
+    return [drawing for drawing, of in offered if cause is None or of(cause)]
 
 
 def known_outcomes(cause: pd.DataFrame) -> list[str]:
