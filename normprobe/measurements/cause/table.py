@@ -121,8 +121,7 @@ class Effects:
         known = self.rows[self.rows[column].notna()]
         counts = known.assign(unit=image_units(known)).groupby(_KEYS)[unit].nunique()
         of_cells = counts.reindex(pd.MultiIndex.from_frame(self.cells)).fillna(0)
-        found: NDArray[np.int64] = of_cells.to_numpy(np.int64)
-        return found
+        return np.asarray(of_cells, dtype=np.int64)
 
     def _told(
         self,
