@@ -1,9 +1,8 @@
 """What cause.csv says, in sentences. Doses that are off the map have no say in them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -30,6 +29,8 @@ DOSED = {
     "placebo": "Scaling as many random text rows",
 }
 _OFF = "as they move text states or answers further than a grey picture and the placebo do"
+#: Norm placements in which a branch reads states as loud as they are.
+_UNOPENED = ("post", "branch-post")
 _DECIMALS = 4  # a smaller effect is none
 _OPEN = "is not shown to change"
 
@@ -69,11 +70,11 @@ _OWN = (
 
 def verdict(run: RunStore) -> str:
     """What turning comes from, and what it is worth to the answers."""
-    cause, facts = run.table("cause"), run.record.get("cause") or {}
-    found = outcomes(cause, facts)
+    cause = run.table("cause")
+    found = outcomes(cause)
     sentences = [turning_sentence(cause), freeze_sentence(cause, found)]
     sentences.append(_doses(cause, "freeze-layer", "Freezing them in one layer", found))
-    sentences.append(_scaling(cause, facts, found))
+    sentences.append(_scaling(cause, str(run.record.get("norm_placement") or ""), found))
     sentences += [
         _whole(cause, name, found) for name in SUBJECTS if name not in ("freeze", "scale-to-text")
     ]
@@ -87,16 +88,15 @@ def verdict(run: RunStore) -> str:
 def main_sentences(run: RunStore) -> str:
     """What turning comes from, and what all of it is worth."""
     cause = run.table("cause")
-    found = outcomes(cause, run.record.get("cause") or {})
+    found = outcomes(cause)
     sentences = [turning_sentence(cause), freeze_sentence(cause, found), _closing(cause)]
     return " ".join(filter(None, sentences))
 
 
-def outcomes(cause: pd.DataFrame, facts: Mapping[str, Any]) -> Sequence[Outcome]:
+def outcomes(cause: pd.DataFrame) -> Sequence[Outcome]:
     """Of right answers where there are any, else of the model's own."""
     known = set(cause.loc[cause["effect"].notna(), "quantity"])
-    is_right = "right" in str(facts.get("answers", "right"))
-    found = _RIGHT if is_right and "nll" in known else _OWN
+    found = _RIGHT if "nll" in known else _OWN
     return [outcome for outcome in found if outcome.quantity in known]
 
 
@@ -263,15 +263,17 @@ def _named(rows: pd.DataFrame) -> str:
     return f"by {', '.join(f'{dose:g}' for dose in rows['dose'])}"
 
 
-def _scaling(cause: pd.DataFrame, facts: Mapping[str, Any], found: Sequence[Outcome]) -> str:
+def _scaling(cause: pd.DataFrame, norm_placement: str, found: Sequence[Outcome]) -> str:
     """What louder and quieter visual tokens do to the answers, and whether that is inertia."""
     told = [
         _doses(cause, "scale", DOSED["scale"], found),
         _whole(cause, "scale-to-text", found),
     ]
-    identity = facts.get("identity", True)
-    if any(told) and identity is not True:
-        told.append(f"Here a scale s is not a gain of 1/s on their updates: {identity}.")
+    if any(told) and norm_placement.startswith(_UNOPENED):
+        told.append(
+            "No norm opens the branches of this decoder: what they add depends on the scale, which "
+            "is more than inertia here."
+        )
     return " ".join(filter(None, told))
 
 

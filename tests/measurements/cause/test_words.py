@@ -12,12 +12,12 @@ from normprobe.report.ranking import wider_for
 from normprobe.runs.run_folder import RunStore
 
 
-def said(table: pd.DataFrame, **facts: object) -> str:
-    return verdict(store(table, **facts))
+def said(table: pd.DataFrame, placement: str = "pre") -> str:
+    return verdict(store(table, placement))
 
 
-def store(table: pd.DataFrame, **facts: object) -> RunStore:
-    run = RunStore({"command": "cause", "cause": facts})
+def store(table: pd.DataFrame, placement: str = "pre") -> RunStore:
+    run = RunStore({"command": "cause", "norm_placement": f"{placement}: the paper's theory"})
     run.write_table("cause", table)
     return run
 
@@ -145,11 +145,11 @@ def test_one_image_shows_nothing() -> None:
 
 
 def test_where_scaling_is_no_gain_it_is_said() -> None:
-    why = "norms stand behind the branches"
-    assert f"a scale s is not a gain of 1/s on their updates: {why}." in said(cause(), identity=why)
-    assert "is not a gain" not in said(cause(), identity=True)
     no_scale = cause().query("intervention != 'scale' and intervention != 'scale-to-text'")
-    assert "is not a gain" not in said(no_scale, identity=why)
+    for placement in ("pre", "pre-parallel", "sandwich", "post", "branch-post"):
+        unopened = "post" in placement
+        assert ("more than inertia here" in said(cause(), placement)) == unopened
+        assert "more than inertia here" not in said(no_scale, placement)
 
 
 def test_the_first_screen_tells_turning_and_the_bound() -> None:
