@@ -27,7 +27,7 @@ from support.tiny_inputs import SPECIAL_IDS, perturbed, tiny_samples
 from support.tiny_models import EOS
 from xxhash import xxh3_64_intdigest
 
-from normprobe import find_parts
+from normprobe import Probe, find_parts
 from normprobe.data.sample import Answer, Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.answers import AnswerTokens
@@ -251,3 +251,8 @@ def test_a_model_without_logits_is_refused():
     bare = replace(batch, model=batch.model.model)
     with pytest.raises(NormprobeError, match="returns no logits"):
         measured(bare, ["freeze"])
+
+
+def test_data_without_pictures_are_refused():
+    with pytest.raises(NormprobeError, match="hold no images"):
+        Probe("specimen").cause("text", limit=2)
