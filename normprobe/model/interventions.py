@@ -192,8 +192,9 @@ def _change_of(
 
 def _scaled(x: Tensor, mask: Tensor, by: float | Tensor) -> Tensor:
     """The states of a mask times a number, or one of each sample."""
-    factor = torch.where(mask.to(x.device), by, 1.0)
-    return (widened(x) * factor.unsqueeze(-1)).to(x.dtype)
+    by = by.unsqueeze(-1) if isinstance(by, Tensor) else by
+    wide = widened(x)
+    return torch.where(mask.to(x.device).unsqueeze(-1), wide * by, wide).to(x.dtype)
 
 
 def _some_text(rows: Rows) -> Tensor:

@@ -8,7 +8,6 @@ the answer belong to no group: angles are those of the prompt alone.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +17,21 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from xxhash import xxh3_64_intdigest
 
 from normprobe.data.data_set import bundled_data_dir
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.hooks import after_call, attached, hidden_state_of, observing, on_input, run_until
+from normprobe.hooks import (
+    after_call,
+    attached,
+    hidden_state_of,
+    observing,
+    on_input,
+    on_output,
+    run_until,
+)
 from normprobe.inputs.answers import AnswerTokens, answer_tokens, with_tokens
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, moved_to
@@ -54,6 +62,9 @@ OUTCOMES = ("nll", "correct", "kl", "changed", "text_moved")
 #: What is kept of a sample in each layer.
 ANGLES = ("visual_angle_log_mean", "visual_tokens", "text_angle_log_mean", "text_tokens")
 
+#: How far a mean logarithm of angles may be from that of the same prompt in the same shape.
+_ROUNDING = 1e-3
+
 _ANGLE = TOKEN_METRICS.index("angle")
 
 
@@ -81,9 +92,16 @@ def observer(
     _refuse(model)
     plan = planned(names, len(model.decoder_layers))
 
+    checked = False
+
     def observe(inputs: Mapping[str, Any], samples: Sequence[Sample]) -> SeenCause:
+        nonlocal checked
         with observing(model.model):
-            return _Batch(model, builder, inputs, samples).seen(plan)
+            batch = _Batch(model, builder, inputs, samples)
+            if not checked and not model.doubt:
+                model.doubt = batch.doubt()
+            checked = True
+            return batch.seen(plan)
 
     return observe
 
@@ -130,6 +148,8 @@ class _Batch:
         self.layers = model.decoder_layers
         self.prompts = inputs
         self.rows: Rows | None = None
+        config = getattr(model.model, "config", None)
+        self._model_type = str(getattr(config, "model_type", ""))
         self.answers = [self._right_answer(sample) for sample in samples]
         self.answered = ["right" if answer else "greedy" for answer in self.answers]
         self._answer_the_rest()
@@ -148,6 +168,28 @@ class _Batch:
         counts = [(done, len(arrays)) for done, arrays in left if arrays]
         return SeenCause(counts, self.answered, to_host(arriving))
 
+    def doubt(self) -> str:
+        """What speaks against reading prompt and answer in one forward; empty: nothing.
+
+        Where tokens see those behind them, the answer changes the states that are measured.
+        """
+        ids = find_named(self.prompts, "input_ids")
+        lengths = [len(answer.given) + len(answer.scored) for answer in self.answers if answer]
+        words = [[int(ids[row, self.starts[row] - 1])] * n for row, n in enumerate(lengths)]
+        angles = []
+        for inputs in (self.inputs, with_tokens(self.prompts, words, self._model_type)[0]):
+            reader = _Reader(self.rows_at)
+            with attached(*reader.handles(self.layers)):
+                inputs = moved_to(self.model.model, inputs)
+                run_until(self.model.model, inputs, leaving=self.layers[-1])
+            angles.append(torch.stack([each.to(reader.angles[0]) for each in reader.angles]))
+        if bool(((angles[0] - angles[1]).abs().nan_to_num() < _ROUNDING).all()):
+            return ""
+        return (
+            "the tokens of an answer change the states of the prompt before it: this decoder is "
+            "not causal, and angles are not those of `layers`"
+        )
+
     def _forward(self, done: Intervention) -> list[Tensor]:
         """Outcomes and angles of one forward; nothing: it cannot be done with this batch."""
         inputs: dict[str, Any] | None = self.inputs
@@ -162,16 +204,17 @@ class _Batch:
             return []
         if done.name == NORM_AT_LAYER:
             return self._norms_at_layers()
-        reader = _Reader(self)
+        reader, logits = _Reader(self.rows_at), list[Tensor]()
         doing = (
             nullcontext() if self.rows is None else intervened(self.layers, done, self.rows, other)
         )
-        with doing, attached(*reader.handles()):
+        seeing = self._seeing_logits(logits)
+        with doing, attached(*reader.handles(self.layers), seeing):
             run_until(self.model.model, moved_to(self.model.model, inputs))
         angles = [] if done.name == FREEZE_LAYER else reader.angles  # other layers only hear of it
-        return [self._outcomes(reader), *angles]
+        return [self._outcomes(logits[0], reader.last), *angles]
 
-    def groups_at(self, x: Tensor) -> Rows:
+    def rows_at(self, x: Tensor) -> Rows:
         """Which rows are visual, and text of the prompts; asked for in the untouched forward."""
         if self.rows is None:
             groups = self._batch.groups_at(x)
@@ -190,17 +233,28 @@ class _Batch:
         before = positions - find_named(self.inputs, "input_ids").shape[1]
         return 0 if self.model.parts.fusion == ADDED else before
 
-    def _outcomes(self, reader: "_Reader") -> Tensor:
+    def _seeing_logits(self, seen: list[Tensor]) -> RemovableHandle:
+        def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
+            seen.append(hidden_state_of(output, "logits"))
+            if seen[0].dim() != 3 or (isinstance(output, Mapping) and "logits" not in output):
+                raise NormprobeError(
+                    f"{self.model} returns no logits of its tokens: no answer has a probability",
+                    "pass the model with its language modelling head",
+                )
+
+        return after_call(self.model.model, see)
+
+    def _outcomes(self, logits: Tensor, last: Tensor | None) -> Tensor:
         """``[OUTCOMES, batch]``."""
-        assert self.rows is not None and reader.logits is not None and reader.last is not None
+        assert self.rows is not None and last is not None
         probabilities = [
-            torch.log_softmax(widened(reader.logits[row, place : place + count]), dim=-1)
-            for row, (place, count) in enumerate(self._predicted(reader.logits.shape[1]))
+            torch.log_softmax(widened(logits[row, place : place + count]), dim=-1)
+            for row, (place, count) in enumerate(self._predicted(logits.shape[1]))
         ]
         if self._untouched is None:
-            self._untouched = _Untouched(probabilities, reader.last)
+            self._untouched = _Untouched(probabilities, last)
         before = self._untouched
-        moved = _moved(before.states, reader.last, self.rows.text)
+        moved = _moved(before.states, last, self.rows.text)
         found = []
         for row, (now, was) in enumerate(zip(probabilities, before.probabilities, strict=True)):
             answer = self.answers[row]
@@ -265,24 +319,22 @@ class _Batch:
                 return
             inputs, self.starts = self._with_answers(self.prompts)
             self.inputs = moved_to(self.model.model, inputs)
-            reader = _Reader(self, logits_alone=True)
-            with attached(*reader.handles()):
+            seen: list[Tensor] = []
+            with attached(self._seeing_logits(seen)):
                 run_until(self.model.model, self.inputs)
-            assert reader.logits is not None
-            behind = self._offset(reader.logits.shape[1])
+            behind = self._offset(seen[0].shape[1])
             for row in list(left):
                 answer = self.answers[row]
                 assert answer is not None
                 last = self.starts[row] + behind + len(answer.scored) - 1
-                token = int(reader.logits[row, last].argmax())
+                token = int(seen[0][row, last].argmax())
                 self.answers[row] = replace(answer, scored=(*answer.scored, token))
                 if token in ends:
                     left.remove(row)
 
     def _with_answers(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
         tokens = [(*a.given, *a.scored) if a else () for a in self.answers]
-        config = getattr(self.model.model, "config", None)
-        return with_tokens(inputs, tokens, str(getattr(config, "model_type", "")))
+        return with_tokens(inputs, tokens, self._model_type)
 
     def _with_other_pictures(
         self, other: Callable[[Sample, Image.Image], Image.Image]
@@ -298,49 +350,51 @@ class _Batch:
 
 
 class _Reader:
-    """Keeps the angles of each layer, the state behind the last, and the logits of one forward."""
+    """Keeps the angles of each layer, and the state behind the last, of one forward."""
 
-    def __init__(self, batch: _Batch, *, logits_alone: bool = False) -> None:
-        self._batch, self._logits_alone = batch, logits_alone
+    def __init__(self, rows_at: Callable[[Tensor], Rows]) -> None:
+        self._rows_at = rows_at
+        self._entered: tuple[Tensor, int] | None = None
         self.angles: list[Tensor] = []
         self.last: Tensor | None = None
-        self.logits: Tensor | None = None
 
-    def handles(self) -> list[Any]:
-        """The hooks, in the order of the forward."""
-        model, layers = self._batch.model, self._batch.layers
-        heads = [after_call(model.model, self._see_logits)]
-        if self._logits_alone:
-            return heads
-        first = on_input(layers[0], lambda x: self._see_rows(x))
-        each = [after_call(layer, partial(self._see, layer is layers[-1])) for layer in layers]
-        return [first, *each, *heads]
+    def handles(self, layers: Sequence[nn.Module]) -> list[RemovableHandle]:
+        """The hooks, behind those that intervene."""
+        pairs = [(on_input(each, self._enter), on_output(each, self._leave)) for each in layers]
+        return [handle for pair in pairs for handle in pair]
 
-    def _see_rows(self, x: Tensor) -> None:
-        self._batch.groups_at(x)
+    def _enter(self, x: Tensor) -> None:
+        self._entered = x, x._version
 
-    def _see(
-        self,
-        is_last: bool,
-        _: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-    ) -> None:
-        x = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
-        h = hidden_state_of(output)
-        assert self._batch.rows is not None
-        self.angles.append(_angles(x, h, self._batch.rows))
-        if is_last:
-            self.last = h
-
-    def _see_logits(self, _: nn.Module, args: object, kwargs: object, output: Any) -> None:
-        self.logits = hidden_state_of(output, "logits")
-        if self.logits.dim() != 3 or (isinstance(output, Mapping) and "logits" not in output):
+    def _leave(self, h: Tensor) -> None:
+        assert self._entered is not None
+        x, version = self._entered
+        if x._version != version:
             raise NormprobeError(
-                f"{self._batch.model} returns no logits of its tokens: no answer has a probability",
-                "pass the model with its language modelling head",
+                f"decoder layer {len(self.angles) + 1} overwrites its input in place, so its "
+                "update is lost",
+                "open an issue with the model type",
             )
+        self.angles.append(_angles(x, h, self._rows_at(x)))
+        self.last = h
+
+
+def angles_of(model: MeasuredModel, inputs: Mapping[str, Any]) -> list[NDArray[Any]]:
+    """``[ANGLES, batch]`` of each layer, untouched and without an answer."""
+    batch = model.batch(inputs)
+    rows: list[Rows] = []
+
+    def rows_at(x: Tensor) -> Rows:
+        if not rows:
+            groups = batch.groups_at(x)
+            visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
+            rows.append(Rows(visual, text, []))
+        return rows[0]
+
+    reader, layers = _Reader(rows_at), model.decoder_layers
+    with observing(model.model), attached(*reader.handles(layers)):
+        run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
+    return to_host(reader.angles)()
 
 
 def _angles(x: Tensor, h: Tensor, rows: Rows) -> Tensor:

@@ -29,6 +29,7 @@ from xxhash import xxh3_64_intdigest
 
 from normprobe import find_parts
 from normprobe.data.sample import Answer, Sample
+from normprobe.errors import NormprobeError
 from normprobe.inputs.answers import AnswerTokens
 from normprobe.measurements.cause import measure
 from normprobe.model.interventions import DOSES
@@ -44,7 +45,14 @@ def ids_of(batch) -> list[str]:
 
 def measured(batch, names, answered=True, options=()) -> pd.DataFrame:
     """Sample rows of a batch whose answers are given as ids."""
-    model = MeasuredModel(batch.model, find_parts(batch.model), SPECIAL_IDS)
+    return measured_with(model_in(batch), batch, names, answered, options)
+
+
+def model_in(batch) -> MeasuredModel:
+    return MeasuredModel(batch.model, find_parts(batch.model), SPECIAL_IDS)
+
+
+def measured_with(model, batch, names, answered=True, options=()) -> pd.DataFrame:
     texts = [" ".join(map(str, ids)) for ids in batch.answers]
     samples = [
         Sample(key, "?", answer=Answer(text) if answered else None)
@@ -207,3 +215,39 @@ def test_without_an_answer_it_is_what_the_model_generates(name, padding):
     assert wanted.loc["untouched", "correct"].dropna().eq(1.0).all()  # greedy indeed
     same = [*measure.ANGLES, "kl", "changed", "text_moved"]
     pd.testing.assert_frame_equal(found[same], wanted[same])
+
+
+# --- what is refused, or in doubt ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_an_answer_that_changes_the_prompt_before_it_is_a_doubt(looks_ahead):
+    batch = batch_of("llava", 2, "right")
+    model = model_in(batch)
+
+    def mix(_, args, output):
+        return output + output.mean(dim=1, keepdim=True)
+
+    handles = [model.decoder_layers[0].register_forward_hook(mix)] if looks_ahead else []
+    try:
+        measured_with(model, batch, ["freeze"])
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert ("is not causal" in model.doubt) == looks_ahead
+
+
+def test_a_layer_that_overwrites_its_input_is_refused(monkeypatch):
+    batch = batch_of("llava", 2, "right")
+    layer = find_parts(batch.model).decoder_layers.module[1]
+    own = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda x, **kwargs: x.copy_(own(x, **kwargs)))
+    with pytest.raises(NormprobeError, match="decoder layer 2 overwrites its input in place"):
+        measured(batch, ["freeze"])
+
+
+def test_a_model_without_logits_is_refused():
+    batch = batch_of("llava", 2, "right")
+    bare = replace(batch, model=batch.model.model)
+    with pytest.raises(NormprobeError, match="returns no logits"):
+        measured(bare, ["freeze"])
