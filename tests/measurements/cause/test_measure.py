@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import torch
 from support.decoder_by_hand import (
-    NORM_BEHIND,
-    PRE_NORM,
+    NORMS_BEHIND,
+    OPENED_BY_NORMS,
     batch_of,
     entered_like_text,
     entered_with,
@@ -35,7 +35,7 @@ from normprobe.measurements.cause import measure
 from normprobe.model.interventions import DOSES
 from normprobe.model.measured_model import MeasuredModel
 
-TYPES = (*PRE_NORM, *NORM_BEHIND)
+TYPES = (*OPENED_BY_NORMS, *NORMS_BEHIND)
 KEYS = ["intervention", "dose", "layer", "sample_id"]
 
 
