@@ -55,7 +55,7 @@ _NOTE = (
 _OFF = "* off the map: text or answers move further than by a grey picture and the placebo."
 _LEVELS = {"nll": "nats", "accuracy": "accurate"}  # of the untouched model
 _THREE = partial(significant, digits=3)
-_LINES = "Hollow: off the map. Intervals are over images; dose 1 is the untouched model."
+_LINES = "Hollow: off the map. Dose 1: untouched. A click on a name hides what presses others flat."
 
 
 def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
