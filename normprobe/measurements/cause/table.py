@@ -19,7 +19,7 @@ from normprobe.model.interventions import (
 )
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.bootstrap import LINEAR, LOGARITHM, Array, Scale, band, interval
-from normprobe.statistics.resampling import Resampled
+from normprobe.statistics.resampling import Resampled, image_units
 
 #: Outcomes whose effect is a difference from the untouched forward; of the others it is the value.
 DIFFERENCES = {"nll": "nll", "correct": "accuracy"}
@@ -72,7 +72,8 @@ class Effects:
                 before = self._resampled.means(f"{name}_untouched", by_tokens=False)
             held = ~np.isnan(now[0])
             scale = LINEAR if name in (*DIFFERENCES, "changed") else LOGARITHM
-            found.append(self._told(quantity, held, before, now, now - before, scale))
+            effects = now - before
+            found.append(self._told(quantity, name, held, before, now, effects, scale))
         return pd.concat(found, ignore_index=True)
 
     def angles(self) -> pd.DataFrame:
@@ -94,7 +95,8 @@ class Effects:
         for quantity, (before, now) in drawn.items():
             held = ~np.isnan(now[0]) & ~np.isnan(before[0])
             ratios = np.exp(now - before)
-            found.append(self._told(quantity, held, np.exp(before), np.exp(now), ratios, LOGARITHM))
+            states = np.exp(before), np.exp(now)
+            found.append(self._told(quantity, ANGLES[0], held, *states, ratios, LOGARITHM))
         return pd.concat([*found, self._removed(*drawn["angle_ratio"])], ignore_index=True)
 
     def _removed(self, before: Array, now: Array) -> pd.DataFrame:
@@ -107,15 +109,24 @@ class Effects:
             share = 1 - sums[0] / sums[1]
             ends = interval(share, self._resampled.units, LINEAR)
             keys = {"intervention": name, "dose": dose, "layer": 0, "quantity": SHARE_REMOVED}
-            numbers = {"samples": int(self._resampled.held[places].max()), "untouched": 0.0}
+            samples = int(self._counts(ANGLES[0])[places].max())
+            numbers = {"samples": samples, "untouched": 0.0}
             effect = {"value": share[0, 0], "effect": share[0, 0]}
             effect |= dict(zip(_ENDS, (*ends[:, 0], np.nan, np.nan), strict=True))
             found.append({**keys, **numbers, **effect})
         return pd.DataFrame(found)
 
+    def _counts(self, column: str, unit: str = "sample_id") -> NDArray[np.int64]:
+        """``[cells]`` how many samples, or images, have a number of a column."""
+        known = self.rows[self.rows[column].notna()]
+        counts = known.assign(unit=image_units(known)).groupby(_KEYS)[unit].nunique()
+        of_cells = counts.reindex(pd.MultiIndex.from_frame(self.cells)).fillna(0)
+        return np.asarray(of_cells, dtype=np.int64)
+
     def _told(
         self,
         quantity: str,
+        column: str,
         held: NDArray[np.bool_],
         before: Array,
         now: Array,
@@ -123,10 +134,10 @@ class Effects:
         scale: Scale,
     ) -> pd.DataFrame:
         """A row a cell that is held, with the interval of its effect and, over layers, its band."""
-        units, of_cells = self._resampled.units, self._resampled.held
+        units, of_cells = self._resampled.units, self._counts(column, "unit")
         table = self.cells[held].assign(
             quantity=quantity,
-            samples=of_cells[held],
+            samples=self._counts(column)[held],
             untouched=before[0, held],
             value=now[0, held],
             effect=effects[0, held],
