@@ -197,11 +197,11 @@ CASES = {
         forms=WORDS,
     ),
     # --- cause ----------------------------------------------------------------------------------
-    "cause": Case("cause", TABLES["cause"], {"cause": {"answers": {"right": 200}}}),
+    "cause": Case("cause", TABLES["cause"]),
     "cause-own-answers": Case(
         "cause",
         {"cause": made_cause.cause(right=False, frozen_layers=False)},
-        {"cause": {"answers": {"greedy": 200}, "identity": "norms stand behind the branches"}},
+        {"norm_placement": "branch-post: the paper's theory is about pre-norm"},
         WORDS,
     ),
     "cause-one-image": Case("cause", {"cause": made_cause.cause(intervals=False)}, forms=WORDS),

@@ -7,17 +7,18 @@ import pandas as pd
 import pytest
 from support.made_cause import ACCURACY, NLL, cause, row
 
-from normprobe.measurements.cause.words import main_sentences, verdict
+from normprobe.measurements.cause.words import OPENED_BY_A_NORM, main_sentences, verdict
+from normprobe.model.find.norms import WITHOUT_INPUT_NORM
 from normprobe.report.ranking import wider_for
 from normprobe.runs.run_folder import RunStore
 
 
-def said(table: pd.DataFrame, **facts: object) -> str:
-    return verdict(store(table, **facts))
+def said(table: pd.DataFrame, placement: str = "") -> str:
+    return verdict(store(table, placement))
 
 
-def store(table: pd.DataFrame, **facts: object) -> RunStore:
-    run = RunStore({"command": "cause", "cause": facts})
+def store(table: pd.DataFrame, placement: str = "") -> RunStore:
+    run = RunStore({"command": "cause", "norm_placement": placement})
     run.write_table("cause", table)
     return run
 
@@ -131,11 +132,9 @@ def test_nothing_rests_on_what_is_off_the_map() -> None:
 
 
 def test_own_answers_are_called_so() -> None:
-    told = said(cause(right=False), answers={"greedy": 200})
+    told = said(cause(right=False))
     assert "changes 8.5 % [5.6, 11.4] of the model's own answers" in told
     assert "right answers" not in told and "points" not in told
-    # The probability of own answers is no NLL of right ones.
-    assert "right answers" not in said(cause(), answers={"greedy": 200})
 
 
 def test_one_image_shows_nothing() -> None:
@@ -145,11 +144,12 @@ def test_one_image_shows_nothing() -> None:
 
 
 def test_where_scaling_is_no_gain_it_is_said() -> None:
-    why = "norms stand behind the branches"
-    assert f"a scale s is not a gain of 1/s on their updates: {why}." in said(cause(), identity=why)
-    assert "is not a gain" not in said(cause(), identity=True)
+    behind = "branch-post: the paper's theory is about pre-norm"
+    assert "decoder: branch-post. A scale need not be a gain" in said(cause(), behind)
+    assert "need not be" not in said(cause(), "sandwich: the paper's theory is about pre-norm")
     no_scale = cause().query("intervention != 'scale' and intervention != 'scale-to-text'")
-    assert "is not a gain" not in said(no_scale, identity=why)
+    assert "need not be" not in said(no_scale, behind)
+    assert not WITHOUT_INPUT_NORM & set(OPENED_BY_A_NORM)
 
 
 def test_the_first_screen_tells_turning_and_the_bound() -> None:
