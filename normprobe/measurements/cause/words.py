@@ -272,8 +272,8 @@ def _scaling(cause: pd.DataFrame, placement: str, found: Sequence[Outcome]) -> s
     named = placement.partition(":")[0]
     if any(told) and named and named not in OPENED_BY_A_NORM:
         told.append(
-            f"Norm placement of this decoder: {named}. A scale need not be a gain on updates there, "
-            "and inertia alone."
+            f"Norm placement of this decoder: {named}. A scale need not be a gain on updates "
+            "there, and inertia alone."
         )
     return " ".join(filter(None, told))
 
