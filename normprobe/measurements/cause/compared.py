@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 
-from normprobe.measurements.cause.figures import OUTCOMES, draw_effects, known_outcomes, named
-from normprobe.measurements.cause.words import chosen, effects, in_words, rounded
+from normprobe.measurements.cause.figures import draw_effects, known_outcomes, named
+from normprobe.measurements.cause.shown import COLUMN_OF, effect_cell
+from normprobe.measurements.cause.words import chosen, effects
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.page.blocks import printed
 from normprobe.report.page.markup import Markup
 from normprobe.report.ratio_words import Estimate, with_ends
-from normprobe.report.readable import MISSING, ReadableTable
+from normprobe.report.readable import ReadableTable
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -71,18 +72,11 @@ def section(compare: pd.DataFrame) -> list[Markup]:
 def _beside(compare: pd.DataFrame, quantity: str) -> ReadableTable:
     """One outcome: interventions down, runs across."""
     rows = compare[(compare["quantity"] == quantity) & (compare["layer"] == 0)]
-    rows = rows.assign(name=named(rows), told=_told(rows))
-    table = rows.pivot_table("told", "name", "run", "first", sort=False).fillna(MISSING)
-    headers = [("",), *((str(run),) for run in table.columns)]
-    cells = [[str(name), *map(str, row)] for name, *row in table.itertuples()]
-    return ReadableTable(
-        headers, cells, [False, *[True] * len(table.columns)], title=OUTCOMES[quantity]
-    )
-
-
-def _told(rows: pd.DataFrame) -> list[str]:
-    told = []
-    for number in effects(rows):
-        numbers, decimals = rounded([number])
-        told.append(in_words(numbers, decimals))
-    return told
+    runs = list(dict.fromkeys(rows["run"]))
+    cells = [
+        [str(name), *(effect_cell(of_one[of_one["run"] == run], quantity) for run in runs)]
+        for name, of_one in rows.assign(name=named(rows)).groupby("name", sort=False)
+    ]
+    headers = [("",), *((str(run),) for run in runs)]
+    title = COLUMN_OF[quantity][0]
+    return ReadableTable(headers, cells, [False, *[True] * len(runs)], title=title)

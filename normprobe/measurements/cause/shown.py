@@ -39,7 +39,7 @@ from normprobe.report.terminal import (
 from normprobe.runs.run_folder import RunStore
 
 #: Header, factor and decimals of a column.
-_COLUMNS = {
+COLUMN_OF = {
     "share_removed": ("ratio removed (%)", 100, 0),
     "nll": ("NLL (nats)", 1, None),
     "accuracy": ("accuracy (points)", 100, 1),
@@ -55,7 +55,7 @@ _NOTE = (
 _OFF = "* off the map: text or answers move further than by a grey picture and the placebo."
 _LEVELS = {"nll": "nats", "accuracy": "accurate"}  # of the untouched model
 _THREE = partial(significant, digits=3)
-_LINES = "Hollow: off the map. Intervals are over images; dose 1 is the untouched model."
+_LINES = "Hollow: off the map. Dose 1: untouched. A click on a name hides what presses others flat."
 
 
 def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
@@ -69,10 +69,10 @@ def interventions(table: pd.DataFrame) -> ReadableTable:
     rows = rows.assign(name=named(rows) + np.where(on_map(rows), "", " *"))
     known = [*rows.loc[rows["quantity"] == "share_removed", "quantity"][:1], *known_outcomes(rows)]
     cells = [
-        [str(done), _angle(of_one), *(_cell(of_one, quantity) for quantity in known)]
+        [str(done), _angle(of_one), *(effect_cell(of_one, quantity) for quantity in known)]
         for done, of_one in rows.groupby("name", sort=False)
     ]
-    headers = [("",), (_ANGLE,), *((_COLUMNS[quantity][0],) for quantity in known)]
+    headers = [("",), (_ANGLE,), *((COLUMN_OF[quantity][0],) for quantity in known)]
     levels = rows[rows["layer"] == 0].groupby("quantity")["untouched"].first()
     told = [f"{_THREE(levels[name])} {words}" for name, words in _LEVELS.items() if name in levels]
     untouched = f" ({', '.join(told)})" if told else ""
@@ -85,9 +85,9 @@ def _angle(rows: pd.DataFrame) -> str:
     return _THREE(float(np.exp(np.log(ratios).mean()))) if len(ratios) else MISSING
 
 
-def _cell(rows: pd.DataFrame, quantity: str) -> str:
+def effect_cell(rows: pd.DataFrame, quantity: str) -> str:
     """``0.047 [0.018, 0.076]``, in the unit of the header."""
-    _, scale, decimals = _COLUMNS[quantity]
+    _, scale, decimals = COLUMN_OF[quantity]
     found = effects(rows[(rows["quantity"] == quantity) & rows["effect"].notna()])
     numbers, decimals = rounded(found, scale, decimals)
     return in_words(numbers, decimals) if numbers else MISSING
@@ -125,7 +125,7 @@ def _layer_columns(by_layer: pd.DataFrame) -> list[NumberColumn]:
     for quantity in [name for name in OUTCOMES if len(chosen(by_layer, "freeze-layer", name))][:1]:
         where = {"intervention": "freeze-layer", "quantity": quantity}
         columns += [
-            NumberColumn(("frozen", _COLUMNS[quantity][0]), "effect", where, "{:.4f}".format),
+            NumberColumn(("frozen", COLUMN_OF[quantity][0]), "effect", where, "{:.4f}".format),
             BandColumn(("frozen", "95 % band"), "effect", where, "{:.4f}".format),
         ]
     return columns

@@ -28,9 +28,10 @@ DOSED = {
     "scale-text": "Scaling all text rows",
     "placebo": "Scaling as many random text rows",
 }
+_TOLD_APART = ("freeze", "scale-to-text", "scale")
+#: Where each branch reads states behind a norm, a scale s is a gain of 1/s on what is added.
+OPENED_BY_A_NORM = ("pre", "pre-parallel", "sandwich")
 _OFF = "as they move text states or answers further than a grey picture and the placebo do"
-#: Norm placements in which a branch reads states as loud as they are.
-_UNOPENED = ("post", "branch-post")
 _DECIMALS = 4  # a smaller effect is none
 _OPEN = "is not shown to change"
 
@@ -72,32 +73,31 @@ def verdict(run: RunStore) -> str:
     """What turning comes from, and what it is worth to the answers."""
     cause = run.table("cause")
     found = outcomes(cause)
-    sentences = [turning_sentence(cause), freeze_sentence(cause, found)]
-    sentences.append(_doses(cause, "freeze-layer", "Freezing them in one layer", found))
+    sentences = [*_first(cause), _doses(cause, "freeze-layer", "Freezing them in one layer", found)]
     sentences.append(_scaling(cause, str(run.record.get("norm_placement") or ""), found))
+    sentences += [_whole(cause, name, found) for name in SUBJECTS if name not in _TOLD_APART]
     sentences += [
-        _whole(cause, name, found) for name in SUBJECTS if name not in ("freeze", "scale-to-text")
+        _doses(cause, name, subject, found)
+        for name, subject in DOSED.items()
+        if name not in _TOLD_APART
     ]
-    sentences += [
-        _doses(cause, name, subject, found) for name, subject in DOSED.items() if name != "scale"
-    ]
-    sentences += [_left_out(cause), _closing(cause)]
-    return " ".join(filter(None, sentences))
+    return " ".join(filter(None, [*sentences, _left_out(cause), _closing(cause)]))
 
 
 def main_sentences(run: RunStore) -> str:
     """What turning comes from, and what all of it is worth."""
     cause = run.table("cause")
-    found = outcomes(cause)
-    sentences = [turning_sentence(cause), freeze_sentence(cause, found), _closing(cause)]
-    return " ".join(filter(None, sentences))
+    return " ".join(filter(None, [*_first(cause), _closing(cause)]))
 
 
-def outcomes(cause: pd.DataFrame) -> Sequence[Outcome]:
+def _first(cause: pd.DataFrame) -> list[str]:
+    return [_turning(cause), _freeze(cause, outcomes(cause))]
+
+
+def outcomes(cause: pd.DataFrame) -> list[Outcome]:
     """Of right answers where there are any, else of the model's own."""
     known = set(cause.loc[cause["effect"].notna(), "quantity"])
-    found = _RIGHT if "nll" in known else _OWN
-    return [outcome for outcome in found if outcome.quantity in known]
+    return [one for one in (_RIGHT if "nll" in known else _OWN) if one.quantity in known]
 
 
 def chosen(cause: pd.DataFrame, intervention: str, quantity: str) -> pd.DataFrame:
@@ -163,7 +163,7 @@ def in_words(numbers: Sequence[Estimate], decimals: int, unit: str = "") -> str:
 # --- sentences -----------------------------------------------------------------------------------
 
 
-def turning_sentence(cause: pd.DataFrame) -> str:
+def _turning(cause: pd.DataFrame) -> str:
     """What becomes of turning where each layer by itself reads visual rows as loud as text."""
     rows = chosen(cause, "norm-at-layer", "visual_angle")
     turning = layers_in_words(ratios_by_layer(rows, "effect"), FAST)
@@ -193,7 +193,7 @@ def turning_sentence(cause: pd.DataFrame) -> str:
     )
 
 
-def freeze_sentence(cause: pd.DataFrame, found: Sequence[Outcome]) -> str:
+def _freeze(cause: pd.DataFrame, found: Sequence[Outcome]) -> str:
     """What all turning of visual tokens is worth to the answers: a bound, unless they gain."""
     told = _whole(cause, "freeze", found)
     if "[" not in told or " gains " in told:
@@ -263,16 +263,17 @@ def _named(rows: pd.DataFrame) -> str:
     return f"by {', '.join(f'{dose:g}' for dose in rows['dose'])}"
 
 
-def _scaling(cause: pd.DataFrame, norm_placement: str, found: Sequence[Outcome]) -> str:
+def _scaling(cause: pd.DataFrame, placement: str, found: Sequence[Outcome]) -> str:
     """What louder and quieter visual tokens do to the answers, and whether that is inertia."""
     told = [
         _doses(cause, "scale", DOSED["scale"], found),
         _whole(cause, "scale-to-text", found),
     ]
-    if any(told) and norm_placement.startswith(_UNOPENED):
+    named = placement.partition(":")[0]
+    if any(told) and named and named not in OPENED_BY_A_NORM:
         told.append(
-            "No norm opens the branches of this decoder: what they add depends on the scale, which "
-            "is more than inertia here."
+            f"Norm placement of this decoder: {named}. A scale need not be a gain on updates "
+            "there, and inertia alone."
         )
     return " ".join(filter(None, told))
 
