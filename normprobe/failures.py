@@ -91,6 +91,12 @@ def runs_own_code(model: Any) -> bool:
     return type(model).__module__.startswith(_OWN)
 
 
+def is_native(model: Any) -> bool:
+    """Whether transformers itself holds the forward of a model."""
+    holder = next(kind for kind in type(model).__mro__ if "forward" in vars(kind))
+    return bool(holder.__module__.startswith("transformers.models."))
+
+
 def version_of(model: Any) -> str | None:
     """The version of transformers that a model's code was written for, where its config says so."""
     version: str | None = getattr(getattr(model, "config", None), "transformers_version", None)

@@ -17,7 +17,7 @@ from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import completed
+from normprobe.inputs.on_device import completed, dtype_of
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.token_places import NormMap, Picture
@@ -208,10 +208,10 @@ def _largest(model: MeasuredModel) -> int:
     The samples of a batch change each other's last bits. In float32 they are measured one by one,
     so that no digit depends on the memory of the machine.
     """
-    if model.model.dtype == torch.float32:
+    if dtype_of(model.model) in (torch.float32, None):
         return 1
     # A processor gains nothing from larger batches.
-    return 8 if model.model.device.type == "cpu" else 64
+    return 8 if next(model.model.parameters()).device.type == "cpu" else 64
 
 
 def _measured(
