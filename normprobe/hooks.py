@@ -341,6 +341,11 @@ def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name in parameters}
 
 
+def untaken(model: nn.Module, inputs: Mapping[str, Any]) -> list[str]:
+    """The names of inputs that a model's forward does not take."""
+    return sorted(inputs.keys() - taken_by(model, inputs).keys() - set(MASKS))
+
+
 def _matters(name: str, value: Any) -> bool:
     """Whether an input changes what a model computes, whatever its name is there."""
     found: list[Tensor] = []

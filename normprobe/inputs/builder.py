@@ -16,7 +16,7 @@ from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabula
 from normprobe.inputs.standard import REFUSALS, build_documented, build_standard
 from normprobe.inputs.token_groups import with_image_numbers
 from normprobe.rehearsal import limited, rehearse
-from normprobe.tensors import find_named
+from normprobe.tensors import arrays_as_tensors, find_named
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
@@ -120,7 +120,7 @@ class InputBuilder:
                     f"the inputs file {name} does not fit this model: {first_line(error)}",
                     "pass --inputs FILE.py with a build of your own",
                 ) from error
-            return BatchFeature(dict(made))
+            return BatchFeature(arrays_as_tensors(dict(made)))
         if self.own_code:
             return build_documented(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")

@@ -111,7 +111,7 @@ def named_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:
     return {name: arrays_as_tensors(value, fitting) for name, value in named.items()}
 
 
-def config_of(model: Any) -> Any:
+def transformers_config(model: Any) -> Any:
     """The config of a model of transformers; None where it has none, or one of its own kind."""
     config = getattr(model, "config", None)
     return config if hasattr(config, "get_text_config") else None
@@ -138,7 +138,7 @@ def completed(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         Copies of all tensors, floats in the model's dtype. For an encoder-decoder it has
         ``decoder_input_ids``: the start token alone, [batch, 1], where the processor gave none.
     """
-    dtype, config = dtype_of(model), config_of(model)
+    dtype, config = dtype_of(model), transformers_config(model)
 
     def copied(tensor: Tensor) -> Tensor:
         return tensor.to(dtype if tensor.is_floating_point() else None, copy=True)

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from normprobe.errors import NormprobeError
 from normprobe.failures import is_native
 from normprobe.hooks import attached, observing, on_input, run_until
-from normprobe.inputs.on_device import config_of, moved_to, pixel_inputs, with_other_pixels
+from normprobe.inputs.on_device import (
+    moved_to,
+    pixel_inputs,
+    transformers_config,
+    with_other_pixels,
+)
 from normprobe.inputs.token_groups import marked_positions, token_groups
 from normprobe.model.decoder_rows import Rows, masks_in, rows_of
 from normprobe.model.find.norms import norm_placement_note
@@ -120,11 +125,11 @@ class MeasuredModel:
     @property
     def positions(self) -> int | None:
         """How many positions the decoder was made for; None: its config sets no limit."""
-        return positions_of(config_of(self.model))
+        return positions_of(transformers_config(self.model))
 
     @cached_property
     def _text_config(self) -> Any:
-        config = config_of(self.model)
+        config = transformers_config(self.model)
         return config.get_text_config(decoder=True) if config is not None else None
 
     def decoder_input(self, inputs: Mapping[str, Any]) -> Tensor:

@@ -16,6 +16,7 @@ from normprobe.data.data_set import DataSet
 from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.hooks import untaken
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, dtype_of
 from normprobe.inputs.prefetch import Batch, prefetched
@@ -238,6 +239,7 @@ def _measured(
         warned = False
         for batch in batches:
             names = list(batch.image_hashes)
+            note_untaken(run, model, batch.inputs)
             too_long = None if warned else long_prompt(model, batch.inputs, names)
             if too_long is not None:
                 warn(run, too_long)
@@ -422,6 +424,13 @@ def _picture(builder: InputBuilder, sample: Sample, place: int) -> Picture:
         return dict(builder.build([replace(sample, images=tuple(images))]))
 
     return Picture(sample.images[place], build, alone=len(sample.images) == 1)
+
+
+def note_untaken(run: RunStore, model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
+    """Record the inputs that the model's forward does not take."""
+    known = run.record.get("inputs_not_taken", [])
+    if model.has_decoder and (new := set(untaken(model.model, inputs)) - set(known)):
+        run.note(inputs_not_taken=sorted({*known, *new}))
 
 
 def long_prompt(

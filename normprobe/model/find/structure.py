@@ -9,7 +9,7 @@ from torch import nn
 
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.failures import is_native, runs_own_code
-from normprobe.inputs.on_device import config_of
+from normprobe.inputs.on_device import transformers_config
 from normprobe.model.config import vision_fields, vision_modules
 from normprobe.model.find.overrides import (
     ADDED,
@@ -155,7 +155,7 @@ def find_tables(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> 
 
 def _override(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of the model's type, and said by hand."""
-    known = overrides_of(config_of(model))
+    known = overrides_of(transformers_config(model))
     if not runs_own_code(model):
         return {**known, **named}
     # What a family's file names may not be there, in a fork: then structure has to tell it.
@@ -173,7 +173,7 @@ def _part(
     """The part that is known of a role; else what ``find`` finds."""
     if role in override:
         name = override[role]
-        return _named(model, name(config_of(model)) if callable(name) else name)
+        return _named(model, name(transformers_config(model)) if callable(name) else name)
     found = find()
     names = {id(module): name for name, module in model.named_modules()}
     return None if found is None else Part(names[id(found)], found)
@@ -232,7 +232,7 @@ def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) 
 
 
 def _number_of_layers(model: nn.Module) -> int | None:
-    config = config_of(model)
+    config = transformers_config(model)
     if config is None:
         return None
     holders = (config.get_text_config(decoder=True), *(getattr(config, n, None) for n in _TEXT))
@@ -280,7 +280,9 @@ def _projector(
 def _refuse_unseen_images(model: nn.Module) -> None:
     """Refuse to take a model for a language model that speaks of images."""
     modules = vision_modules(model)
-    fields = vision_fields(config_of(model)) if config_of(model) is not None else []
+    fields = (
+        vision_fields(transformers_config(model)) if transformers_config(model) is not None else []
+    )
     if fields or modules:
         raise NormprobeError(
             f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
@@ -344,7 +346,7 @@ def video_and_audio_ids(
 
 def _ids_in_config(model: nn.Module, fields: Sequence[str]) -> tuple[int, ...]:
     """The ids that these fields of the config name, or of a sub-config that holds such fields."""
-    config = config_of(model)
+    config = transformers_config(model)
     ids: list[int] = []
     for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
         for field in fields:
