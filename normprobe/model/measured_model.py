@@ -18,7 +18,7 @@ from normprobe.inputs.on_device import (
     with_other_pixels,
 )
 from normprobe.inputs.token_groups import marked_positions, token_groups
-from normprobe.model.decoder_rows import Rows, masks_in, rows_of
+from normprobe.model.decoder_rows import DecoderRows, decoder_rows, masks_in
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts, by_hand, weight_of
@@ -258,14 +258,14 @@ class MeasuredModel:
                 self._inserts = entered.shape[:2] != ids.shape
                 if not self._inserts:
                     return None
-            rows = rows_of(self.parts, entered, lambda: self.decoder_input(inputs), ids, mask)
+            rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), ids, mask)
             told = None
             if rows is not None and not (rows.in_place and ids is not None):
                 told = self._placed_of(inputs, entered, rows)
             self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
         return self._by_layout[layout]
 
-    def _placed_of(self, inputs: Mapping[str, Any], entered: Tensor, rows: Rows) -> "Placed":
+    def _placed_of(self, inputs: Mapping[str, Any], entered: Tensor, rows: DecoderRows) -> "Placed":
         """The groups of rows: words by their ids, the others by what changes them."""
         kept = rows.kept
         named = token_groups(
