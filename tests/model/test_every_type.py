@@ -169,7 +169,7 @@ def test_visual_tokens_are_those_that_pixels_change(seen: Seen) -> None:
         return
     measured = MeasuredModel(seen.model, seen.parts, SPECIAL_IDS)
     state = measured.decoder_input(seen.inputs)
-    placed = fitted(measured.prompt_groups(seen.inputs), state, seen.parts)
+    placed = fitted(measured.placed(seen.inputs).groups, state, seen.parts)
     placeholders = (placed == schema.TOKEN_GROUPS.index(schema.VISUAL)).numpy()
     moved = seen.traced.visual_positions.numpy()
     assert not (moved & ~placeholders).any()  # the rest of the placeholders is structural

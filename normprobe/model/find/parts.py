@@ -130,7 +130,7 @@ def family_of(parts: Parts) -> str:
     """How a model brings images to its text, in two or three words."""
     if parts.family:
         return parts.family
-    if parts.text_embedding is None:
+    if parts.decoder_layers is None:
         return "bare vision encoder"
     if parts.vision_encoder is None and parts.projector is None:
         return "text only"
