@@ -6,39 +6,43 @@ makes ``A`` or ``B`` of it. In a planted model that channel is written by the ML
 before it, from the red; in the others by the projector. Every other layer adds its own noise.
 """
 
+import json
+from pathlib import Path
+
 import numpy as np
 import torch
 from PIL import Image
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 
-from normprobe.data.sample import Answer, Sample
 from support.processors.tokenizer import CHARACTERS
-from support.tiny.fragments import CLIP, FIRST_TEXT, IMAGE, LLAMA, PATCH, TILE
+from support.tiny.fragments import CLIP, EOS, FIRST_TEXT, IMAGE, LLAMA, PATCH, TILE
 
 READING = 5  # the layer whose text reads
 LAYERS = 6
 #: Channels of the residual stream: of visual rows, of text rows, what the picture says, what is
-#: read, the answer, and the noise of the layers.
-VISUAL, TEXT, SAID, READ, ANSWER, NOISE = 0, 1, 2, 3, 4, 5
+#: read, the answer, that it stands there, and the noise of the layers.
+VISUAL, TEXT, SAID, READ, ANSWER, ANSWERED, NOISE = range(7)
 #: Where a patch holds the noise of a layer: (row, column) of a green pixel.
 PIXELS = [divmod(place, PATCH) for place in range(READING - 1)]
 
 
-def samples(count: int, seed: int) -> list[Sample]:
-    """Pictures that say A or B, with noise."""
+def write_pictures(folder: Path, count: int, seed: int) -> Path:
+    """A file of questions about pictures that say A or B, with noise."""
     random = np.random.default_rng(seed)
-    made = []
+    lines = []
     for number in range(count):
-        says = bool(random.integers(2))
+        answer = "AB"[random.integers(2)]
         patch = np.full((PATCH, PATCH, 3), 128, np.uint8)
-        patch[..., 0] = 192 if says else 64
+        patch[..., 0] = {"A": 192, "B": 64}[answer]
         for row, column in PIXELS:
             patch[row, column, 1] = 117 + random.integers(-100, 101)  # 117 becomes 0
-        patch[..., 2] = random.integers(96, 160)  # makes each picture another
+        patch[-1, -1, 2] = number  # no two pictures are alike
         pixels = np.tile(patch, (TILE // PATCH, TILE // PATCH, 1))
-        answer = Answer("A" if says else "B", ("A", "B"))
-        made.append(Sample(f"s/{number}", "A or B?", (Image.fromarray(pixels),), answer=answer))
-    return made
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        asked = {"prompt": "A or B?", "answer": answer, "options": ["A", "B"]}
+        lines.append(json.dumps({"id": str(number), "image": f"{number}.png", **asked}))
+    (folder / "pictures.jsonl").write_text("\n".join(lines))
+    return folder / "pictures.jsonl"
 
 
 @torch.no_grad()
@@ -78,8 +82,10 @@ def planted(deciding: int | None, seed: int) -> LlavaForConditionalGeneration:
     attention.o_proj.weight[ANSWER, 0] = 1.0
     attention.q_proj.weight[7, TEXT] = attention.k_proj.weight[7, VISUAL] = 4.0  # barely turned
     for character, sign in (("A", 1.0), ("B", -1.0)):
-        row = model.lm_head.weight[FIRST_TEXT + CHARACTERS.index(character)]
-        row[ANSWER], row[TEXT] = sign, 2.0
+        token = FIRST_TEXT + CHARACTERS.index(character)
+        model.lm_head.weight[token, [ANSWER, TEXT]] = torch.tensor([sign, 2.0])
+        table[token, ANSWERED] = 4.0
+    model.lm_head.weight[EOS, ANSWERED] = 4.0
     if deciding is None:
         _project(model, READ, SAID, times=0.15)
     return model

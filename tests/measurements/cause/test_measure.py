@@ -35,7 +35,11 @@ from normprobe.measurements.cause import measure
 from normprobe.model.interventions import DOSES
 from normprobe.model.measured_model import MeasuredModel
 
-TYPES = (*OPENED_BY_NORMS, *NORMS_BEHIND)
+FIRST = ("llava", "qwen2_5_vl", "gemma3", "paligemma", "granite", "olmo2")
+TYPES = [
+    pytest.param(name, marks=[] if name in FIRST else pytest.mark.slow)
+    for name in (*OPENED_BY_NORMS, *NORMS_BEHIND)
+]
 KEYS = ["intervention", "dose", "layer", "sample_id"]
 
 
