@@ -156,6 +156,15 @@ class Asked:
             metavar="NAME,NAME",
         ),
     ] = None
+    do: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Interventions: scale, scale-to-text, scale-text, norm-at-layer, gain, freeze, "
+            "freeze-layer, swap, swap-norms, permute, blank, placebo. Default: scale, "
+            "scale-to-text, norm-at-layer, freeze, blank, placebo.",
+            metavar="NAME,NAME",
+        ),
+    ] = None
     align: Annotated[
         str | None,
         typer.Option(

@@ -23,6 +23,8 @@ OPTIONS = {
     "layers": f"--also --align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} {FOLDER} --resume --strict --format --theory --quiet -q "
     "--verbose -v --help -h",
+    "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "
+    f"{ANY} {FOLDER} --resume --strict {SHOWN}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
