@@ -325,8 +325,8 @@ def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ]:
         raise NormprobeError(
             f"{what} needs {', '.join(missing)}; the inputs hold {', '.join(named) or 'nothing'}",
-            "pass it under that name; `normprobe inputs MODEL --write inputs.py` begins a file "
-            "whose `build` does so",
+            "pass it by that name; `normprobe inputs MODEL --write inputs.py` begins a file that "
+            "does so",
         )
     if Parameter.VAR_KEYWORD in kinds:
         return named

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
 
 
+#: What to do where nothing that is known makes the inputs of code of its own.
+WRITE = "say how its inputs are made: `normprobe inputs MODEL --write inputs.py` begins the file"
+
+
 @dataclass(frozen=True)
 class InputBuilder:
     """Turns samples into the inputs of one model: images and text in the order of their pieces.
@@ -97,7 +101,9 @@ class InputBuilder:
                     self.build([sample])
             raise RefusedSample(
                 f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
-                "leave the sample out of the data, or use --batch-size 1 if only the batch fails",
+                "leave the sample out of the data, or use --batch-size 1 if only the batch fails"
+                if not self.own_code or self.inputs_file.build
+                else WRITE,
             ) from error
 
     def limits(self, samples: Sequence[Sample]) -> AbstractContextManager[None]:

@@ -30,6 +30,9 @@ _ALL_BUT_THESE = re.compile(
     r"|inputs_embeds|text))"
 )
 
+#: Whole numbers of up to so many values are a mask, or a tile that is none.
+_FEW = 3
+
 #: Sound in whole numbers.
 _CODES = re.compile(r"audio_input_ids$")
 
@@ -46,8 +49,8 @@ def pixel_inputs(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, An
 def with_other_pixels(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, Any]:
     """The same inputs with noise added to every pixel of a group; the same noise each time.
 
-    Whole numbers stay: an all-zero tile means no tile, as one of -1 does for Molmo, and flattened
-    patches start with their row and column.
+    Whole numbers stay, but in pictures of nothing else: an all-zero tile means no tile, as one of
+    -1 does for Molmo, and flattened patches start with their row and column.
     """
     names = _names_of(group, inputs)
     return {name: _perturbed(name, value, names) for name, value in inputs.items()}
@@ -77,7 +80,10 @@ def _perturbed(name: str, value: Any, names: re.Pattern[str]) -> Any:
         return value
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(value.shape, generator=generator).to(value)
-    return torch.where(value == value.round(), value, value + noise)
+    kept = value == value.round()
+    if kept.all() and len(value.unique()) > _FEW:  # a picture in whole numbers, from 0 to 255
+        kept = value == 0
+    return torch.where(kept, value, value + noise)
 
 
 def named_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Opens what a user names as MODEL: the bundled specimen, a local folder or a hub id."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -271,15 +271,21 @@ def _set_up(setup: Callable[[], None], inputs_file: InputsFile) -> None:
     """Let an inputs file import what it needs."""
     try:
         setup()
-    except ImportError as error:
-        packages = missing_packages(error)
-        if setup != inputs_file.setup or not packages:
+    except Exception as error:  # whatever the user's code raises
+        if setup != inputs_file.setup:  # the package's own says what is missing
             raise
         raise NormprobeError(
-            f"setup() of the inputs file {inputs_file.record['path']} imports "
-            f"{', '.join(packages)}, not found here",
-            f"put the folder that holds it on PYTHONPATH, or {install(packages)}",
+            f"setup() of {inputs_file.record['path']} fails: {type(error).__name__}: "
+            f"{first_line(error)}",
+            _way_to(missing_packages(error)),
         ) from error
+
+
+def _way_to(packages: Sequence[str]) -> str:
+    """What to do where an inputs file fails."""
+    if not packages:
+        return "mend the file; NORMPROBE_DEBUG=1 shows where"
+    return f"put the folder that holds {packages[0]} on PYTHONPATH, or {install(packages)}"
 
 
 def _name_of(model: str) -> str:

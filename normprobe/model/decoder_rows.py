@@ -34,7 +34,7 @@ _AT_ONCE = 1024
 _HIDDEN = -1e4
 
 
-class Rows(NamedTuple):
+class DecoderRows(NamedTuple):
     """Of the rows that enter decoder layer 1, each ``[batch, rows]``.
 
     Attributes:
@@ -52,13 +52,13 @@ class Rows(NamedTuple):
     in_place: bool
 
 
-def rows_of(
+def decoder_rows(
     parts: Parts,
     entered: Tensor,
     run: Callable[[], Tensor],
     prompt: Tensor | None,
     prompt_mask: Tensor | None,
-) -> Rows | None:
+) -> DecoderRows | None:
     """Tell the rows of words.
 
     Args:
@@ -100,7 +100,7 @@ def rows_of(
     if prompt_mask is not None and prompt_mask.numel() == len(ids):
         there = prompt_mask.to(which.device).flatten()[which] != 0
         kept = torch.where(words, there, kept)
-    return Rows(words, torch.where(words, ids[which], NO_ID), away & ~words, kept, in_place)
+    return DecoderRows(words, torch.where(words, ids[which], NO_ID), away & ~words, kept, in_place)
 
 
 def masks_in(given: Mapping[str, Any]) -> list[Tensor]:

@@ -18,7 +18,7 @@ from normprobe.inputs.on_device import (
     with_other_pixels,
 )
 from normprobe.inputs.token_groups import marked_positions, token_groups
-from normprobe.model.decoder_rows import Rows, masks_in, rows_of
+from normprobe.model.decoder_rows import DecoderRows, decoder_rows, masks_in
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts, by_hand, weight_of
@@ -29,6 +29,7 @@ from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,
     PADDING,
+    SPECIAL,
     STRUCTURAL,
     STRUCTURAL_MASK,
     TEXT,
@@ -254,18 +255,24 @@ class MeasuredModel:
         )
         if layout not in self._by_layout:
             entered = self._entered(inputs)
+            if ids is not None and len(entered) != len(ids):
+                raise NormprobeError(
+                    f"decoder layer 1 receives {list(entered.shape[:-1])} positions of prompts "
+                    f"{list(ids.shape)}: they are packed inside the model",
+                    "measure with --batch-size 1",
+                )
             if declared and ids is not None:  # once: a model inserts rows, or it does not
                 self._inserts = entered.shape[:2] != ids.shape
                 if not self._inserts:
                     return None
-            rows = rows_of(self.parts, entered, lambda: self.decoder_input(inputs), ids, mask)
+            rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), ids, mask)
             told = None
             if rows is not None and not (rows.in_place and ids is not None):
                 told = self._placed_of(inputs, entered, rows)
             self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
         return self._by_layout[layout]
 
-    def _placed_of(self, inputs: Mapping[str, Any], entered: Tensor, rows: Rows) -> "Placed":
+    def _placed_of(self, inputs: Mapping[str, Any], entered: Tensor, rows: DecoderRows) -> "Placed":
         """The groups of rows: words by their ids, the others by what changes them."""
         kept = rows.kept
         named = token_groups(
@@ -278,11 +285,7 @@ class MeasuredModel:
                 continue
             moved = (entered != self.decoder_input(with_other_pixels(inputs, group))).any(-1)
             if not moved.any() and self.parts.fusion != CROSS_ATTENTION:
-                raise NormprobeError(
-                    f"other pixels change no row that enters the decoder layers of {self} "
-                    f"({', '.join(pixel_inputs(inputs, group))})",
-                    "pass pixels as floating-point numbers, and a prompt with the image's place",
-                )
+                raise self._unmoved(inputs, group)
             if (moved | ~rows.words).all() and rows.words.any():
                 raise NormprobeError(
                     f"other pixels change every row that enters the decoder layers of {self}",
@@ -299,6 +302,13 @@ class MeasuredModel:
             )
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
         return Placed(groups, rows.ids, by_rows=True)
+
+    def _unmoved(self, inputs: Mapping[str, Any], group: str) -> NormprobeError:
+        return NormprobeError(
+            f"other pixels change no row that enters the decoder layers of {self} "
+            f"({', '.join(pixel_inputs(inputs, group))})",
+            "pass pixels as floating-point numbers, and a prompt with the image's place",
+        )
 
     def _entered(self, inputs: Mapping[str, Any]) -> Tensor:
         """The decoder input; the vision side is watched until its parts have been checked."""
@@ -353,6 +363,8 @@ class MeasuredModel:
         seen, other = self._with_two_images(inputs)
         ids, groups = ids.to(seen.device), groups.to(seen.device)
         moved = (seen != other).any(-1)
+        if not moved.any():
+            raise self._unmoved(inputs, VISUAL)
         if self.parts.fusion == IN_SEQUENCE and ids.shape == moved.shape:
             others = torch.tensor([PADDING, *map(TOKEN_GROUPS.index, _TOKEN_TYPES)])
             alike = torch.isin(ids, ids[moved])
@@ -378,13 +390,28 @@ class MeasuredModel:
         known, ids = self._structural, self._placeholder_ids(inputs)
         if known is None or ids - self._learned_ids:
             seen, other = self._with_two_images(inputs)
-            visual = fitted(groups.to(seen.device), seen, self.parts) == _VISUAL
+            at = fitted(groups.to(seen.device), seen, self.parts)
+            visual = at == _VISUAL
+            self._refuse_undeclared(seen, other, at)
             learned = seen[visual & (seen == other).all(-1)]
             both = learned if known is None else torch.cat([known, learned])
             self._structural = torch.unique(both, dim=0)
             self._learned_ids |= ids
             self._learned_weights = self._weight_sums()
         return self._structural
+
+    def _refuse_undeclared(self, seen: Tensor, other: Tensor, groups: Tensor) -> None:
+        """Refuse declared image tokens where other pixels change words, too."""
+        words = (groups == TOKEN_GROUPS.index(TEXT)) | (groups == TOKEN_GROUPS.index(SPECIAL))
+        moved = token_norms(other - seen) > SAME_STATE * token_norms(seen)
+        if self.parts.fusion == IN_SEQUENCE and (moved & words).any():
+            raise NormprobeError(
+                f"other pixels change {int((moved & words).sum())} rows at the decoder input of "
+                f"{self} that are taken for text: image tokens are told by the ids "
+                f"{', '.join(map(str, self.parts.image_token_ids)) or 'of a mask'}",
+                "name all of them: --part image_token_ids=ID,ID, or let pixels tell them with "
+                "parts = {'positions': 'perturbation'} in --inputs FILE.py",
+            )
 
     def notice_changed_weights(self) -> None:
         """Learn structural tokens anew, of a model that has some, if a weight changed since.

@@ -154,9 +154,42 @@ def test_embeddings_alone(side: str) -> None:
 
 
 def test_pixels_that_reach_no_row_are_refused() -> None:
-    module, (ids, mask) = made(Inserting), prompts(INSERTED["one"], "right")
-    whole = pictures(2).round()  # no number of it can be changed
-    named = {"decoder_layers": "blocks", "text_embedding": "words", "vision_encoder": "vision"}
-    inputs = {"input_ids": ids, "attention_mask": mask, "images": whole * 0}
-    with pytest.raises(NormprobeError, match="change no row"):
+    class Blind(Plain):
+        def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
+            return self.think(self.words(input_ids), None) + self.vision(pixel_values).sum()
+
+    named = {"vision_encoder": "vision", "projector": "connector", "decoder_layers": "blocks"}
+    inputs = {"input_ids": torch.tensor([[1, 8, 3, 9, 2]]), "pixel_values": pictures(1)}
+    with pytest.raises(NormprobeError, match="other pixels change no row"):
+        probe_layers(made(Blind), inputs, named={**named, "text_embedding": "words"})
+
+
+def test_a_picture_in_whole_numbers_is_seen() -> None:
+    module, (ids, mask) = made(Plain), prompts(IN_PLACE, "right")
+    image = (pictures(2) * 40 + 120).round().clamp(0, 255)
+    found = probe_layers(module, (ids, image, mask), special_token_ids=SPECIAL)
+    inputs = {"tokens": ids, "image": image, "mask": mask}
+    assert_right(module, inputs, groups_of(ids, mask), found)
+
+
+def test_declared_ids_that_are_not_all_are_refused() -> None:
+    """The last row of each picture has an id of its own, which nobody named."""
+
+    class Named(Plain):
+        def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
+            rows = self.connector(self.vision(pixel_values))
+            there = ((input_ids == 3) | (input_ids == 6)).unsqueeze(-1)
+            return self.think(self.words(input_ids).masked_scatter(there, rows), None)
+
+    module = made(Named)
+    ids = torch.tensor([[1, 8, 3, 3, 3, 6, 9, 11, 12, 2]])
+    named = {"vision_encoder": "vision", "projector": "connector", "decoder_layers": "blocks"}
+    named |= {"text_embedding": "words", "image_token_ids": (3,)}
+    inputs = {"input_ids": ids, "pixel_values": pictures(1)}
+    with pytest.raises(NormprobeError, match="other pixels change 1 rows") as raised:
         probe_layers(module, inputs, named=named)
+    assert "image_token_ids=ID,ID" in raised.value.remedy
+    found = probe_layers(module, inputs, named={**named, "image_token_ids": [3, 6]})
+    groups = np.full((1, 10), schema.TEXT, dtype="<U16")
+    groups[0, 2:6] = schema.VISUAL
+    assert_right(module, inputs, groups, found)
