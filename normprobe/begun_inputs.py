@@ -14,7 +14,6 @@ from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.inputs.chat import image_token
 from normprobe.inputs.on_device import pixel_inputs
-from normprobe.inputs.processor import tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
 from normprobe.model.config import vision_modules
 from normprobe.model.find.parts import candidates, largest, size_of
@@ -41,15 +40,11 @@ modules with their parameters, candidates for `parts`
 lists of layers: {lists}
 """
 
-import torch
-
 IMAGE = {image!r}  # {where}
 
 
 def build(model, processor, samples, system):
     """One batch. A sample has `prompt`, `images`, and `pieces`: its texts and images in order."""
-    texts = ["".join(p if isinstance(p, str) else IMAGE for p in s.pieces) for s in samples]
-    images = [image.convert("RGB") for sample in samples for image in sample.images]
     {made}
     return {{
         {returned}
@@ -120,7 +115,7 @@ def _text(name: str, file: str, source: CheckpointSource, model: nn.Module, samp
         lists=candidates(model, names),
         image=token or "<image>",
         where="the processor's own" if token else "a guess: what its README writes for a picture",
-        made=_made(processor),
+        made=_AS_EVER if made else _BY_HAND,
         returned="\n        ".join(_returned([p.name for p in parameters], made)),
         parts="\n    ".join(_parts(model, names)),
     )
@@ -144,11 +139,13 @@ def _modules(model: nn.Module) -> list[str]:
     return [f"{name}  {type(m).__name__}  {size_of(m):,}" for name, m in found[:_LISTED]]
 
 
-def _made(processor: Any) -> str:
-    """The line that calls the processor, in the way of its kind."""
-    if processor is not None and tokenizer_of(processor) is processor:
-        return "made = dict(processor(texts, return_tensors='pt', padding=True))  # and the images"
-    return "made = dict(processor(text=texts, images=images or None, return_tensors='pt'))"
+#: How inputs are made without a file; and where that fails, to begin with.
+_AS_EVER = """from normprobe.inputs.standard import build_documented
+
+    made = build_documented(processor, samples, system)  # as without this file"""
+_BY_HAND = """texts = [sample.text_with(lambda number: IMAGE) for sample in samples]
+    images = [image.convert("RGB") for sample in samples for image in sample.images]
+    made = dict(processor(text=texts, images=images or None, return_tensors="pt"))"""
 
 
 def _returned(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:

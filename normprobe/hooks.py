@@ -9,7 +9,7 @@ another probe, passes untouched.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from inspect import Parameter, signature
@@ -155,6 +155,20 @@ def path_to_state(value: Any, field: str = HIDDEN_STATE) -> tuple[Any, ...] | No
         return None
     paths = ((key, path_to_state(item, field)) for key, item in items)
     return next(((key, *path) for key, path in paths if path is not None), None)
+
+
+def with_state(output: Any, path: Sequence[Any], change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of the structure whose hidden state, at ``path``, is changed."""
+    if not path:
+        return list(map(change, output)) if isinstance(output, list) else change(output)
+    key, *rest = path
+    changed = with_state(output[key], rest, change)
+    if isinstance(output, Mapping):
+        return type(output)(**{**output, key: changed})
+    items = list(output)
+    items[key] = changed
+    # Named tuples take their items one by one.
+    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
 
 def _first_state(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:

@@ -166,6 +166,10 @@ class Probe:
         """Norms from the vision encoder to the decoder input. Arguments are of ``measure``."""
         return self.measure("interface", data, **options)
 
+    def cause(self, data: str = "scenes", **options: Any) -> Run:
+        """What norms do to turning, and turning to answers. Arguments are of ``measure``."""
+        return self.measure("cause", data, **options)
+
     def grounding(self, data: str = "boxes", **options: Any) -> Run:
         """A word against the visual tokens that it means. Arguments are of ``measure``."""
         return self.measure("grounding", data, **options)
@@ -178,6 +182,7 @@ class Probe:
         data: str | Batch | None = None,
         *,
         also: str | Sequence[str] = (),
+        do: str | Sequence[str] = (),
         align: str | float | None = None,
         map: int | None = None,
         verify: bool = False,
@@ -188,7 +193,8 @@ class Probe:
         """Run the model over samples.
 
         Args:
-            name: of a measurement over samples: ``layers``, ``interface`` or ``grounding``.
+            name: of a measurement over samples: ``layers``, ``interface``, ``cause`` or
+                ``grounding``.
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
                 folder; or one batch: a mapping by the names of the model's forward, as its
                 processor returns it, a tuple in their order, or a function that calls the model,
@@ -197,6 +203,8 @@ class Probe:
             also: of ``layers``, what else to measure: ``branches``, what attention and MLP write,
                 each by itself; ``massive``, the largest dimensions of the states, massive tokens,
                 and norm, cosine and angle without them.
+            do: of ``cause``, which interventions, of ``normprobe.model.interventions.DOSES``; none:
+                the usual ones.
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
                 the text embedding), ``prompt`` (that of the prompts) or a number. The model is as
                 it was afterwards.
@@ -222,7 +230,10 @@ class Probe:
             SystemExit: in all but the main process of several, whose work is done.
         """
         measured_by = replace(_over_samples(name).looking_at(names_in(also)), intervals=intervals)
+        measured_by = measured_by.intervening(names_in(do))
         asked = {"align": align, "map": map, "verify": verify, "also": measured_by.watching}
+        if measured_by.intervenes:
+            asked["do"] = measured_by.doing
         data = measured_by.data if data is None else data
         pipeline = self._over(data, measured_by, asked, options, only)
         with pipeline.begin():

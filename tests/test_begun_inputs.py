@@ -9,7 +9,7 @@ from support.commands import invoke
 from normprobe import load_run
 
 
-def test_a_file_that_is_begun_measures_as_many_visual_tokens(
+def test_a_file_that_is_begun_measures_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -86,7 +86,7 @@ def inputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or local folder.")],
     write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
     *,
-    loading: Annotated[Loading, Without("inputs", "named")],
+    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],
     display: Annotated[Display, only(Display, "verbose")],
 ) -> None:
     """Begin an inputs file for a model with code of its own, and try it on one sample.

@@ -100,7 +100,7 @@ def collect(
     alone = state.num_processes == 1
     run.kept_on_failure = not alone  # others add to it
     if state.is_main_process:
-        _refuse_other_samples(run, data, builder, sampling.workers)
+        _refuse_other_samples(run, data, builder, measurement, sampling.workers)
     left = set(data.ids if only is None else only) - run.sample_ids()
     with meeting():  # every process has seen the same parts before one adds another
         state.wait_for_everyone()
@@ -120,7 +120,11 @@ def collect(
 
 
 def _refuse_other_samples(
-    run: RunStore, data: DataSet, builder: InputBuilder, workers: int | None
+    run: RunStore,
+    data: DataSet,
+    builder: InputBuilder,
+    measurement: ByBatch,
+    workers: int | None,
 ) -> None:
     """Refuse to go on where a sample that was measured has another picture or prompt by now."""
     rows = run.rows(["sample_id", "image_hash", "prompt_hash"])
@@ -133,7 +137,14 @@ def _refuse_other_samples(
         for name in ("image_hash", "prompt_hash")
     )
     bad = BadRows(skip=True)  # what cannot be read any more is named below
-    read = prefetched(data.subset(left, bad), builder, 1, wanted=set(left), workers=workers)
+    read = prefetched(
+        data.subset(left, bad),
+        builder,
+        1,
+        wanted=set(left),
+        workers=workers,
+        with_samples=measurement.reads_samples,
+    )
     for batch in progress(read, total=len(left), what="samples measured before", shown=True):
         for what, before, now in (
             ("picture", pictures, batch.image_hashes),

@@ -189,7 +189,9 @@ def by_hand(model: nn.Module, role: str, value: str) -> str:
     """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
     trust = " --trust-remote-code" if runs_own_code(model) else ""
     source = getattr(model, "name_or_path", "") or "MODEL"
-    return f"name it by hand: normprobe layers {source}{trust} --part {role}={value}"
+    named = f"name it by hand: normprobe layers {source}{trust} --part {role}={value}"
+    begun = f"; or say how it is run: normprobe inputs {source}{trust} --write inputs.py"
+    return named + begun * bool(trust)
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:
