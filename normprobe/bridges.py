@@ -51,6 +51,12 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
         "is_flash_attn_2_available",
         "transformers.utils:is_flash_attn_2_available",
     ),
+    *(
+        ("transformers.modeling_utils", name, f"transformers.pytorch_utils:{name}")
+        for name in ("apply_chunking_to_forward", "prune_linear_layer")
+    ),
+    # What prunes heads went; copies of BERT import it, and no forward calls it.
+    ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
     (
         "transformers.models.llama.modeling_llama",
         "LlamaFlashAttention2",
@@ -79,6 +85,12 @@ _CONFIG_DEFAULTS: dict[str, Any] = {
     "tie_encoder_decoder": False,
     "tie_word_embeddings": True,
     "torchscript": False,
+}
+
+#: What every model had; no head is masked here.
+_MODEL_ATTRIBUTES: dict[str, Any] = {
+    "is_parallelizable": False,
+    "get_head_mask": lambda self, head_mask, layers, *_: [None] * layers,
 }
 
 #: What ``rope_scaling`` holds of a table that nothing scales.
@@ -238,13 +250,14 @@ def bridge_generation(model_class: Any) -> None:
     model_class.__getattr__ = look_further
 
 
-def bridge_parallelizable(model_class: type) -> None:
-    """``is_parallelizable`` went: older classes read it of the language model inside them."""
+def bridge_model_attributes(model_class: type) -> None:
+    """What went from every model: older classes read it of themselves, and of models inside."""
     del model_class
     base: Any = PreTrainedModel
-    if not hasattr(base, "is_parallelizable"):
-        _note("is_parallelizable")
-        base.is_parallelizable = False
+    for name, value in _MODEL_ATTRIBUTES.items():
+        if not hasattr(base, name):
+            _note(name)
+            setattr(base, name, value)
 
 
 def bridge_class_attributes(model_class: type) -> None:
@@ -350,7 +363,7 @@ def _bridge_class(foreign: type) -> None:
             elif issubclass(foreign, PreTrainedModel):
                 bridge_post_init(foreign)
                 bridge_tie_weights(foreign)
-                bridge_parallelizable(foreign)
+                bridge_model_attributes(foreign)
                 bridge_class_attributes(foreign)
                 bridge_generation(foreign)
                 bridge_building(foreign)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import import_utils
 
@@ -80,3 +80,23 @@ def test_flash_attention_is_asked_for_where_it_is(
     expected = "flash_attention_2" if installed else "eager"
     assert config._attn_implementation == config.vision_config._attn_implementation == expected
     assert config.other._attn_implementation == "sdpa"
+
+
+def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkeypatch: Any) -> None:
+    import transformers.modeling_utils as older
+    from transformers import pytorch_utils
+
+    names = ("apply_chunking_to_forward", "prune_linear_layer", "find_pruneable_heads_and_indices")
+    for name in names:
+        monkeypatch.delattr(older, name, raising=False)
+    with bridges.foreign_code(True, []):
+        assert all(hasattr(older, name) for name in names)
+    found: Any = vars(older)["apply_chunking_to_forward"]
+    assert found is pytorch_utils.apply_chunking_to_forward
+
+
+def test_every_model_has_what_all_models_had(monkeypatch: Any) -> None:
+    monkeypatch.delattr(PreTrainedModel, "get_head_mask", raising=False)
+    bridges.bridge_model_attributes(PreTrainedModel)
+    model: Any = object.__new__(type("Older", (PreTrainedModel,), {}))
+    assert vars(PreTrainedModel)["get_head_mask"](model, None, 3) == [None, None, None]

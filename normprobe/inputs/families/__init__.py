@@ -1,7 +1,14 @@
-"""Model families with inputs of their own: one inputs file a family.
+"""Model families with inputs of their own, grouped by how their inputs are made.
 
-To add a family, write a file here, as ``inputs_file`` describes it, named as its
-``config.model_type`` in lower case, and say in ``FAMILIES`` what tells its models.
+``conversations``  DeepSeek-VL2, Ovis2.5: messages
+``prompts``        MiniCPM-V 2.6, Phi-3-vision, Phi-4-multimodal: one text, placeholders in it
+``internvl_chat``  InternVL: no processor at all
+``molmo``          Molmo: one sample a call
+``parts``          IDEFICS, Keye-VL, Kimi-VL, MoonViT, NVILA: as others, but for a few words
+
+To add a family, put an ``InputsFile`` into one of them, named as its ``config.model_type`` in upper
+case, and say in ``FAMILIES`` where it stands and what tells its models. Most need none: parts,
+places and signatures are found without (docs/how-to/remote-code.md).
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile, inputs_file_of
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 
 
 @dataclass(frozen=True)
@@ -17,29 +24,31 @@ class Family:
     """What tells a family: a type alone may be that of other code, too.
 
     Attributes:
+        module: where it stands.
         classes: names of its model classes, as ``architectures`` or ``auto_map`` gives them.
         field: a config field that other models of this type and class lack; empty: there are none.
     """
 
+    module: str
     classes: tuple[str, ...]
     field: str = ""
 
 
 #: The family by ``config.model_type``.
 FAMILIES = {
-    "Keye": Family(("KeyeForConditionalGeneration",)),
-    "deepseek_vl_v2": Family(("DeepseekVLV2ForCausalLM",)),  # DeepSeek-OCR, too
-    "idefics": Family(("IdeficsForVisionText2Text", "IdeficsModel")),
-    "internvl_chat": Family(("InternVLChatModel",)),
-    "kimi_vl": Family(("KimiVLForConditionalGeneration",)),
+    "Keye": Family("parts", ("KeyeForConditionalGeneration",)),
+    "deepseek_vl_v2": Family("conversations", ("DeepseekVLV2ForCausalLM",)),  # DeepSeek-OCR, too
+    "idefics": Family("parts", ("IdeficsForVisionText2Text", "IdeficsModel")),
+    "internvl_chat": Family("internvl_chat", ("InternVLChatModel",)),
+    "kimi_vl": Family("parts", ("KimiVLForConditionalGeneration",)),
     # MiniCPM-V 2.0 names its vision encoder by a hub id.
-    "minicpmv": Family(("MiniCPMV",), "vision_config"),
-    "molmo": Family(("MolmoForCausalLM",)),
-    "moonvit": Family(("MoonVitPretrainedModel",)),
-    "ovis2_5": Family(("Ovis2_5",)),
-    "phi3_v": Family(("Phi3VForCausalLM",)),
-    "phi4mm": Family(("Phi4MMForCausalLM",)),
-    "vila": Family(("VILAForCausalLM", "VILAForConditionalGeneration")),
+    "minicpmv": Family("prompts", ("MiniCPMV",), "vision_config"),
+    "molmo": Family("molmo", ("MolmoForCausalLM",)),
+    "moonvit": Family("parts", ("MoonVitPretrainedModel",)),
+    "ovis2_5": Family("conversations", ("Ovis2_5",)),
+    "phi3_v": Family("prompts", ("Phi3VForCausalLM",)),
+    "phi4mm": Family("prompts", ("Phi4MMForCausalLM",)),
+    "vila": Family("parts", ("VILAForCausalLM", "VILAForConditionalGeneration")),
 }
 
 
@@ -54,9 +63,8 @@ def family_file(config: Any) -> InputsFile:
         family.field and _field(config, family.field) is None
     ):
         return NO_INPUTS_FILE
-    name = model_type.lower()
-    found = inputs_file_of(import_module(f"{__name__}.{name}"))
-    return replace(found, record={"family": name})
+    found: InputsFile = getattr(import_module(f"{__name__}.{family.module}"), model_type.upper())
+    return replace(found, record={"family": model_type.lower()})
 
 
 def _classes(config: Any) -> Iterable[str]:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
-from normprobe.inputs.chat import NO_SYSTEM
-from normprobe.inputs.families.layouts import refuse_placeholder, with_placeholder
+from normprobe.inputs.chat import NO_SYSTEM, refuse_placeholder, with_placeholder
+from normprobe.inputs.inputs_file import InputsFile
 from normprobe.inputs.standard import ensure_pad_token
 from normprobe.schema import VISUAL_MASK
 
@@ -31,28 +31,21 @@ _IMAGE = "<image>"
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as in the README
 
-parts = {
-    "vision_encoder": "vision_model",
-    "projector": "mlp1",
-    "decoder_layers": "language_model.model.layers",
-    "positions": "perturbation",  # `build` marks them
-}
 
-
-def load_processor(path: str) -> Any:
+def _tokenizer(path: str) -> Any:
     """The tokenizer: what else the folder may hold makes inputs of another shape."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(path, trust_remote_code=True, use_fast=False)
 
 
-def prepare(model: Any, processor: Any) -> list[str]:
+def _tell_context(model: Any, processor: Any) -> list[str]:
     """Tell the model which token stands for a visual one."""
     model.img_context_token_id = processor.convert_tokens_to_ids(_CONTEXT)
     return [f"img_context_token_id {model.img_context_token_id}, as its README sets it"]
 
 
-def build(
+def _build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> dict[str, Any]:
     """One batch, padded on the right; the squares of all images follow each other."""
@@ -133,3 +126,16 @@ def _normalised(picture: Image) -> Tensor:
 def _side(config: Any) -> int:
     side: int = config.force_image_size or config.vision_config.image_size
     return side
+
+
+INTERNVL_CHAT = InputsFile(
+    load_processor=_tokenizer,
+    prepare=_tell_context,
+    build=_build,
+    parts={
+        "vision_encoder": "vision_model",
+        "projector": "mlp1",
+        "decoder_layers": "language_model.model.layers",
+        "positions": "perturbation",  # `build` marks them
+    },
+)

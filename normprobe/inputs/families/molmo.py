@@ -17,24 +17,14 @@ from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.chat import NO_SYSTEM
+from normprobe.inputs.inputs_file import InputsFile
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BatchFeature
 
-parts = {
-    # The encoder returns the states of several layers, no single output: that stage is empty.
-    "vision_encoder": "model.vision_backbone.image_vit.transformer.resblocks",
-    "projector": "model.vision_backbone.image_projector",
-    "text_embedding": "model.transformer.wte",
-    "decoder_layers": "model.transformer.blocks",
-    "class_rows": 0,  # removed before the projector
-    "fusion": "added",
-    "positions": "perturbation",  # `image_input_idx` marks them
-}
 
-
-def build(
+def _build(
     model: Any, processor: Any, samples: Sequence[Sample], system: str | None
 ) -> BatchFeature:
     """One batch, padded on the right."""
@@ -96,3 +86,18 @@ def _stack(tensors: Sequence[Tensor], fill: float) -> Tensor:
     for sample, tensor in zip(batch, tensors, strict=True):
         sample[tuple(slice(size) for size in tensor.shape)] = tensor
     return batch
+
+
+MOLMO = InputsFile(
+    build=_build,
+    parts={
+        # The encoder returns the states of several layers, no single output: that stage is empty.
+        "vision_encoder": "model.vision_backbone.image_vit.transformer.resblocks",
+        "projector": "model.vision_backbone.image_projector",
+        "text_embedding": "model.transformer.wte",
+        "decoder_layers": "model.transformer.blocks",
+        "class_rows": 0,  # removed before the projector
+        "fusion": "added",
+        "positions": "perturbation",  # `image_input_idx` marks them
+    },
+)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,8 +19,8 @@ from support.remote_code.opened import opened
 from normprobe import NormprobeError, probe_layers
 from normprobe.data.sample import Sample
 from normprobe.inputs import families
-from normprobe.inputs.families import FAMILIES, family_file, keye
-from normprobe.inputs.inputs_file import NO_INPUTS_FILE, inputs_file_of
+from normprobe.inputs.families import FAMILIES, family_file
+from normprobe.inputs.inputs_file import NO_INPUTS_FILE
 from normprobe.model.checkpoint import open_checkpoint
 from normprobe.model.load.loading import load_model
 from normprobe.model.load.partial_load import build_on_meta
@@ -55,19 +54,17 @@ def last_states(family, model, inputs):
     return [state[mask] for state, mask in zip(seen[0], masks, strict=True)]
 
 
-def test_every_file_is_named():
-    modules = [file.name for file in pkgutil.iter_modules(families.__path__)]
-    shared = {"layouts"}
-    assert set(modules) - shared == set(map(str.lower, FAMILIES))
+def test_every_family_is_found_by_its_type_and_class():
+    modules = {file.name for file in pkgutil.iter_modules(families.__path__)}
+    assert modules == {family.module for family in FAMILIES.values()}
     for model_type, family in FAMILIES.items():
-        module = import_module(f"{families.__name__}.{model_type.lower()}")
         known = {"model_type": model_type, "architectures": [family.classes[0]], family.field: {}}
         found = family_file(known)
-        assert found == replace(inputs_file_of(module), record={"family": model_type.lower()})
-        assert found != NO_INPUTS_FILE
+        assert found.record == {"family": model_type.lower()}
+        assert replace(found, record={}) != NO_INPUTS_FILE
 
 
-@pytest.mark.parametrize("model_type", [None, "", "llava", "layouts"])
+@pytest.mark.parametrize("model_type", [None, "", "llava", "parts"])
 def test_other_types_have_no_way_of_their_own(model_type):
     assert family_file({"model_type": model_type}) == NO_INPUTS_FILE
     assert family_file(None) == NO_INPUTS_FILE
@@ -93,7 +90,7 @@ def test_asking_for_no_family_imports_none():
     code = (
         "import sys; from normprobe.inputs.families import FAMILIES, family_file; "
         "family_file({'model_type': 'llava'}); loaded = set(sys.modules); "
-        "names = {f'normprobe.inputs.families.{name.lower()}' for name in FAMILIES}; "
+        "names = {f'normprobe.inputs.families.{family.module}' for family in FAMILIES.values()}; "
         "assert not names & loaded; "
         "assert not {'torch', 'transformers'} & loaded"
     )
@@ -178,12 +175,13 @@ def test_keye_refuses_images_that_would_mix(attention, builder, samples):
     config = SimpleNamespace(_attn_implementation=attention)
     model = SimpleNamespace(visual=SimpleNamespace(config=config))
     processor = builder("unseen").processor  # it is called as that of Keye-VL is
-    assert len(keye.build(model, processor, samples[:1], None)["input_ids"]) == 1
+    build = family_file({"model_type": "Keye"}).build
+    assert len(build(model, processor, samples[:1], None)["input_ids"]) == 1
     if attention == "flash_attention_2":
-        assert len(keye.build(model, processor, samples, None)["input_ids"]) == 2
+        assert len(build(model, processor, samples, None)["input_ids"]) == 2
         return
     with pytest.raises(NormprobeError, match=f"mixes the images of a batch under {attention}"):
-        keye.build(model, processor, samples, None)
+        build(model, processor, samples, None)
 
 
 def test_vila_is_refused_before_anything_is_loaded(tmp_path):

@@ -9,7 +9,7 @@ from support.capture import replaced_forward
 from support.remote_code.opened import opened
 
 from normprobe import NormprobeError
-from normprobe.inputs.families import phi4mm
+from normprobe.inputs.families.prompts import PHI4MM
 from normprobe.schema import MASKS
 
 
@@ -65,7 +65,7 @@ def test_padding_of_an_image_has_no_tokens(order, expected, samples):
     }
     layer = {"image_embd_layer": {"hd_transform_order": order}}
     model = SimpleNamespace(config=SimpleNamespace(embd_layer=layer))
-    inputs = phi4mm.build(model, lambda **_: made, samples[:1], None)
+    inputs = PHI4MM.build(model, lambda **_: made, samples[:1], None)
     found = ["s" if structural else "v" for structural in inputs["structural_mask"][0, 1:-1]]
     assert "".join(found) == pattern
     assert inputs["visual_mask"].tolist() == [[False, *[True] * len(pattern), False]]
