@@ -295,9 +295,11 @@ def _require_fitting(
             "pass --data text, measure the side that exists: normprobe interface "
             f"{source.argument}, or say --part kind=vision-language, if it reads images",
         )
-    if kind == BARE_VISION_ENCODER and not samples.has_images:
+    needs_images = kind == BARE_VISION_ENCODER or measured_by.intervenes
+    if needs_images and not samples.has_images:
+        does = f"is a {kind}" if kind == BARE_VISION_ENCODER else "has its visual tokens changed"
         raise NormprobeError(
-            f"{source.name} is a {kind}, and the samples of {data} hold no images",
+            f"{source.name} {does}, and the samples of {data} hold no images",
             "pass --data with images, such as --data sample",
         )
 

@@ -37,20 +37,14 @@ LLAVA_WITH = {
     "qwen3": {"head_dim": 16},
     "mistral": {"head_dim": 16, "sliding_window": None},
 }
-#: Where norms come first, so that scaling visual states undoes scaling their updates.
-PRE_NORM = (
-    "llava",
-    "qwen2_5_vl",
-    "paligemma",
-    "idefics3",
-    "internvl",
-    "granite",
-    "cohere",
-    "qwen3",
-    "mistral",
+#: A norm opens each branch, so that scaling visual states undoes scaling their updates.
+OPENED_BY_NORMS = (
+    *("llava", "qwen2_5_vl", "paligemma", "idefics3", "internvl"),
+    *("granite", "cohere", "qwen3", "mistral"),
+    *("gemma3", "glm4"),  # these end with a norm, too
 )
-#: Norms behind the branches alone, or on both sides.
-NORM_BEHIND = ("olmo2", "gemma3", "glm4")
+#: Norms stand behind the branches alone.
+NORMS_BEHIND = ("olmo2",)
 
 
 @cache
@@ -275,7 +269,7 @@ def forward(
     visual = batch.rows("visual")[..., None]
     for number, (layer, given) in enumerate(zip(decoder.layers, batch.given, strict=True), start=1):
         at = gain if layers is None or number in layers else 1.0
-        x = layer_output(layer, x, given, torch.where(visual, at, 1.0).to(x))
+        x = layer_output(layer, x, given, torch.where(visual, torch.tensor(at).to(x), 1.0))
         states.append(x)
     return Forward(states, model.lm_head(decoder.norm(x)))
 

@@ -35,7 +35,7 @@ from normprobe.hooks import (
 from normprobe.inputs.answers import AnswerTokens, answer_tokens, with_tokens
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, moved_to
-from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION
+from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, PREPENDED
 from normprobe.model.find.parts import STREAMS
 from normprobe.model.interventions import (
     BLANK,
@@ -229,9 +229,15 @@ class _Batch:
         return self.rows
 
     def _offset(self, positions: int) -> int:
-        """How many rows the decoder has before the prompts."""
-        before = positions - find_named(self.inputs, "input_ids").shape[1]
-        return 0 if self.model.parts.fusion == ADDED else before
+        """How many rows the decoder has before each answer that are none of its prompt."""
+        fusion = self.model.parts.fusion
+        before = positions - self._ids.shape[1] if fusion != ADDED else 0
+        if before and fusion != PREPENDED and len(self.samples) > 1:
+            raise NormprobeError(
+                f"{self.model} inserts rows into its prompts, as many as each picture has",
+                "use --batch-size 1",
+            )
+        return before
 
     def _seeing_logits(self, seen: list[Tensor]) -> RemovableHandle:
         def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
@@ -318,6 +324,7 @@ class _Batch:
             if not left:
                 return
             inputs, self.starts = self._with_answers(self.prompts)
+            self._ids = find_named(inputs, "input_ids")
             self.inputs = moved_to(self.model.model, inputs)
             seen: list[Tensor] = []
             with attached(self._seeing_logits(seen)):

@@ -29,8 +29,8 @@ DOSED = {
     "placebo": "Scaling as many random text rows",
 }
 _TOLD_APART = ("freeze", "scale-to-text", "scale")
-#: Norm placements in which a branch reads states as loud as they are.
-_UNOPENED = ("post", "branch-post")
+#: Where each branch reads states behind a norm, a scale s is a gain of 1/s on what is added.
+OPENED_BY_A_NORM = ("pre", "pre-parallel", "sandwich")
 _OFF = "as they move text states or answers further than a grey picture and the placebo do"
 _DECIMALS = 4  # a smaller effect is none
 _OPEN = "is not shown to change"
@@ -269,10 +269,11 @@ def _scaling(cause: pd.DataFrame, placement: str, found: Sequence[Outcome]) -> s
         _doses(cause, "scale", DOSED["scale"], found),
         _whole(cause, "scale-to-text", found),
     ]
-    if any(told) and placement.startswith(_UNOPENED):
+    named = placement.partition(":")[0]
+    if any(told) and named and named not in OPENED_BY_A_NORM:
         told.append(
-            "No norm opens the branches of this decoder: what they add depends on the scale, which "
-            "is more than inertia here."
+            f"Norm placement of this decoder: {named}. A scale need not be a gain on updates "
+            "there, and inertia alone."
         )
     return " ".join(filter(None, told))
 

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import torch
 from support.decoder_by_hand import (
-    NORM_BEHIND,
-    PRE_NORM,
+    NORMS_BEHIND,
+    OPENED_BY_NORMS,
     batch_of,
     entered_like_text,
     entered_with,
@@ -27,7 +27,7 @@ from support.tiny_inputs import SPECIAL_IDS, perturbed, tiny_samples
 from support.tiny_models import EOS
 from xxhash import xxh3_64_intdigest
 
-from normprobe import find_parts
+from normprobe import Probe, find_parts
 from normprobe.data.sample import Answer, Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.answers import AnswerTokens
@@ -35,7 +35,7 @@ from normprobe.measurements.cause import measure
 from normprobe.model.interventions import DOSES
 from normprobe.model.measured_model import MeasuredModel
 
-TYPES = (*PRE_NORM, *NORM_BEHIND)
+TYPES = (*OPENED_BY_NORMS, *NORMS_BEHIND)
 KEYS = ["intervention", "dose", "layer", "sample_id"]
 
 
@@ -251,3 +251,8 @@ def test_a_model_without_logits_is_refused():
     bare = replace(batch, model=batch.model.model)
     with pytest.raises(NormprobeError, match="returns no logits"):
         measured(bare, ["freeze"])
+
+
+def test_data_without_pictures_are_refused():
+    with pytest.raises(NormprobeError, match="hold no images"):
+        Probe("specimen").cause("text", limit=2)
