@@ -23,7 +23,7 @@ COLUMNS = {
     "grey (nats)": "blank_nll",
 }
 NOTES = (
-    "x frozen: e^(nats), by how much less probable a token of the right answer is with",
+    "x frozen: e^(nats), how much less probable a token of the right answer is with",
     "all layers frozen; its |log| ranks. frozen, grey: change of NLL and accuracy, of",
     "NLL by a grey picture. removed: of the difference in turning, by norms.",
 )
