@@ -185,7 +185,7 @@ def test_what_cannot_stand_side_by_side(run: Run, tmp_path: Path) -> None:
         ([a, other], ["different commands", "layers", "interface"]),
         ([a, newer], ["schema version", str(SCHEMA_VERSION + 1)]),
         ([a, partial], ["partial"]),
-        ([inspected, a], ["'compare'", "expected one of interface, layers, grounding, embeddings"]),
+        ([inspected, a], ["'compare'", "expected one of interface, layers, cause"]),
         ([a, b, "--label", "x"], ["2 runs but 1 labels"]),
         ([a, b, "--label", "x", "--label", "x"], ["labels repeat"]),
     ):

@@ -15,6 +15,7 @@ WITH_TABLES = [
     ("layers", "-n", "1", "--also", "branches,massive", "--theory"),
     ("embeddings",),
     ("embeddings", "--base", "specimen"),
+    ("cause", "-n", "1", "--do", "scale,norm-at-layer,freeze,freeze-layer"),
     ("grounding", "-n", "1"),
     ("align",),
     ("inspect", "specimen", "--weights"),

@@ -70,6 +70,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "pairs": probe.layers("pairs"),
         "interface": probe.measure("interface", limit=2, map=1),
         "grounding": probe.grounding(str(data), skip_bad=True),
+        "cause": probe.cause(limit=2),
         "embeddings": probe.embeddings(base="specimen"),
         "attention": probe.attention([picture, picture], "Which is a dog?"),
         "compare": compare(layers),

@@ -23,10 +23,9 @@ COLUMNS = {
     "grey (nats)": "blank_nll",
 }
 NOTES = (
-    "x frozen: e^(nats), by how much less probable a token of the right answer is where",
-    "visual states stay as they enter; its |log| ranks. frozen, grey: change of NLL and",
-    "accuracy, all layers frozen, a grey picture. removed: of the difference of angles,",
-    "by reading visual states as loud as text.",
+    "x frozen: e^(nats), how much less probable a token of the right answer is with",
+    "all layers frozen; its |log| ranks. frozen, grey: change of NLL and accuracy, of",
+    "NLL by a grey picture. removed: of the difference in turning, by norms.",
 )
 #: The first of them, in words.
 RANKED = "probability of a token of the answer, untouched / frozen"
