@@ -156,17 +156,17 @@ class Effects:
 
 
 def with_off_map(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark doses under which text states or answers move further than without the picture.
+    """Mark doses under which the decoder meets what it has not met.
 
-    The bounds are the largest ends of what ``BLANK`` and ``PLACEBO`` do; without these nothing is
-    marked, nor of ``NORM_AT_LAYER``, which changes no state that others read.
+    Text states move further than where text itself is scaled (``PLACEBO``), or answers further than
+    where they lose the picture (``BLANK``). The bounds are the largest ends of these.
     """
     told = table.assign(off_map=False)
     end = told["effect_ci_high"].fillna(told["effect"])
     beyond: set[tuple[Any, ...]] = set()
-    for quantity in ("text_moved", "kl"):
+    for quantity, reference in (("text_moved", PLACEBO), ("kl", BLANK)):
         of_one = told["quantity"] == quantity
-        references = end[of_one & told["intervention"].isin([BLANK, PLACEBO])]
+        references = end[of_one & (told["intervention"] == reference)]
         if references.notna().any():
             far = told[of_one & (told["effect"] > references.max())]
             beyond |= set(far[["intervention", "dose"]].itertuples(index=False, name=None))

@@ -31,7 +31,7 @@ DOSED = {
 _TOLD_APART = ("freeze", "scale-to-text", "scale")
 #: Where each branch reads states behind a norm, a scale s is a gain of 1/s on what is added.
 OPENED_BY_A_NORM = ("pre", "pre-parallel", "sandwich")
-_OFF = "as they move text states or answers further than a grey picture and the placebo do"
+_OFF = "as they move text states further than the placebo, or answers further than a grey picture"
 _DECIMALS = 4  # a smaller effect is none
 _OPEN = "is not shown to change"
 
