@@ -162,11 +162,12 @@ def _returned(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
 
 def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:
     """What structure tells, and a guess where it does not."""
-    seen = vision_modules(model)
+    layers = largest(model, nn.ModuleList, names)
+    seen = [name for name in vision_modules(model) if not name.startswith(f"{layers}.")]
     guesses = {
         "vision_encoder": seen[0] if seen else "NAME",
         "projector": next((name for name in seen if "proj" in name), "NAME"),
-        "decoder_layers": largest(model, nn.ModuleList, names),
+        "decoder_layers": layers,
         "text_embedding": largest(model, nn.Embedding, names),
     }
     with suppress(NormprobeError):

@@ -68,7 +68,7 @@ def captured_states(
 ) -> CapturedStates:
     """Run the model once, to its end."""
     calls: list[list[CapturedCall]] = [[] for _ in layers]
-    with lock_of(model), ExitStack() as stack:
+    with lock_of(model), _hooks_as_they_are(model), ExitStack() as stack:
         for layer, of_layer in zip(layers, calls, strict=True):
             stack.enter_context(_replaced_forward(layer, of_layer.append))
         output = _run(model, inputs, use_cache=False, output_hidden_states=True)
@@ -78,6 +78,25 @@ def captured_states(
         [of_layer[-1].left for of_layer in calls if of_layer],
         None if told is None else [_on_cpu(state) for state in told],
     )
+
+
+@contextmanager
+def _hooks_as_they_are(model: nn.Module) -> Iterator[None]:
+    """Take away what transformers hooks in to return hidden states.
+
+    It hooks a tower inside the model a second time; code that asks that tower for one of its states
+    by its place would get another one from then on.
+    """
+    flag = "_output_capturing_hooks_installed"
+    held = [(m, dict(m._forward_hooks), flag in vars(m)) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for module, hooks, flagged in held:
+            module._forward_hooks.clear()
+            module._forward_hooks.update(hooks)
+            if not flagged:
+                vars(module).pop(flag, None)
 
 
 def captured_calls(

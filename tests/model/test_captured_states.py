@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.tiny_inputs import tiny_inputs
+from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
+from normprobe import find_parts
 from normprobe.model.captured_states import captured_calls, captured_states
 
 
@@ -74,3 +77,14 @@ def test_forwards_are_put_back_also_after_a_failure() -> None:
         captured_states(model, list(model.layers), {"x": None})
     assert vars(model.layers[0])["forward"] is kept
     assert "forward" not in vars(model.layers[1])
+
+
+def test_what_transformers_hooks_in_to_return_states_does_not_stay() -> None:
+    """Hooked twice, a tower inside the model would hand other states to code that counts them."""
+    model = tiny_model("llava")
+    layers, inputs = list(find_parts(model).decoder_layers.module), tiny_inputs(model)
+    model(**inputs)
+    before = {name: len(module._forward_hooks) for name, module in model.named_modules()}
+    assert captured_states(model, layers, inputs).told is not None
+    after = {name: len(module._forward_hooks) for name, module in model.named_modules()}
+    assert after == before
