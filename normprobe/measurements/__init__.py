@@ -62,6 +62,7 @@ NAMES = (
     "compare",
     "survey",
     "align",
+    "training",
 )
 
 

@@ -112,7 +112,7 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   for (const tick of linearTicks(first, last, Math.min(14, width / 45)).filter(Number.isInteger))
     make(svg, "text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, String(tick));
   make(svg, "line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom });
-  make(svg, "text", { x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, "decoder layer");
+  make(svg, "text", { x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, chart.across ?? "decoder layer");
 
   const [wide, tall] = [right - MARGIN.left, bottom - MARGIN.top];
   const inside = make(svg, "svg", { x: MARGIN.left, y: MARGIN.top, width: wide, height: tall,
@@ -145,14 +145,14 @@ function drawCurves(svg, width, at, chart, hidden, log) {
     }
   }
   return {
-    height, useLog, canLog, label: `${chart.label} by decoder layer`,
+    height, useLog, canLog, label: `${chart.label} by ${chart.across ?? "decoder layer"}`,
     pick: (px) => {
       const layer = first + (px - MARGIN.left - 8) / across * (last - first);
       return layers.reduce((a, b) => Math.abs(b - layer) < Math.abs(a - layer) ? b : a);
     },
     step: (from, key) => along(layers, from, key),
     tell: (layer, tip) => {
-      make(tip, "b", {}, `layer ${layer}`);
+      make(tip, "b", {}, `${chart.across ?? "layer"} ${layer}`);
       for (const line of lines) {
         const i = line.x.indexOf(layer);
         if (i < 0 || !known(line.y[i])) continue;
