@@ -88,7 +88,7 @@ class Watch:
         self.every, self.step, self.alarms = every, 0, list[Alarm]()
         self._loggers, self._stops = list(loggers), on_alarm == "stop"
         self._root = root = extract_model_from_parallel(model, keep_torch_compile=False)
-        base: nn.Module = root.get_base_model() if hasattr(root, "peft_config") else root
+        base: nn.Module = root.get_base_model() if hasattr(root, "get_base_model") else root
         self._model = MeasuredModel(base, find_parts(base, named=named), [*special_token_ids])
         layers = self._model.decoder_layers
         several = torch.distributed.is_initialized()

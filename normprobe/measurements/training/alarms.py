@@ -14,7 +14,7 @@ import pandas as pd
 
 from normprobe.measurements.training.measure import SeenForward
 from normprobe.report.readable import significant
-from normprobe.schema import VISUAL
+from normprobe.schema import STRUCTURAL, VISUAL
 
 #: A norm that grows by this factor within so many steps.
 GROWTH, WITHIN = 10.0, 100
@@ -58,7 +58,7 @@ class Judge:
     def states(self, step: int, rows: pd.DataFrame, seen: SeenForward) -> list[Alarm]:
         """Of a forward."""
         found = [*_broken(rows), *_near_overflow(rows), *self._grown(step, rows)]
-        return self._new(step, [*found, *self._blind(seen)])
+        return self._new(step, [*found, *self._blind(rows, seen)])
 
     def weights(self, step: int, rows: pd.DataFrame, visual: bool, warmth: float) -> list[Alarm]:
         """Of an optimizer step.
@@ -88,7 +88,8 @@ class Judge:
 
     def _ratio(self, part: str, ratio: float, warmth: float) -> Iterator[tuple[str, str, str]]:
         low, high = RATIOS
-        outside = ratio > high or ratio / min(warmth, 1.0) < low
+        sparse = part == "text_embedding"  # a batch moves the rows of its own tokens
+        outside = ratio > high or (ratio / min(warmth, 1.0) < low and not sparse)
         self._outside[part] = self._outside.get(part, 0) + 1 if outside else 0
         if self._outside[part] >= IN_A_ROW:
             end = f"above {high:g}" if ratio > high else f"below {low:g}"
@@ -109,14 +110,17 @@ class Judge:
         while self._norms[0][0] <= step - WITHIN:
             self._norms.popleft()
 
-    def _blind(self, seen: SeenForward) -> Iterator[tuple[str, str, str]]:
+    def _blind(self, rows: pd.DataFrame, seen: SeenForward) -> Iterator[tuple[str, str, str]]:
         """Visual tokens that do not depend on pixels."""
         within, between = seen.varies
         if not seen.pixels:
             return
         spread, sums = float(seen.pixels[0]), seen.pixels[1]
+        groups = set(rows["group"])
         if spread == 0:
             yield "pixels", VISUAL, "all pictures are blank"
+        elif STRUCTURAL in groups and VISUAL not in groups:
+            yield "pixels", VISUAL, "no token of a picture depends on its pixels"
         elif 0 <= within < SAME:
             yield "pixels", VISUAL, "all visual tokens of a picture are the same"
         elif between < SAME and len(set(sums.tolist())) > 1:

@@ -30,7 +30,7 @@ MEANS = ("norm_mean", "norm_log_mean", "angle_mean", "relative_update_mean")
 _METRICS = [0, 2, 4]  # of ``TOKEN_METRICS``: norm, angle, relative_update
 
 #: Numbers of a weight that tell how far a step moves it, at most.
-_SAMPLED = 4096
+_SAMPLED = 16384
 
 _VISUAL = TOKEN_GROUPS.index(VISUAL)
 
@@ -331,4 +331,4 @@ def _matrices(weights: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
 
 
 def _stride(weight: Tensor) -> int:
-    return _local(weight).numel() // _SAMPLED + 1
+    return -(-_local(weight).numel() // _SAMPLED) or 1

@@ -1,7 +1,6 @@
 """Alarms: planted faults are found, healthy trainings raise none."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -88,7 +87,7 @@ HEALTHY: dict[str, tuple[str, dict[str, Any]]] = {
     "one sample a batch": ("llava", {"size": 1}),
     "warm-up from zero": ("qwen2_5_vl", {"warmup": True}),
     "SGD": ("llava", {"optimizer": torch.optim.SGD, "rate": 1e-1}),
-    "small learning rate": ("llava", {"rate": 2e-6}),
+    "small learning rate": ("llava", {"rate": 1e-5}),
     "projector alone, at a large rate": (
         "llava",
         {"prepare": lambda m: freeze(m, "vision_encoder", "decoder_layers"), "rate": 2e-3},
@@ -143,20 +142,14 @@ def broken_pixels(inputs: dict[str, Any], step: int) -> dict[str, Any]:
     return inputs | {"pixel_values": pixels}
 
 
-@contextmanager
-def _no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 def scaled(role: str, layer: int | None, factor: float) -> Callable[[nn.Module, int], None]:
     def at(model: nn.Module, step: int) -> None:
         if step != 5:
             return
         module = part(model, role)
         module = module if layer is None else list(module.children())[layer]
-        with _no_grad():
-            for name, weight in module.named_parameters():
+        with torch.no_grad():
+            for weight in module.parameters():
                 if weight.dim() > 1:
                     weight.mul_(factor)
 
@@ -167,7 +160,7 @@ def in_half(model: nn.Module) -> None:
     """Large states in float16, which overflow inside the second layer."""
     model.half()
     layer = list(part(model, "decoder_layers").children())[1]
-    with _no_grad():
+    with torch.no_grad():
         layer.mlp.down_proj.weight.mul_(1e6)
 
 
