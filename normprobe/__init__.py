@@ -26,10 +26,8 @@ TYPE_CHECKING = False  # to import it would take longer than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from normprobe.axolotl import AxolotlPlugin
     from normprobe.callback import NormProbeCallback
     from normprobe.errors import NormprobeError
-    from normprobe.lightning import LightningCallback
     from normprobe.measurements.interface.measure import probe_interface
     from normprobe.measurements.layers.also import per_group, per_pair, per_token
     from normprobe.measurements.layers.table import probe_layers
@@ -46,9 +44,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AxolotlPlugin",
     "GlobalWeightCompensatedLayerNorm",
-    "LightningCallback",
     "NormProbeCallback",
     "NormprobeError",
     "Parts",

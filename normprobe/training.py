@@ -46,7 +46,7 @@ from normprobe.measurements.training.measure import (
     UpdateReader,
     part_weights,
 )
-from normprobe.measurements.training.table import differs, log_values, training_tables
+from normprobe.measurements.training.table import log_values, training_tables, weights_differ
 from normprobe.model.find.structure import find_parts
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.options import AUTO, Output
@@ -211,7 +211,7 @@ class Watch:
     def _keep(self, step: int, rows: pd.DataFrame) -> None:
         if self._attempt and not self._went_on:
             self._went_on = True
-            if told := differs(self._store.rows(), rows):
+            if told := weights_differ(self._store.rows(), rows):
                 warn(self._store, f"step {step}: {told}. Did the weights load?")
         self._buffer.append(rows)
         if time.monotonic() - self._written > _WRITTEN_EVERY:
@@ -332,8 +332,8 @@ class Watch:
         facts = model_facts(self._model.model)
         record = provenance(sys.argv, options, command="training", data=None, **facts)
         store = open_store(record, Output(None if output is None else Path(output)))
-        if self._writes:
-            for warning in note_model(store, self._model, None):
+        for warning in note_model(store, self._model, None):  # in all processes: FSDP gathers
+            if self._writes:
                 log.warning("warning: %s", warning)
         return store, 0
 

@@ -220,7 +220,7 @@ def test_llamafactory_gets_it_as_an_argument(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_axolotl_loads_the_plugin_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its plugin manager does: a module and a class by a dotted name, called without anything."""
+    """As its plugin manager does: a class by its dotted name, called without anything."""
     base = ModuleType("axolotl.integrations.base")
     base.BasePlugin = type("BasePlugin", (), {"register": lambda self, cfg: None})
     for name in ("axolotl", "axolotl.integrations"):
@@ -353,7 +353,7 @@ for watched in (False, True):
             fully_shard(module, mesh=mesh)
         trains = model
     else:
-        trains = torch.nn.parallel.DistributedDataParallel(model)
+        trains = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     seen = normprobe.watch(trains, 2, output="run") if watched else None
     for step in range(6):

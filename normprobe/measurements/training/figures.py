@@ -38,7 +38,7 @@ class StepCurve:
 def drawings(run: RunStore) -> list[Drawing]:
     """The figure of a run of ``training``."""
     del run
-    return [Drawing("training", ("training", "gradients", "alarms"), draw_training)]
+    return [Drawing("training", ("training", "gradients", "alarms"), draw_steps)]
 
 
 def step_panels(training: pd.DataFrame, gradients: pd.DataFrame) -> dict[str, list[StepCurve]]:
@@ -70,7 +70,7 @@ def step_charts(training: pd.DataFrame, gradients: pd.DataFrame) -> list[Chart]:
     return [drawn for drawn in made if drawn["series"]]
 
 
-def draw_training(
+def draw_steps(
     title: str,
     training: pd.DataFrame,
     gradients: pd.DataFrame,

@@ -39,7 +39,7 @@ def training_tables(rows: pd.DataFrame, alarms: Iterable[Alarm]) -> dict[str, pd
 _SAME_WEIGHTS = 0.05
 
 
-def differs(before: pd.DataFrame, now: pd.DataFrame) -> str:
+def weights_differ(before: pd.DataFrame, now: pd.DataFrame) -> str:
     """How far norms are from those that an earlier attempt had of the same batch; empty: not."""
     keys = ["training_step", "layer", "group", "tokens"]
     both = before.reindex(columns=[*keys, "norm_mean"]).merge(now, on=keys, suffixes=("_old", ""))
