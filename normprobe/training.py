@@ -332,8 +332,8 @@ class Watch:
         facts = model_facts(self._model.model)
         record = provenance(sys.argv, options, command="training", data=None, **facts)
         store = open_store(record, Output(None if output is None else Path(output)))
-        for warning in note_model(store, self._model, None):  # in all processes: FSDP gathers
-            if self._writes:
+        if self._writes and not is_sharded(self._root):  # it runs a layer by itself
+            for warning in note_model(store, self._model, None):
                 log.warning("warning: %s", warning)
         return store, 0
 
