@@ -63,6 +63,7 @@ def run_variant(
     steps: tuple[int, int],
     items_per_kind: int,
     log: TrainingLog,
+    keep: Path | None = None,
 ) -> pd.DataFrame:
     """Train and measure one variant.
 
@@ -74,6 +75,7 @@ def run_variant(
         steps: of stage 1 (projector) and stage 2 (projector and language model).
         items_per_kind: test items of each question kind.
         log: where progress goes.
+        keep: a folder for the trained checkpoint; None: it is not kept.
 
     Returns:
         The rows of the results file.
@@ -101,6 +103,9 @@ def run_variant(
         values["gain_mean_abs_change", None] = float((norm.weight - start).abs().mean())
     finetune(model, tokenizer, steps[1], seed, log)
     model.eval()
+    if keep is not None:
+        model.save_pretrained(keep)
+        processor.save_pretrained(keep)
     items = held_out_items(items_per_kind)
     scores = {kind: score(model, processor, group) for kind, group in items.items()}
     for kind, result in scores.items():
@@ -247,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if runs:
         log = TrainingLog(options.output / "training_log.jsonl")
         tokenizer = build_tokenizer(0)
-        language = _language_weights(options.output, tokenizer, options.language_steps, log)
+        language = language_weights(options.output, tokenizer, options.language_steps, log)
     for seed, variant in runs:
         log.record("run", 0, variant=variant, seed=seed)
         steps = (options.projector_steps, options.finetune_steps)
@@ -257,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout.write(report(results))
 
 
-def _language_weights(
+def language_weights(
     folder: Path, tokenizer: Any, steps: int, log: TrainingLog
 ) -> dict[str, torch.Tensor]:
     """The pretrained language model of all runs, trained once a folder."""

@@ -28,6 +28,8 @@ from transformers import (
 
 from normprobe.versions import is_line_5
 
+auto_docstring = importlib.import_module("transformers.utils.auto_docstring")
+
 #: Where older code imports a name from, the name, and where it is now or what stands for it.
 _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ("transformers.activations", "PytorchGELUTanh", "transformers.activations:GELUTanh"),
@@ -114,7 +116,11 @@ def foreign_code(trusted: bool, bridges: list[str]) -> Iterator[None]:
     before = set(sys.modules)
     _noting.append(bridges)
     try:
-        with patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge):
+        with (
+            patch.object(dynamic_module_utils, "get_class_in_module", import_and_bridge),
+            # Of each argument that has no docstring it prints an `[ERROR]`: that is nobody's here.
+            patch.object(auto_docstring, "print", lambda *_, **__: None, create=True),
+        ):
             yield
             for module_name in sys.modules.keys() - before:
                 for foreign in _classes_in(module_name):

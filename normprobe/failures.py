@@ -14,6 +14,7 @@ from normprobe.errors import NormprobeError, first_line
 #: The two lines that normprobe runs on: the only one of transformers 4, the first of 5.
 _OLDER, _NEWER = (4, 57), (5, 22)
 _LATER = "a later --revision may hold newer code"
+_MEND = "setup() of --inputs FILE.py can put back what it misses"
 
 #: Where transformers puts the modules of repositories.
 _OWN = "transformers_modules."
@@ -31,6 +32,46 @@ _MISSING = re.compile(
 
 #: What transformers calls a package, and its name.
 _CALLED = {"flashattention2": "flash_attn"}
+
+#: Packages that code of checkpoints imports, by their names in the index. What is not here is not
+#: looked for there: whoever may have taken the name of a research repository's package.
+_IN_THE_INDEX = {
+    **{"PIL": "pillow", "cv2": "opencv-python", "flash_attn": "flash-attn", "yaml": "pyyaml"},
+    **{"qwen_vl_utils": "qwen-vl-utils", "skimage": "scikit-image", "sklearn": "scikit-learn"},
+    **{
+        name: name
+        for name in [
+            "accelerate",
+            "attrdict",
+            "av",
+            "backoff",
+            "bitsandbytes",
+            "decord",
+            "easydict",
+            "einops",
+            "ftfy",
+            "imageio",
+            "kornia",
+            "librosa",
+            "matplotlib",
+            "omegaconf",
+            "peft",
+            "sentencepiece",
+            "six",
+            "soundfile",
+            "tensorflow",
+            "tiktoken",
+            "torchaudio",
+            "xformers",
+        ]
+    },
+}
+
+#: What files of a checkpoint are called.
+_OF_CHECKPOINT = re.compile(
+    r"(configuration|modeling|processing|image_processing|tokenization|conversation"
+    r"|video_processing|feature_extraction|generation)(_|$)"
+)
 
 #: How long a hub may take to answer at all.
 _PATIENCE = 6.0  # seconds
@@ -89,6 +130,12 @@ def brings_code(config: Any) -> bool:
 def runs_own_code(model: Any) -> bool:
     """Whether the class of a model or config came out of a repository."""
     return type(model).__module__.startswith(_OWN)
+
+
+def is_native(model: Any) -> bool:
+    """Whether transformers itself holds the forward of a model."""
+    holder = next(kind for kind in type(model).__mro__ if "forward" in vars(kind))
+    return bool(holder.__module__.startswith("transformers.models."))
 
 
 def version_of(model: Any) -> str | None:
@@ -174,7 +221,18 @@ def install(packages: Sequence[str]) -> str:
     """The command that installs packages."""
     if set(packages) <= set(VISION):
         return "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
-    return f"pip install {' '.join(packages)}, or as the model's page says"
+    if files := [name for name in packages if _OF_CHECKPOINT.match(name)]:
+        return (
+            f"{files[0]} is a file of the checkpoint, no package: fetch all its files again, or "
+            "those of the repository that it was saved from"
+        )
+    if unknown := [name for name in packages if name not in {*_IN_THE_INDEX, *VISION}]:
+        return (
+            f"install {' '.join(unknown)} as the model's page says: a package of that name in the "
+            "index may be another one"
+        )
+    names = [_IN_THE_INDEX.get(name, name) for name in packages]
+    return f"pip install {' '.join(names)}, or as the model's page says"
 
 
 def other_version(written_for: str | None) -> str:
@@ -188,8 +246,8 @@ def other_version(written_for: str | None) -> str:
         return _LATER if running >= _NEWER else _environment("normprobe", ">=5.22")
     if running == _OLDER:
         alone = _environment("torch", _exactly(written_for))
-        return f"normprobe runs on none older; {_LATER}; for the model alone: {alone}"
-    note = "" if line == _OLDER else " (the oldest that normprobe runs on)"
+        return f"normprobe runs on none older; {_LATER}, or {_MEND}; for the model alone: {alone}"
+    note = "" if line == _OLDER else f" (the oldest that normprobe runs on); if it fails, {_MEND}"
     return _environment("normprobe", "==4.57.6") + note
 
 

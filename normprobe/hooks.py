@@ -10,10 +10,10 @@ another probe, passes untouched.
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from threading import Event, Lock, RLock, get_ident
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -159,6 +159,20 @@ def path_to_state(value: Any, field: str = HIDDEN_STATE) -> tuple[Any, ...] | No
     return next(((key, *path) for key, path in paths if path is not None), None)
 
 
+def with_state(output: Any, path: Sequence[Any], change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of the structure whose hidden state, at ``path``, is changed."""
+    if not path:
+        return list(map(change, output)) if isinstance(output, list) else change(output)
+    key, *rest = path
+    changed = with_state(output[key], rest, change)
+    if isinstance(output, Mapping):
+        return type(output)(**{**output, key: changed})
+    items = list(output)
+    items[key] = changed
+    # Named tuples take their items one by one.
+    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+
+
 def _first_state(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
     path = path_to_state(value, field)
     if path is None:
@@ -290,7 +304,7 @@ def run_until(
         handles.append(after_call(leaving, stop))
     with attached(*handles):
         try:
-            taken = {name: value for name, value in inputs.items() if name not in MASKS}
+            taken = taken_by(model, inputs)
             model(**with_tensors(taken, Tensor.clone), **_without_cache(model, inputs))
         except _Reached:
             return
@@ -317,6 +331,90 @@ def run_until(
             f"{type(model).__name__} ran to its end without reaching the module to stop at",
             "check the parts with `normprobe inspect MODEL`",
         )
+
+
+def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a model's forward takes.
+
+    What it has no name for is left out, such as what a newer processor adds. Pixels, positions and
+    a mask that hides something are not: without them the numbers would be others.
+
+    Raises:
+        NormprobeError: one of these has no name there, or an input that it needs is missing.
+    """
+    named = {name: value for name, value in inputs.items() if name not in MASKS}
+    parameters = signature(model.forward).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    what = f"{type(model).__name__}.forward"
+    if missing := [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in named
+    ]:
+        raise NormprobeError(
+            f"{what} needs {', '.join(missing)}; the inputs hold {', '.join(named) or 'nothing'}",
+            "pass it by that name; `normprobe inputs MODEL --write inputs.py` begins a file that "
+            "does so",
+        )
+    if Parameter.VAR_KEYWORD in kinds:
+        return named
+    for name, value in named.items():
+        if name not in parameters and _matters(name, value):
+            raise NormprobeError(
+                f"{what} takes no {name}, and the numbers would be others without it: it takes "
+                f"{', '.join(parameters)}",
+                "pass it under the name that the model has for it, or leave it out of the inputs; "
+                "a mask of padding is not needed with --batch-size 1",
+            )
+    return {name: value for name, value in named.items() if name in parameters}
+
+
+def untaken(model: nn.Module, inputs: Mapping[str, Any]) -> list[str]:
+    """The names of inputs that a model's forward does not take."""
+    return sorted(inputs.keys() - taken_by(model, inputs).keys() - set(MASKS))
+
+
+def _matters(name: str, value: Any) -> bool:
+    """Whether an input changes what a model computes, whatever its name is there."""
+    found: list[Tensor] = []
+    with_tensors(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    if "mask" in name:
+        return not all(bool(tensor.all()) for tensor in found)
+    return "position" in name or any(tensor.is_floating_point() for tensor in found)
+
+
+def by_name(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a model's forward by their names."""
+    parameters = signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names):
+        raise NormprobeError(
+            f"{len(args)} inputs in a row; {type(model).__name__}.forward takes "
+            f"{', '.join(names) or 'none'} by their order",
+            "pass a dict by the names of its arguments",
+        )
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def arguments_of(model: nn.Module, call: Callable[[nn.Module], object]) -> dict[str, Any]:
+    """What a function passes to the model that it is called with; the model does not run."""
+    given: list[dict[str, Any]] = []
+
+    def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.append(by_name(model, args, kwargs))
+        raise _Reached
+
+    with attached(before_call(model, stop)):
+        try:
+            call(model)
+        except _Reached:
+            return given[0]
+    raise NormprobeError(
+        f"the function that was passed as inputs does not call {type(model).__name__}",
+        "pass one that calls the model it is given, such as lambda m: m(ids, image=pixels)",
+    )
 
 
 def _without_cache(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, bool]:

@@ -10,15 +10,17 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from itertools import islice
 from typing import Any, Self
 
 import pandas as pd
+import torch
 
 from normprobe.data.data_set import DataSet, open_data
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.on_device import dtype_of, inputs_for, named_inputs
 from normprobe.inputs.prefetch import batches
 from normprobe.measurements import Measurement, measurements
 from normprobe.model.align.target import PROMPT, aligned
@@ -30,7 +32,7 @@ from normprobe.model.tracing.trace import traced_example
 from normprobe.options import Output, Sampling
 from normprobe.run import Run, finished, finished_later
 from normprobe.runs.begin import doubt, note_weights, start_run, warn
-from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence
+from normprobe.runs.collecting import collect, long_prompt, norm_maps, note_confidence, note_untaken
 from normprobe.runs.facts import note_buffers, note_model, note_recomputed, note_verified
 from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.model_source import ModelSource, example_inputs
@@ -159,7 +161,7 @@ class Pipeline:
         if self.measured_by.has("recomputed"):
             inputs = inputs_for(model.model, example)
             found = self.measured_by.module("recomputed").differences(model, inputs, traced)
-            note_recomputed(self.run, found, model.model.dtype)
+            note_recomputed(self.run, found, dtype_of(model.model) or torch.float32)
 
 
 class OverSamples(Pipeline):
@@ -226,7 +228,7 @@ class OneBatch(Pipeline):
         measured_by: Measurement,
         options: Mapping[str, Any],
         output: Output,
-        inputs: Mapping[str, Any],
+        inputs: Any,
     ) -> None:
         super().__init__(source, measured_by, {**options, "data": INPUTS}, output)
         if measured_by.reads_samples:
@@ -243,6 +245,7 @@ class OneBatch(Pipeline):
         """The rows of the batch."""
         self.run.note(data=INPUTS)
         inputs = self._first()
+        note_untaken(self.run, self.model, inputs)
         if too_long := long_prompt(self.model, inputs):
             warn(self.run, too_long)
         rows = self.measured_by.sample_rows(self.model, inputs, None).assign(image_hash=None)
@@ -259,13 +262,18 @@ class OneBatch(Pipeline):
         return tables
 
     def _examples(self) -> Iterator[Mapping[str, Any]]:
-        yield self._inputs
+        yield self._named
 
     def _alignment_examples(self, target: str | float) -> list[Mapping[str, Any]]:
         return [self._first()]
 
     def _first(self) -> Mapping[str, Any]:
-        return inputs_for(self.model.model, self._inputs)
+        return inputs_for(self.model.model, self._named)
+
+    @cached_property
+    def _named(self) -> dict[str, Any]:
+        """The batch by the names of the model's forward, as soon as the model is loaded."""
+        return named_inputs(self.source.model, self._inputs)
 
 
 def _require_kind(source: ModelSource, measured_by: Measurement) -> None:
@@ -295,9 +303,11 @@ def _require_fitting(
             "pass --data text, measure the side that exists: normprobe interface "
             f"{source.argument}, or say --part kind=vision-language, if it reads images",
         )
-    if kind == BARE_VISION_ENCODER and not samples.has_images:
+    needs_images = kind == BARE_VISION_ENCODER or measured_by.intervenes
+    if needs_images and not samples.has_images:
+        does = f"is a {kind}" if kind == BARE_VISION_ENCODER else "has its visual tokens changed"
         raise NormprobeError(
-            f"{source.name} is a {kind}, and the samples of {data} hold no images",
+            f"{source.name} {does}, and the samples of {data} hold no images",
             "pass --data with images, such as --data sample",
         )
 

@@ -31,6 +31,9 @@ from normprobe.runs.begin import warn
 from normprobe.runs.model_source import CheckpointSource, MemorySource, ModelSource
 from normprobe.runs.run_folder import RunFolder, image_name
 
+#: One batch, of ``inputs.on_device.named_inputs``.
+Batch = Mapping[str, Any] | tuple[Any, ...] | Callable[[nn.Module], object]
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -152,13 +155,17 @@ class Probe:
         self._source.measured(needs, runs=runs)
         return self
 
-    def layers(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
+    def layers(self, data: str | Batch = "sample", **options: Any) -> Run:
         """Norm, cosine, angle and update of every decoder layer. Arguments are of ``measure``."""
         return self.measure("layers", data, **options)
 
-    def interface(self, data: str | Mapping[str, Any] = "sample", **options: Any) -> Run:
+    def interface(self, data: str | Batch = "sample", **options: Any) -> Run:
         """Norms from the vision encoder to the decoder input. Arguments are of ``measure``."""
         return self.measure("interface", data, **options)
+
+    def cause(self, data: str = "scenes", **options: Any) -> Run:
+        """What norms do to turning, and turning to answers. Arguments are of ``measure``."""
+        return self.measure("cause", data, **options)
 
     def grounding(self, data: str = "boxes", **options: Any) -> Run:
         """A word against the visual tokens that it means. Arguments are of ``measure``."""
@@ -169,9 +176,10 @@ class Probe:
     def measure(
         self,
         name: str,
-        data: str | Mapping[str, Any] | None = None,
+        data: str | Batch | None = None,
         *,
         also: str | Sequence[str] = (),
+        do: str | Sequence[str] = (),
         align: str | float | None = None,
         map: int | None = None,
         verify: bool = False,
@@ -182,13 +190,18 @@ class Probe:
         """Run the model over samples.
 
         Args:
-            name: of a measurement over samples: ``layers``, ``interface`` or ``grounding``.
+            name: of a measurement over samples: ``layers``, ``interface``, ``cause`` or
+                ``grounding``.
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
-                folder; or one batch, as the model's processor returned it; None: the bundled data
-                that the measurement is for.
+                folder; or one batch: a mapping by the names of the model's forward, as its
+                processor returns it, a tuple in their order, or a function that calls the model,
+                such as ``lambda m: m(ids, image=pixels)``, of tensors or NumPy arrays; None: the
+                bundled data that the measurement is for.
             also: of ``layers``, what else to measure: ``branches``, what attention and MLP write,
                 each by itself; ``massive``, the largest dimensions of the states, massive tokens,
                 and norm, cosine and angle without them.
+            do: of ``cause``, which interventions, of ``normprobe.model.interventions.DOSES``; none:
+                the usual ones.
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
                 the text embedding), ``prompt`` (that of the prompts) or a number. The model is as
                 it was afterwards.
@@ -214,7 +227,10 @@ class Probe:
             SystemExit: in all but the main process of several, whose work is done.
         """
         measured_by = replace(_over_samples(name).looking_at(names_in(also)), intervals=intervals)
+        measured_by = measured_by.intervening(names_in(do))
         asked = {"align": align, "map": map, "verify": verify, "also": measured_by.watching}
+        if measured_by.intervenes:
+            asked["do"] = measured_by.doing
         data = measured_by.data if data is None else data
         pipeline = self._over(data, measured_by, asked, options, only)
         with pipeline.begin():
@@ -224,7 +240,7 @@ class Probe:
 
     def _over(
         self,
-        data: str | Mapping[str, Any],
+        data: str | Batch,
         measured_by: Measurement,
         asked: Mapping[str, Any],
         options: Mapping[str, Any],
@@ -232,7 +248,7 @@ class Probe:
     ) -> OverSamples | OneBatch:
         """The pipeline of samples, or of one batch that a processor made."""
         asked = {"model": self._typed, **asked}
-        if not isinstance(data, Mapping):
+        if isinstance(data, str):
             output, sampling = chosen({**options, "data": data}, Output, Sampling)
             return OverSamples(self._source, measured_by, asked, output, sampling, only)
         output, sampling = chosen(options, Output, Sampling)

@@ -22,6 +22,9 @@ IMAGE = "image"  # visual tokens of one of several images; also the column with 
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, VIDEO, AUDIO)
 PADDING = -1
 
+#: In place of the token id of a row that was not looked up in the text table.
+NO_ID = -(2**31)
+
 # --- inputs that the model does not get ---------------------------------------------------------
 VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
 STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change

@@ -21,6 +21,17 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+def arrays_as_tensors(value: Any, change: Callable[[Tensor], Tensor] = lambda t: t) -> Any:
+    """The same value with its arrays of numbers as tensors, each as ``change`` returns it."""
+    if isinstance(value, np.ndarray):
+        return change(torch.tensor(value)) if value.dtype.kind in "biuf" else value
+    if isinstance(value, Mapping):
+        return {name: arrays_as_tensors(item, change) for name, item in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(arrays_as_tensors(item, change) for item in value)
+    return value
+
+
 def find_named(inputs: Mapping[str, Any], name: str) -> Any:
     """The value of an input, wherever it lies."""
     if inputs.get(name) is not None:

@@ -252,7 +252,8 @@ class Watch:
     def _batch(self, inputs: Mapping[str, Any]) -> MeasuredBatch:
         """The token groups. Those of structural tokens are weights, and are looked at anew."""
         if is_sharded(self._root):  # a forward inside a forward is not for FSDP2
-            return MeasuredBatch(self._model, inputs, self._model.prompt_groups(inputs), None)
+            placed = self._model.placed(inputs)
+            return MeasuredBatch(self._model, inputs, placed.groups, None, placed.ids)
         self._busy = True
         try:
             with same_random_numbers():

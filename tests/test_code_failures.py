@@ -12,7 +12,13 @@ from support.commands import invoke
 from torch import nn
 
 from normprobe.errors import NormprobeError
-from normprobe.failures import code_failure, missing_packages, other_version, refuse_newer_files
+from normprobe.failures import (
+    code_failure,
+    install,
+    missing_packages,
+    other_version,
+    refuse_newer_files,
+)
 from normprobe.hooks import run_until
 
 CONFIG = """
@@ -100,7 +106,8 @@ def test_a_package_of_the_code_is_named(checkpoint: Callable[..., Path]) -> None
     folder = checkpoint(at_import="import a_package_that_nobody_has")
     result = invoke("inspect", folder, "--trust-remote-code")
     assert "needs a_package_that_nobody_has, not installed here" in result.stderr
-    assert "pip install a_package_that_nobody_has" in result.stderr
+    assert "install a_package_that_nobody_has as the model's page says" in result.stderr
+    assert "pip install" not in result.stderr  # whoever may have taken that name
 
 
 def test_a_forward_that_fails_is_told() -> None:
@@ -177,6 +184,19 @@ def test_missing_packages_are_told_from_names_that_went(
     error: Exception, packages: list[str]
 ) -> None:
     assert missing_packages(error) == packages
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        (["cv2", "einops"], "pip install opencv-python einops"),
+        (["timm"], "normprobe[vision]"),
+        (["configuration_llava_qwen2"], "is a file of the checkpoint, no package"),
+        (["llava"], "install llava as the model's page says"),
+    ],
+)
+def test_packages_have_their_names_in_the_index(packages: list[str], expected: str) -> None:
+    assert expected in install(packages)
 
 
 def test_files_of_transformers_5_are_refused_by_4(running: str) -> None:

@@ -9,13 +9,16 @@ from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.hooks import (
+    arguments_of,
     attached,
+    by_name,
     hidden_state_of,
     observing,
     on_call,
     on_input,
     on_output,
     path_to_state,
+    untaken,
 )
 from normprobe.hooks import run_until as run
 
@@ -169,8 +172,8 @@ def test_calls_with_ids_are_passed_over() -> None:
 def test_inputs_that_the_model_refuses_are_a_known_failure(stack: Stack) -> None:
     with observing(stack), pytest.raises(NormprobeError, match="Stack fails on these inputs"):
         run(stack, {"states": torch.ones(1, 2, 5)})
-    with observing(stack), pytest.raises(NormprobeError, match="unexpected keyword"):
-        run(stack, {**INPUTS, "pixels": None})
+    with observing(stack), pytest.raises(NormprobeError, match="takes no pixels"):
+        run(stack, {**INPUTS, "pixels": torch.ones(1, 2)})
 
 
 def test_running_out_of_memory_is_not_the_inputs_fault(stack: Stack) -> None:
@@ -193,3 +196,53 @@ def test_a_part_of_a_sharded_model_that_ran_before_it_is_told_by_the_name_of_fsd
     with pytest.raises(NormprobeError, match="FSDP shards Refusing") as failure:
         run(Refusing(), {})
     assert "forward of the whole model" in failure.value.remedy
+
+
+class Named(nn.Module):
+    def forward(self, ids: Tensor, image: Tensor | None = None, mask: Tensor | None = None) -> None:
+        self.given = (ids, image, mask)
+
+
+@pytest.mark.parametrize(
+    ("more", "dropped"),
+    [
+        ({"mm_token_type_ids": torch.ones(1, 3).long()}, ["mm_token_type_ids"]),
+        (
+            {"num_crops": [1], "attention_mask": torch.ones(1, 3).long()},
+            ["attention_mask", "num_crops"],
+        ),
+        ({"visual_mask": torch.ones(1, 3)}, []),  # never passed on, and no input of the model's
+    ],
+)
+def test_what_a_forward_has_no_name_for_is_left_out(more: dict, dropped: list[str]) -> None:
+    model, inputs = Named(), {"ids": torch.ones(1, 3).long(), **more}
+    run(model, inputs)
+    assert model.given[0].tolist() == [[1, 1, 1]]
+    assert untaken(model, inputs) == dropped
+
+
+@pytest.mark.parametrize(
+    "name_and_value",
+    [
+        ("pixel_values", torch.ones(1, 3, 4, 4)),
+        ("position_ids", torch.ones(1, 3).long()),
+        ("attention_mask", torch.tensor([[1, 1, 0]])),
+    ],
+)
+def test_what_changes_numbers_is_never_left_out(name_and_value: tuple[str, Tensor]) -> None:
+    name, value = name_and_value
+    with pytest.raises(NormprobeError, match=rf"Named\.forward takes no {name}") as raised:
+        run(Named(), {"ids": torch.ones(1, 3).long(), name: value})
+    assert "it takes ids, image, mask" in raised.value.problem
+
+
+def test_an_input_that_is_needed_is_named() -> None:
+    with pytest.raises(NormprobeError, match=r"needs ids; the inputs hold input_ids, image"):
+        run(Named(), {"input_ids": torch.ones(1, 3).long(), "image": torch.ones(1, 3)})
+
+
+def test_a_function_that_does_not_call_the_model() -> None:
+    with pytest.raises(NormprobeError, match="does not call Named"):
+        arguments_of(Named(), lambda model: None)
+    with pytest.raises(NormprobeError, match="4 inputs in a row"):
+        by_name(Named(), (1, 2, 3, 4), {})

@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "survey": models.survey,
     "inspect": models.inspect,
     "watch": models.watch,
+    "inputs": models.inputs,
     "align": measure.align,
     "report": runs.report,
     "paper": paper.paper,

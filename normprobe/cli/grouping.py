@@ -60,7 +60,7 @@ PANELS = {
     "Of which model": "model revision trust_remote_code inputs named system allow_long_prompts",
     "On which samples": "data image prompt limit seed skip_bad",
     "On which machine": "batch_size workers device dtype attn_implementation keep timeout",
-    "Where it goes": "output overwrite resume strict table yes format theory quiet verbose",
+    "Where it goes": "write output overwrite resume strict table yes format theory quiet verbose",
 }
 _MEASURED, *_, _WRITTEN = PANELS
 
@@ -153,6 +153,15 @@ class Asked:
             help="What else to measure: branches (what attention and MLP write, each by itself), "
             "massive (massive activations: which dimensions and tokens, and all without them). "
             "Repeatable.",
+            metavar="NAME,NAME",
+        ),
+    ] = None
+    do: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Interventions: scale, scale-to-text, scale-text, norm-at-layer, gain, freeze, "
+            "freeze-layer, swap, swap-norms, permute, blank, placebo. Default: scale, "
+            "scale-to-text, norm-at-layer, freeze, blank, placebo.",
             metavar="NAME,NAME",
         ),
     ] = None

@@ -1,6 +1,7 @@
-"""The commands that look at models: ``inspect`` one, ``survey`` many, ``watch`` one in training."""
+"""The commands that look at models: ``inspect``, ``inputs``, ``survey``, ``watch``."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -78,6 +79,25 @@ def inspect(
                 print_weights(seen.weights, target)
             if norm is not None:
                 print_norm_statistics(norm, target)
+
+
+@grouped
+def inputs(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or local folder.")],
+    write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
+    *,
+    loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],
+    display: Annotated[Display, only(Display, "verbose")],
+) -> None:
+    """Begin an inputs file for a model with code of its own, and try it on one sample.
+
+    It holds what forward takes, what the processor makes, modules that may be parts, and a `build`.
+    """
+    with console.reported(display):
+        from normprobe.begun_inputs import begin_inputs_file
+
+        told = begin_inputs_file(model, write, loading)
+        console.data(f"{write} is written; {told}")
 
 
 def _show_types(display: Display) -> None:

@@ -32,7 +32,7 @@ from normprobe.data.published import (
 from normprobe.data.question import QuestionSource, Recipe, json_content
 from normprobe.data.referring import INSTANCES, is_referring, read_referent, read_referring
 from normprobe.data.rows import BadRow, BadRows, Place, Row, printable, require_columns, text_cell
-from normprobe.data.sample import marks_fault
+from normprobe.data.sample import Answer, marks_fault
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def _read_prompts(
         prompt=lambda row: row.text("prompt"),
         images=partial(_named_images, path.parent),
         referent=read_referent,
+        answer=_own_answer,
         has_image=lambda row: any(row.cells.get(name) for name in ("image", "images")),
         columns=("prompt",),
         key_column="id",
@@ -183,6 +184,15 @@ def _named_images(folder: Path, row: Row, rows: Mapping[str, Row]) -> tuple[Imag
         place = row.place.at("prompt")
         raise BadRow(place, fault, "mark each image in the prompt, or none of them")
     return tuple(read_image_file(text_cell(name, where), folder, where) for name in names)
+
+
+def _own_answer(row: Row) -> Answer | None:
+    """What a row says in ``answer``, and in ``options`` where these are a list that holds it."""
+    text, options = row.cells.get("answer"), row.cells.get("options")
+    if not isinstance(text, str | int | float) or not str(text).strip():
+        return None
+    named = tuple(map(str, options)) if isinstance(options, list) else ()
+    return Answer(str(text).strip(), named if str(text).strip() in named else ())
 
 
 def _image_names(row: Row) -> tuple[Place, list[Any]]:

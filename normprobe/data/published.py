@@ -23,6 +23,7 @@ from normprobe.data.rows import (
     text_cell,
     whole_number_cell,
 )
+from normprobe.data.sample import Answer
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def read_question_table(
         key=_key_of(benchmark, rows, key, options),
         prompt=partial(_table_prompt, template, options),
         images=partial(_table_images, by_index=key == "index", text_only=benchmark.text_only),
+        answer=partial(_answer, options),
         key_column=key or "question",
     )
     source = recipe.source(rows, label, where, bad)
@@ -111,6 +113,28 @@ def _options(row: Row, columns: Sequence[str]) -> list[tuple[str, Any]]:
         return list(zip(string.ascii_uppercase, texts, strict=False))
     # choice_A or A: the last character is the letter.
     return [(name[-1], _optional_text(row, name)) for name in columns]
+
+
+def _answer(columns: Sequence[str], row: Row) -> Answer | None:
+    """The right answer as the prompt asks for it: a letter where there are options.
+
+    Published files hold the letter, the number of the option from 0, the word, or a list of words.
+    Hidden answers of test splits are empty.
+    """
+    cell = row.cells.get("answer", row.cells.get("label"))
+    cell = cell[0] if isinstance(cell, list) and cell else cell
+    if not is_present(cell):
+        return None
+    text = str(cell).strip()
+    held = [name for name in columns if name in row.cells]
+    letters = tuple(letter for letter, option in _options(row, held) if is_present(option))
+    if letters and text.isdecimal() and int(text) < len(letters):
+        text = letters[int(text)]
+    if not letters:  # the options stand in the question
+        known = (("yes", "no"), tuple("ABCD"))
+        letters = next((each for each in known if text in each or text.lower() in each), ())
+        text = text.lower() if text.lower() in letters else text
+    return Answer(text, letters if text in letters else ())
 
 
 def _optional_text(row: Row, column: str) -> str | None:
@@ -188,6 +212,7 @@ def read_official(
         images=lambda row, rows: (
             read_image_file(row.text(form.image), folder, row.place.at(form.image)),
         ),
+        answer=partial(_answer, benchmark.options),
         columns=form.columns,
         key_column=form.key or "question",
     )

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normprobe.data.rows import BadRow, BadRows, Row, is_present, printable, require_columns
-from normprobe.data.sample import Referent
+from normprobe.data.sample import Answer, Referent
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Content(NamedTuple):
     prompt: str
     images: tuple[Image.Image, ...] = ()
     referent: Referent | None = None
+    answer: Answer | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Recipe:
         prompt: the prompt of a row.
         images: the pictures of a row; of all rows by key, one may hold the picture of another.
         referent: what a word of the prompt means in the pictures.
+        answer: the right answer, where the row holds it.
         has_image: False for a row that is known to be text alone.
         columns: that every row has to have, where rows are not those of one table.
         key_column: names the key where two rows have the same.
@@ -92,6 +94,7 @@ class Recipe:
     prompt: Callable[[Row], str]
     images: Callable[[Row, Mapping[str, Row]], tuple[Image.Image, ...]] = lambda row, rows: ()
     referent: Callable[[Row, str, Sequence[Image.Image]], Referent | None] = lambda *_: None
+    answer: Callable[[Row], Answer | None] = lambda row: None
     has_image: Callable[[Row], bool] = lambda row: True
     columns: Sequence[str] = ()
     key_column: str = ""
@@ -111,7 +114,7 @@ class Recipe:
 def _content(recipe: Recipe, row: Row, rows: Mapping[str, Row]) -> Content:
     prompt = recipe.prompt(row)
     images = recipe.images(row, rows)
-    return Content(prompt, images, recipe.referent(row, prompt, images))
+    return Content(prompt, images, recipe.referent(row, prompt, images), recipe.answer(row))
 
 
 def _by_key(recipe: Recipe, rows: Iterable[Row], bad: BadRows) -> dict[str, Row]:

@@ -30,6 +30,19 @@ class Referent:
     box: Box
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The right answer to a prompt.
+
+    Attributes:
+        text: as the model should write it.
+        options: the answers that could be given, the right one among them; none: any.
+    """
+
+    text: str
+    options: tuple[str, ...] = ()
+
+
 def is_region(box: Box, size: tuple[int, int]) -> bool:
     """Whether a box has an area and lies in a picture."""
     left, top, right, bottom = box
@@ -68,12 +81,14 @@ class Sample:
         images: in the order of the prompt; none for text alone. RGB, upright (EXIF applied),
             transparency laid on white.
         referent: of a word of the prompt, what it means in the image; None: nobody said.
+        answer: the right one; None: nobody said.
     """
 
     id: str
     prompt: str
     images: tuple[Image.Image, ...] = ()
     referent: Referent | None = None
+    answer: Answer | None = None
 
     @property
     def image(self) -> Image.Image | None:

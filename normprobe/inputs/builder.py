@@ -16,10 +16,14 @@ from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabula
 from normprobe.inputs.standard import REFUSALS, build_documented, build_standard
 from normprobe.inputs.token_groups import with_image_numbers
 from normprobe.rehearsal import limited, rehearse
-from normprobe.tensors import find_named
+from normprobe.tensors import arrays_as_tensors, find_named
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
+
+
+#: What to do where nothing that is known makes the inputs of code of its own.
+WRITE = "say how its inputs are made: `normprobe inputs MODEL --write inputs.py` begins the file"
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,9 @@ class InputBuilder:
                     self.build([sample])
             raise RefusedSample(
                 f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
-                "leave the sample out of the data, or use --batch-size 1 if only the batch fails",
+                "leave the sample out of the data, or use --batch-size 1 if only the batch fails"
+                if not self.own_code or self.inputs_file.build
+                else WRITE,
             ) from error
 
     def limits(self, samples: Sequence[Sample]) -> AbstractContextManager[None]:
@@ -120,7 +126,7 @@ class InputBuilder:
                     f"the inputs file {name} does not fit this model: {first_line(error)}",
                     "pass --inputs FILE.py with a build of your own",
                 ) from error
-            return BatchFeature(dict(made))
+            return BatchFeature(arrays_as_tensors(dict(made)))
         if self.own_code:
             return build_documented(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")

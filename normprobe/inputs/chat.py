@@ -41,17 +41,27 @@ _IMAGE_BETWEEN = replace(_WITH_IMAGE, prompt=f"{_WORD}{IMAGE_MARK}{_WORD}")
 _Message = dict[str, Any]
 
 
-def render_chat(processor: Any, samples: Sequence[Sample], system: str | None) -> list[str]:
-    """Render each sample as a user turn, with the opening of the model's turn."""
+def render_chat(
+    processor: Any,
+    samples: Sequence[Sample],
+    system: str | None,
+    answers: Sequence[str] | None = None,
+) -> list[str]:
+    """Render each sample as a user turn, and the opening of the model's turn, or its answer."""
     parts = _takes_parts(processor)
     opening = _system_messages(processor, system, parts)
     hoists = parts and _hoists_images(processor)
     texts = []
-    for sample in samples:
+    for number, sample in enumerate(samples):
         user = _user(processor, sample, parts)
         if hoists and not sample.starts_with_images:
             user["content"] = [{"type": "text", "text": _written(processor, sample)}]
-        text = _render(processor, [*opening, user])
+        turns = [*opening, user]
+        if answers is not None:
+            said: Any = answers[number]
+            content = [{"type": "text", "text": said}] if parts else said
+            turns.append({"role": "assistant", "content": content})
+        text = _render(processor, turns, opens=answers is None)
         if text is None:
             raise _unusable(processor, f"fails on {sample.id}")
         texts.append(text)
@@ -199,13 +209,13 @@ def _shows(text: str, rendered: str | None) -> bool:
     return rendered is not None and text.strip() in rendered
 
 
-def _render(processor: Any, messages: list[_Message]) -> str | None:
+def _render(processor: Any, messages: list[_Message], *, opens: bool = True) -> str | None:
     """Render a conversation; ``None`` where the template fails or prints a list of parts as is."""
     from jinja2 import TemplateError
 
     try:
         text: str = processor.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False
+            messages, add_generation_prompt=opens, tokenize=False
         )
     except (TemplateError, TypeError, ValueError):
         return None

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import BatchFeature
 
+from normprobe.errors import NormprobeError
+from normprobe.hooks import arguments_of, by_name
 from normprobe.schema import AUDIO, VIDEO, VISUAL
-from normprobe.tensors import to_device, with_tensors
+from normprobe.tensors import arrays_as_tensors, to_device, with_tensors
 
 #: Names of inputs. Images: pixel_values and its variants, flattened_patches (Pix2Struct),
 #: image_patches (Fuyu), images (Molmo, DeepSeek-VL2), input_image_embeds (Phi-4-multimodal: pixels,
@@ -28,6 +30,9 @@ _ALL_BUT_THESE = re.compile(
     r"|inputs_embeds|text))"
 )
 
+#: Whole numbers of up to so many values are a mask, or a tile that is none.
+_FEW = 3
+
 #: Sound in whole numbers.
 _CODES = re.compile(r"audio_input_ids$")
 
@@ -44,8 +49,8 @@ def pixel_inputs(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, An
 def with_other_pixels(inputs: Mapping[str, Any], group: str = VISUAL) -> dict[str, Any]:
     """The same inputs with noise added to every pixel of a group; the same noise each time.
 
-    Whole numbers stay: an all-zero tile means no tile, as one of -1 does for Molmo, and flattened
-    patches start with their row and column.
+    Whole numbers stay, but in pictures of nothing else: an all-zero tile means no tile, as one of
+    -1 does for Molmo, and flattened patches start with their row and column.
     """
     names = _names_of(group, inputs)
     return {name: _perturbed(name, value, names) for name, value in inputs.items()}
@@ -75,7 +80,56 @@ def _perturbed(name: str, value: Any, names: re.Pattern[str]) -> Any:
         return value
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(value.shape, generator=generator).to(value)
-    return torch.where(value == value.round(), value, value + noise)
+    kept = value == value.round()
+    if kept.all() and len(value.unique()) > _FEW:  # a picture in whole numbers, from 0 to 255
+        kept = value == 0
+    return torch.where(kept, value, value + noise)
+
+
+def named_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:
+    """One batch as a user has it, by the names of the model's forward; arrays become tensors.
+
+    Args:
+        model: whose forward takes it.
+        inputs: a mapping; a tuple, in the order of the forward; or a function that calls the model
+            it is given, such as ``lambda m: m(x, image=y)``: what it passes is taken.
+
+    Raises:
+        NormprobeError: it is none of these, or the function does not call the model.
+    """
+    if isinstance(inputs, Mapping):
+        named = dict(inputs)
+    elif isinstance(inputs, tuple):
+        named = by_name(model, inputs, {})
+    elif callable(inputs):
+        named = arguments_of(model, inputs)
+    else:
+        raise NormprobeError(
+            f"the inputs are a {type(inputs).__name__}; expected a dict of tensors by the names "
+            f"that {type(model).__name__}.forward takes, a tuple or a function of the model",
+            "pass what the model's processor returns: dict(...) makes one of its kind",
+        )
+    dtype = dtype_of(model)
+
+    def fitting(tensor: Tensor) -> Tensor:  # NumPy computes in float64
+        return tensor.to(dtype) if tensor.dtype is torch.float64 else tensor
+
+    return {name: arrays_as_tensors(value, fitting) for name, value in named.items()}
+
+
+def transformers_config(model: Any) -> Any:
+    """The config of a model of transformers; None where it has none, or one of its own kind."""
+    config = getattr(model, "config", None)
+    return config if hasattr(config, "get_text_config") else None
+
+
+def dtype_of(model: nn.Module) -> torch.dtype | None:
+    """The float type that a model computes in; None where its weights are of several."""
+    named = getattr(model, "dtype", None)
+    if isinstance(named, torch.dtype):
+        return named
+    found = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+    return found.pop() if len(found) == 1 else None
 
 
 def inputs_for(model: Any, batch: Mapping[str, Any]) -> BatchFeature:
@@ -90,12 +144,13 @@ def completed(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         Copies of all tensors, floats in the model's dtype. For an encoder-decoder it has
         ``decoder_input_ids``: the start token alone, [batch, 1], where the processor gave none.
     """
+    dtype, config = dtype_of(model), transformers_config(model)
 
     def copied(tensor: Tensor) -> Tensor:
-        return tensor.to(model.dtype if tensor.is_floating_point() else None, copy=True)
+        return tensor.to(dtype if tensor.is_floating_point() else None, copy=True)
 
     inputs: dict[str, Any] = with_tensors(dict(batch), copied)
-    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs:
         first = next(iter(inputs.values()))
         device = getattr(first, "device", None)
         inputs["decoder_input_ids"] = torch.full(

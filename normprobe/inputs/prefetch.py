@@ -211,7 +211,7 @@ class _Windows:
                 hashes = {sample.id: sample.image_hash for sample in batch}
                 if self._wanted & hashes.keys():
                     prompts = {
-                        sample.id: _prompt_hash(sample, inputs, row, len(batch))
+                        sample.id: _prompt_hash(sample, inputs, row, len(batch), self._with_samples)
                         for row, sample in enumerate(batch)
                     }
                     made.append(Batch(hashes, prompts, inputs, batch if self._with_samples else []))
@@ -242,7 +242,7 @@ class _Windows:
                 yield from self._data.subset([sample_id], bad)
 
 
-def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int) -> str:
+def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answered: bool) -> str:
     """16 hex digits of a prompt as the model gets it: its token ids, and what a word of it means.
 
     Where no ids with a mask of padding hold a row a sample: of the prompt as the data have it.
@@ -252,7 +252,8 @@ def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int) -> s
     padded = mask is not None and getattr(ids, "shape", None) == mask.shape
     if padded and ids.ndim == 2 and len(ids) == rows:
         seen = repr(ids[row][mask[row] > 0].tolist())
-    return xxh3_64_hexdigest(f"{seen} {sample.referent or ''}".encode(errors="surrogatepass"))
+    told = f"{seen} {sample.referent or ''}{sample.answer or '' if answered else ''}"
+    return xxh3_64_hexdigest(told.encode(errors="surrogatepass"))
 
 
 def about_length(builder: InputBuilder, sample: Sample) -> int:

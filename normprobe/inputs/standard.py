@@ -15,6 +15,7 @@ from normprobe.inputs.chat import (
     render_plain,
 )
 from normprobe.inputs.processor import tokenizer_of
+from normprobe.tensors import arrays_as_tensors
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -116,13 +117,15 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
     prompt, and pixels where a sample has an image. Some templates delete an image placeholder, and
     some folders name a processor that is not the model's.
     """
+    from transformers import BatchFeature
+
     reasons = []
     for name, way in (
         ("apply_chat_template", _by_template),
         ("processor(text=, images=)", build_standard),
     ):
         try:
-            inputs = way(processor, samples, system)
+            inputs = BatchFeature(arrays_as_tensors(dict(way(processor, samples, system))))
             _check(inputs, processor, samples)
         except (*REFUSALS, ImportError) as error:
             reasons.append(f"{name}: {first_line(error)}")

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 NAMES = (
     "interface",
     "layers",
+    "cause",
     "grounding",
     "embeddings",
     "attention",
@@ -95,6 +96,9 @@ class Measurement:
         watchers: what else ``--also`` can name, beside numbers of the user's own; none: nothing.
         watching: those of them that were asked for.
         intervals: of ``layers``, False: its tables have neither intervals nor the theory's numbers.
+        intervenes: ``observer`` of its ``measure`` takes names of interventions, too, and ``--do``
+            chooses them.
+        doing: those that were asked for; none: the usual ones.
         theory: ``show_theory(run, console)`` of its ``shown`` prints more, where asked.
     """
 
@@ -118,6 +122,8 @@ class Measurement:
     watchers: tuple[str, ...] = ()
     watching: tuple[str, ...] = ()
     intervals: bool = True
+    intervenes: bool = False
+    doing: tuple[str, ...] = ()
     theory: bool = False
 
     @property
@@ -195,6 +201,19 @@ class Measurement:
             )
         return replace(self, watching=watching)
 
+    def intervening(self, names: Sequence[str]) -> "Measurement":
+        """The same measurement with some interventions; none: the usual ones."""
+        if not self.intervenes:
+            if names:
+                raise NormprobeError(
+                    f"{self.name} does not intervene", "leave do out, or use cause"
+                )
+            return self
+        from normprobe.model.interventions import USUAL, planned
+
+        planned(names, 1)  # refuses unknown ones
+        return replace(self, doing=tuple(names) or USUAL)
+
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""
         observe = self.module("measure").observe
@@ -209,7 +228,8 @@ class Measurement:
         if not self.reads_samples:
             return lambda inputs, _: self.observe(model, inputs)
         made: Callable[[Mapping[str, Any], Sequence[Sample]], Any]
-        made = self.module("measure").observer(model, builder)
+        asked = [self.doing] if self.intervenes else []
+        made = self.module("measure").observer(model, builder, *asked)
         return made
 
     def remarks(self, model: Any, inputs: Mapping[str, Any]) -> list[str]:

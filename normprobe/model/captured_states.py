@@ -17,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normprobe.hooks import HIDDEN_STATE, lock_of, observing, on_this_thread
+from normprobe.hooks import HIDDEN_STATE, lock_of, observing, on_this_thread, taken_by
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     AUDIO,
-    MASKS,
     NON_VISUAL,
     PADDING,
     SPECIAL,
@@ -104,7 +103,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any], **options: bool) -> Any:
     parameters = signature(model.forward).parameters
     any_name = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
     options = {name: value for name, value in options.items() if any_name or name in parameters}
-    taken = {name: value for name, value in inputs.items() if name not in MASKS}
+    taken = taken_by(model, inputs)
     with observing(model):
         return model(**with_tensors(taken, Tensor.clone), **options)
 

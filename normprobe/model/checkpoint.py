@@ -1,7 +1,7 @@
 """Opens what a user names as MODEL: the bundled specimen, a local folder or a hub id."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line, visible
-from normprobe.failures import hub_answers
+from normprobe.failures import hub_answers, install, missing_packages
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.model.config import (
@@ -151,7 +151,8 @@ def open_checkpoint(
         config_of(config_file)  # a broken one is named before anything is built of it
     bridges: list[str] = []
     try:
-        refuse_original_llava(model, config_file)
+        if inputs_file.setup is None:
+            refuse_original_llava(model, config_file)
         with foreign_code(trust_remote_code, bridges):
             raw = PretrainedConfig.get_config_dict(source, revision=revision)[0]
             if not trust_remote_code:
@@ -162,7 +163,7 @@ def open_checkpoint(
             elif setup != inputs_file.setup:
                 raise _not_trusted(model)
             if setup is not None:
-                setup()
+                _set_up(setup, inputs_file)
         if _is_bounded(source, trust_remote_code) and config_file is not None:
             _import_models(raw)
             folder = config_file.parent
@@ -171,6 +172,8 @@ def open_checkpoint(
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
+            if not is_own_code(config):
+                refuse_original_llava(model, config_file)
             if trust_remote_code:
                 bridge_missing_flash_attention(config)
         kind_of_model = _kind_of(config) if kind is None else KINDS[kind]
@@ -262,6 +265,27 @@ def _import_code(raw: Mapping[str, Any], source: str, revision: str | None) -> N
                 "modules whose states would be measured",
                 "pass another model; this one cannot be measured",
             )
+
+
+def _set_up(setup: Callable[[], None], inputs_file: InputsFile) -> None:
+    """Let an inputs file import what it needs."""
+    try:
+        setup()
+    except Exception as error:  # whatever the user's code raises
+        if setup != inputs_file.setup:  # the package's own says what is missing
+            raise
+        raise NormprobeError(
+            f"setup() of {inputs_file.record['path']} fails: {type(error).__name__}: "
+            f"{first_line(error)}",
+            _way_to(missing_packages(error)),
+        ) from error
+
+
+def _way_to(packages: Sequence[str]) -> str:
+    """What to do where an inputs file fails."""
+    if not packages:
+        return "mend the file; NORMPROBE_DEBUG=1 shows where"
+    return f"put the folder that holds {packages[0]} on PYTHONPATH, or {install(packages)}"
 
 
 def _name_of(model: str) -> str:
@@ -395,7 +419,10 @@ def _registers(config: Any, auto_class: str) -> bool:
     import transformers
 
     in_repository = auto_class in (getattr(config, "auto_map", None) or {})
-    return in_repository or type(config) in getattr(transformers, auto_class)._model_mapping
+    mapping = getattr(transformers, auto_class)._model_mapping
+    # Of transformers' own it looks at the name alone: LLaVA's code has a LlavaConfig, too.
+    known = mapping._extra_content if is_own_code(config) else mapping
+    return in_repository or type(config) in known
 
 
 def _writes_text(config: Any) -> bool:

@@ -102,11 +102,17 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     if not fields or config.get("auto_map"):  # with its own code beside it, it may well run
         return
     kind = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
+    setup = "pass --inputs FILE.py whose setup() imports the package that registers it"
+    told = (f"{kind}; {' and '.join(fields)} in config.json", "which transformers does not load")
+    if not kind.lower().startswith("llava"):  # MobileVLM, Bunny and others began from that code
+        raise NormprobeError(
+            f"{model} is a checkpoint of code of its own ({told[0]}), {told[1]}", setup
+        )
     names = [f"llava-hf/{name}" for name in _conversions(config)]
     raise NormprobeError(
-        f"{model} is a checkpoint of the original LLaVA code ({kind}; {' and '.join(fields)} in "
-        "config.json), which transformers does not load",
-        f"use {' or '.join(names)}, or convert it with a convert_llava script of transformers",
+        f"{model} is a checkpoint of the original LLaVA code ({told[0]}), {told[1]}",
+        f"use {' or '.join(names)}, convert it with a convert_llava script of transformers, or "
+        f"{setup}",
     )
 
 

@@ -1,32 +1,42 @@
 """A model to measure: its parts, and the token groups of the batches that are put to it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
 from normprobe.hooks import attached, observing, on_input, run_until
-from normprobe.inputs.on_device import moved_to, pixel_inputs, with_other_pixels
+from normprobe.inputs.on_device import (
+    moved_to,
+    pixel_inputs,
+    transformers_config,
+    with_other_pixels,
+)
 from normprobe.inputs.token_groups import marked_positions, token_groups
+from normprobe.model.decoder_rows import DecoderRows, decoder_rows, masks_in
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts, by_hand, weight_of
 from normprobe.model.find.residual import norms_of
+from normprobe.model.tracing.recording import tensors
 from normprobe.model.vision_stages import VisionStages, wrong_part
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,
     PADDING,
+    SPECIAL,
     STRUCTURAL,
     STRUCTURAL_MASK,
     TEXT,
     TOKEN_GROUPS,
     VIDEO,
     VISUAL,
+    VISUAL_MASK,
 )
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.tensors import find_named, to_device
@@ -38,6 +48,9 @@ _SUMMED = 4096
 #: Kernels for other batch shapes and bfloat16 (2 ** -9 a number and operation) stay several times
 #: below. A row of pixels this near would have a cosine above 0.9995 with the learned one.
 SAME_STATE = 2**-5
+#: Layouts of inputs whose rows are kept, beside the last.
+_LAYOUTS = 31
+
 _VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
 
 #: What the processors of transformers call the tokens of a modality, beside 0 text and 1 image.
@@ -72,6 +85,8 @@ class MeasuredModel:
         self._learned_ids: set[int] = set()
         self._learned_weights: list[float] = []
         self._parts_seen = False
+        self._inserts: bool | None = None  # rows, beside declared ids; None: not seen yet
+        self._by_layout: dict[Any, Placed | None] = {}
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
         self.doubt = ""
 
@@ -111,11 +126,11 @@ class MeasuredModel:
     @property
     def positions(self) -> int | None:
         """How many positions the decoder was made for; None: its config sets no limit."""
-        return positions_of(getattr(self.model, "config", None))
+        return positions_of(transformers_config(self.model))
 
     @cached_property
     def _text_config(self) -> Any:
-        config = getattr(self.model, "config", None)
+        config = transformers_config(self.model)
         return config.get_text_config(decoder=True) if config is not None else None
 
     def decoder_input(self, inputs: Mapping[str, Any]) -> Tensor:
@@ -131,28 +146,33 @@ class MeasuredModel:
 
         Where no token id tells visual tokens, other pixels do: the vision side runs twice.
         """
-        groups = self.prompt_groups(inputs)
-        batch = MeasuredBatch(self, inputs, groups, self._structural_states(inputs, groups))
+        placed = self.placed(inputs)
+        structural = None if placed.by_rows else self._structural_states(inputs, placed.groups)
+        batch = MeasuredBatch(self, inputs, placed.groups, structural, placed.ids)
         # Frames of a video may pass through other modules, or through the same ones.
         if not self._parts_seen and pixel_inputs(inputs) and not pixel_inputs(inputs, VIDEO):
             self._check_parts(batch)
         self._last_watched = None  # states of a batch do not stay
         return batch
 
-    def prompt_groups(self, inputs: Mapping[str, Any]) -> Tensor:
-        """``MeasuredBatch.prompt_groups``, without asking which placeholders are structural."""
-        if not isinstance(inputs, Mapping):
-            raise NormprobeError(
-                f"the inputs are a {type(inputs).__name__}; expected a dict of tensors by the "
-                "names that the model takes",
-                "pass what the model's processor returns: dict(...) makes one of its kind",
-            )
+    def placed(self, inputs: Mapping[str, Any]) -> "Placed":
+        """The group and the id of every token, without asking which placeholders are structural.
+
+        Declared ids tell visual tokens, or masks; else the rows that other pixels change.
+        """
         ids, mask = text_ids(inputs, self.parts)
         if ids is None:
-            raise NormprobeError(
-                f"the inputs hold no input_ids; received {', '.join(inputs)}",
-                "pass what the model's processor returns for text and images",
-            )
+            return self._placed_without_ids(inputs)
+        if (self.parts.fusion != CROSS_ATTENTION and not is_native(self.model)) and (
+            marked_positions(inputs, ids.shape) is None
+        ):
+            rows = self._placed_by_rows(inputs, ids, mask)
+            if rows is not None:
+                return rows
+        return Placed(self._prompt_groups(inputs, ids, mask), ids)
+
+    def _prompt_groups(self, inputs: Mapping[str, Any], ids: Tensor, mask: Tensor | None) -> Tensor:
+        """The group of each position of the prompts."""
         groups = token_groups(
             ids,
             mask if mask is not None and mask.shape == ids.shape else None,
@@ -173,7 +193,7 @@ class MeasuredModel:
             groups = self._with_group(group, inputs, groups)
         placeholders = int((groups == _VISUAL).sum())
         if not pixel_inputs(inputs):
-            if placeholders:
+            if placeholders and VISUAL_MASK not in inputs:  # else pixels may come as file names
                 raise NormprobeError(
                     f"the prompts hold {placeholders} image placeholders, and the inputs no "
                     f"pixels: received {', '.join(inputs)}",
@@ -191,6 +211,108 @@ class MeasuredModel:
                 "use the processor of this model, or check config.image_token_id",
             )
         return groups
+
+    def _placed_without_ids(self, inputs: Mapping[str, Any]) -> "Placed":
+        """Of inputs without ``input_ids``: by embeddings and a mask, or by the text table."""
+        embeds = find_named(inputs, "inputs_embeds")
+        marked = None if embeds is None else marked_positions(inputs, embeds.shape[:2])
+        if marked is not None:
+            groups = torch.where(marked, _VISUAL, TOKEN_GROUPS.index(TEXT)).to(torch.int8)
+            mask = find_named(inputs, "attention_mask")
+            if mask is not None and mask.shape == groups.shape:
+                groups[mask.to(groups.device) == 0] = PADDING
+            structural = inputs.get(STRUCTURAL_MASK)
+            if structural is not None:
+                groups[structural.to(groups.device) & marked] = _STRUCTURAL
+            return Placed(groups, None, by_rows=True)
+        tables = embeds is None and self.parts.text_embedding is not None
+        if tables and not is_native(self.model):
+            masks = [mask for mask in masks_in(inputs) if mask.dim() == 2]
+            rows = self._placed_by_rows(inputs, None, masks[0] if masks else None)
+            if rows is not None:
+                return rows
+        what = "inputs_embeds and no visual_mask" if embeds is not None else "no input_ids"
+        raise NormprobeError(
+            f"the inputs hold {what}; received {', '.join(inputs)}",
+            "pass input_ids and pixels, or with inputs_embeds visual_mask, bool [batch, seq]: True "
+            "at the rows of an image, all False where there is none",
+        )
+
+    def _placed_by_rows(
+        self, inputs: Mapping[str, Any], ids: Tensor | None, mask: Tensor | None
+    ) -> "Placed | None":
+        """By what each row of the decoder input comes from; kept for inputs of the same layout.
+
+        None where every word has its place in the prompt, or nothing is looked up: then positions
+        tell it.
+        """
+        declared = bool(self.parts.image_token_ids)
+        if (declared and not pixel_inputs(inputs)) or self._inserts is False:
+            return None
+        layout = tuple(
+            (tuple(t.shape), None if t.is_floating_point() else t.cpu().numpy().tobytes())
+            for t in tensors(dict(inputs))
+        )
+        if layout not in self._by_layout:
+            entered = self._entered(inputs)
+            if ids is not None and len(entered) != len(ids):
+                raise NormprobeError(
+                    f"decoder layer 1 receives {list(entered.shape[:-1])} positions of prompts "
+                    f"{list(ids.shape)}: they are packed inside the model",
+                    "measure with --batch-size 1",
+                )
+            if declared and ids is not None:  # once: a model inserts rows, or it does not
+                self._inserts = entered.shape[:2] != ids.shape
+                if not self._inserts:
+                    return None
+            rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), ids, mask)
+            told = None
+            if rows is not None and not (rows.in_place and ids is not None):
+                told = self._placed_of(inputs, entered, rows)
+            self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
+        return self._by_layout[layout]
+
+    def _placed_of(self, inputs: Mapping[str, Any], entered: Tensor, rows: DecoderRows) -> "Placed":
+        """The groups of rows: words by their ids, the others by what changes them."""
+        kept = rows.kept
+        named = token_groups(
+            rows.ids, None, (), self.special_token_ids, self.parts.video_token_ids, ()
+        )
+        groups = torch.where(rows.words & (named != _VISUAL), named, _STRUCTURAL)
+        told = rows.words
+        for group in (VISUAL, *_TOKEN_TYPES):
+            if not pixel_inputs(inputs, group):
+                continue
+            moved = (entered != self.decoder_input(with_other_pixels(inputs, group))).any(-1)
+            if not moved.any() and self.parts.fusion != CROSS_ATTENTION:
+                raise self._unmoved(inputs, group)
+            if (moved | ~rows.words).all() and rows.words.any():
+                raise NormprobeError(
+                    f"other pixels change every row that enters the decoder layers of {self}",
+                    "image and text mix before them: name earlier layers, or pass visual_mask",
+                )
+            groups, told = torch.where(moved, TOKEN_GROUPS.index(group), groups), told | moved
+            if moved.any() and not kept[moved].any():
+                kept = entered.ne(0).any(-1)  # what was taken for a mask of padding is none
+        if (rows.mixed & ~told).any():
+            raise NormprobeError(
+                f"{int((rows.mixed & ~told).sum())} rows that enter the decoder layers of {self} "
+                "depend on the text and are no words",
+                "name earlier layers as decoder_layers, or pass visual_mask",
+            )
+        groups = torch.where(kept, groups, PADDING).to(torch.int8)
+        return Placed(groups, rows.ids, by_rows=True)
+
+    def _unmoved(self, inputs: Mapping[str, Any], group: str) -> NormprobeError:
+        return NormprobeError(
+            f"other pixels change no row that enters the decoder layers of {self} "
+            f"({', '.join(pixel_inputs(inputs, group))})",
+            "pass pixels as floating-point numbers, and a prompt with the image's place",
+        )
+
+    def _entered(self, inputs: Mapping[str, Any]) -> Tensor:
+        """The decoder input; the vision side is watched until its parts have been checked."""
+        return self.decoder_input(inputs) if self._parts_seen else self._watched(inputs)[1]
 
     def _with_group(self, group: str, inputs: Mapping[str, Any], groups: Tensor) -> Tensor:
         """Tell the tokens of videos, or of sounds: by their ids, else by what the inputs hold.
@@ -241,6 +363,8 @@ class MeasuredModel:
         seen, other = self._with_two_images(inputs)
         ids, groups = ids.to(seen.device), groups.to(seen.device)
         moved = (seen != other).any(-1)
+        if not moved.any():
+            raise self._unmoved(inputs, VISUAL)
         if self.parts.fusion == IN_SEQUENCE and ids.shape == moved.shape:
             others = torch.tensor([PADDING, *map(TOKEN_GROUPS.index, _TOKEN_TYPES)])
             alike = torch.isin(ids, ids[moved])
@@ -266,13 +390,28 @@ class MeasuredModel:
         known, ids = self._structural, self._placeholder_ids(inputs)
         if known is None or ids - self._learned_ids:
             seen, other = self._with_two_images(inputs)
-            visual = fitted(groups.to(seen.device), seen, self.parts) == _VISUAL
+            at = fitted(groups.to(seen.device), seen, self.parts)
+            visual = at == _VISUAL
+            self._refuse_undeclared(seen, other, at)
             learned = seen[visual & (seen == other).all(-1)]
             both = learned if known is None else torch.cat([known, learned])
             self._structural = torch.unique(both, dim=0)
             self._learned_ids |= ids
             self._learned_weights = self._weight_sums()
         return self._structural
+
+    def _refuse_undeclared(self, seen: Tensor, other: Tensor, groups: Tensor) -> None:
+        """Refuse declared image tokens where other pixels change words, too."""
+        words = (groups == TOKEN_GROUPS.index(TEXT)) | (groups == TOKEN_GROUPS.index(SPECIAL))
+        moved = token_norms(other - seen) > SAME_STATE * token_norms(seen)
+        if self.parts.fusion == IN_SEQUENCE and (moved & words).any():
+            raise NormprobeError(
+                f"other pixels change {int((moved & words).sum())} rows at the decoder input of "
+                f"{self} that are taken for text: image tokens are told by the ids "
+                f"{', '.join(map(str, self.parts.image_token_ids)) or 'of a mask'}",
+                "name all of them: --part image_token_ids=ID,ID, or let pixels tell them with "
+                "parts = {'positions': 'perturbation'} in --inputs FILE.py",
+            )
 
     def notice_changed_weights(self) -> None:
         """Learn structural tokens anew, of a model that has some, if a weight changed since.
@@ -295,8 +434,7 @@ class MeasuredModel:
         self, inputs: Mapping[str, Any], group: str = VISUAL
     ) -> tuple[Tensor, Tensor]:
         """The decoder input, and that for other pixels, or for another video or sound."""
-        entered = self.decoder_input(inputs) if self._parts_seen else self._watched(inputs)[1]
-        return entered, self.decoder_input(with_other_pixels(inputs, group))
+        return self._entered(inputs), self.decoder_input(with_other_pixels(inputs, group))
 
     def _watched(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
         """What the vision side hands over, and the decoder input; those of the last inputs kept."""
@@ -314,6 +452,15 @@ class MeasuredModel:
         handed_over, entered = self._watched(batch.inputs)
         visual = entered[batch.groups_at(entered) == _VISUAL]
         wrong = wrong_part(self.parts, handed_over, visual) if len(visual) else None
+        if wrong is not None and self.parts.class_rows and not is_native(self.model):
+            # The tower holds a class token, and may hand over its patches alone.
+            given, self.parts = self.parts, replace(self.parts, class_rows=0)
+            self._last_watched = None
+            handed_over, _ = self._watched(batch.inputs)
+            if wrong_part(self.parts, handed_over, visual) is None:
+                wrong = None
+            else:
+                self.parts = given
         if wrong is not None:
             role, does = wrong
             name = getattr(self.parts, role).name or self
@@ -354,12 +501,14 @@ class MeasuredBatch:
         prompt_groups: ``[batch, seq]`` int8 codes of ``schema.TOKEN_GROUPS``, every placeholder
             visual, padding ``schema.PADDING``.
         structural: ``[states, hidden]`` at the decoder input; None: there cannot be any.
+        ids: of tokens, in the shape of ``prompt_groups``; None: there are none.
     """
 
     model: MeasuredModel
     inputs: Mapping[str, Any]
     prompt_groups: Tensor
     structural: Tensor | None
+    ids: Tensor | None = None
 
     def groups_at(self, decoder_input: Tensor) -> Tensor:
         """The token groups of what enters decoder layer 1.
@@ -412,6 +561,20 @@ class MeasuredBatch:
         return chosen
 
 
+class Placed(NamedTuple):
+    """What is known of tokens before structural ones are.
+
+    Attributes:
+        groups: ``[batch, seq]`` codes of the prompts' positions; by rows of the decoder input.
+        ids: likewise; of a row that is no word NO_ID; None: there are none.
+        by_rows: the rows of the decoder input told it, and that some are structural.
+    """
+
+    groups: Tensor
+    ids: Tensor | None
+    by_rows: bool = False
+
+
 def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:
     """The ids that the measured decoder reads and their mask, each None where there is none.
 
@@ -462,9 +625,8 @@ def embedding_scale(parts: Parts, input_ids: Tensor, x: Tensor, groups: Tensor) 
     Returns:
         s; None where no scalar fits, or the prompt holds no text token.
     """
-    assert parts.text_embedding is not None
-    if groups.shape != input_ids.shape:  # rows before or behind the prompt come with positions
-        return None
+    if parts.text_embedding is None or groups.shape != input_ids.shape:
+        return None  # rows before or behind the prompt come with positions
     weight = weight_of(parts.text_embedding)
     text = (groups == TOKEN_GROUPS.index(TEXT)).to(input_ids.device)
     w = weight[input_ids[text].to(weight.device)].float()

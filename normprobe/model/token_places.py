@@ -17,31 +17,31 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.model.find.overrides import CROSS_ATTENTION, PREPENDED
 from normprobe.model.find.structure import IMAGE_TOKEN_FIELDS
 from normprobe.model.image_places import Array, Build, PlacesUnknown
-from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 
 #: From token ids, special ones included, to text.
 Decode = Callable[[Sequence[int]], str]
 
 
-def text_after_image(
-    model: MeasuredModel, inputs: Mapping[str, Any], groups: Tensor
-) -> tuple[Tensor, list[int]]:
+def text_after_image(batch: MeasuredBatch, groups: Tensor) -> tuple[Tensor, list[int]]:
     """The text tokens of one prompt that can see its image, or images.
 
     A causal row before the image cannot. Where no text follows the image, as in some bidirectional
     stacks, it is all text.
 
     Args:
-        model: that reads the prompt.
-        inputs: of one sample.
+        batch: of one sample.
         groups: ``[positions]`` of the decoder input, on the CPU.
 
     Returns:
         ``[tokens]`` positions of the decoder input, ascending, and the id of each.
     """
-    ids, _ = text_ids(inputs, model.parts)
-    assert ids is not None  # model.batch has refused it
+    model, ids = batch.model, batch.ids
+    if ids is None:
+        raise NormprobeError(
+            "the inputs hold no input_ids, so no word is known", "pass input_ids and pixels"
+        )
     before = len(groups) - ids.shape[-1] if model.parts.fusion == PREPENDED else 0
     prompt = ids[0].cpu()
     visual = (groups == TOKEN_GROUPS.index(VISUAL)).nonzero().flatten()

@@ -34,6 +34,7 @@ from normprobe.report.figures.style import (
     GROUP_LOOKS,
     GroupLook,
     asks_for_log,
+    mark_doses,
     mark_layers,
     series_look,
     use_log,
@@ -55,6 +56,8 @@ _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 _HOLDS = "#F7EFC6"  # behind everything
 _HOLLOW = {"linestyle": "none", "markerfacecolor": "white", "zorder": 4}
 _LEGEND_SIZE = 6.5  # points
+_ACROSS = {"layer": "decoder layer", "dose": "dose (states x dose)"}
+_DOUBTS = {"off_map": "off the map"}
 
 #: Of an axis: ``zero``: from zero, or logarithmic where the numbers span a factor of 10; ``ratio``:
 #: likewise, about what is drawn; ``share``: per cent; ``cosine``: up to 1; ``signed``: any number;
@@ -73,6 +76,7 @@ class Curve:
         where: the rows: those that hold these values.
         spread: a metric whose 5 and 95 % quantiles of tokens are a pale band behind; empty: none.
         doubted: a column that says where a point is drawn hollow; empty: none.
+        across: the column that it is drawn over: ``layer``, or ``dose`` on a logarithmic axis.
     """
 
     name: str
@@ -81,15 +85,17 @@ class Curve:
     where: Mapping[str, object] = field(default_factory=dict)
     spread: str = ""
     doubted: str = ""
+    across: str = "layer"
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Its rows in order; none where the table has no such column."""
+        """Its rows in order, ``layer`` what they lie over; none where it has no such column."""
         if self.column not in table:
             return table.iloc[:0].reindex(columns=[*table.columns, self.column])
         chosen = pd.Series(True, table.index)
         for name, value in self.where.items():
             chosen &= table[name] == value
-        return table[chosen].sort_values("layer")
+        rows = table[chosen].sort_values(self.across)
+        return rows if self.across == "layer" else rows.assign(layer=rows[self.across])
 
     def around(self, table: pd.DataFrame) -> list[str]:
         """The columns of the ends of its pale band, where the table has them."""
@@ -124,6 +130,11 @@ class Panel:
             ]
         values: NDArray[np.float64] = np.concatenate(held)
         return values[np.isfinite(values)]
+
+    @property
+    def across(self) -> str:
+        """What its curves are drawn over."""
+        return self.curves[0].across if self.curves else "layer"
 
     @property
     def has_legend(self) -> bool:
@@ -166,10 +177,12 @@ def charts(declared: Iterable[Panel], table: pd.DataFrame) -> list[Chart]:
     for panel in declared:
         series = [
             series_of(curve.name, curve.look, rows, curve.column, curve.around(table))
+            | ({"hollow": hollow.tolist()} if (hollow := _hollow(curve, rows)).any() else {})
             for curve in reversed(panel.curves)
             if len(rows := curve.rows(table))
         ]
-        made.append(chart(panel.title, series, zero=panel.scale not in ("cosine", "near")))
+        drawn = chart(panel.title, series, zero=panel.scale not in ("cosine", "near"))
+        made.append(drawn | ({"across": panel.across} if panel.across != "layer" else {}))
     return [drawn for drawn in made if drawn["series"]]
 
 
@@ -198,7 +211,7 @@ def series_of(
         "name": name,
         "color": look.color,
         "dash": _DASHES[look.linestyle],
-        "x": [int(layer) for layer in rows["layer"]],
+        "x": [int(x) if float(x).is_integer() else float(x) for x in rows["layer"]],
         "y": _numbers(rows[column]),
     }
     around = {
@@ -261,7 +274,7 @@ def draw_panels(
     for place, axes in enumerate(grid.flat[: len(declared)]):
         above = place + columns < len(declared)
         axes.tick_params(labelbottom=not above)
-        axes.set_xlabel("" if above else "decoder layer")
+        axes.set_xlabel("" if above else _ACROSS[declared[place].across])
     handles = handles_of(declared, table, grid.flat, legend)
     if any(panel.judged in (ranges or {}) for panel in declared):
         handles.append(Patch(color=_HOLDS, label="range in which each line holds"))
@@ -280,10 +293,10 @@ def handles_of(
     handles = _named(legend or curves, table)
     if any(curve.around(table) for curve in curves):
         handles.append(Patch(color="0.87", label="5-95 % of tokens"))
-    handles += ends_drawn(drawn)
-    if any(_hollow(curve, table).any() for curve in curves):
+    handles += ends_drawn(drawn, {curve.across for curve in curves})
+    for doubted in dict.fromkeys(c.doubted for c in curves if _hollow(c, table).any()):
         look: dict[str, Any] = {"marker": "o", "color": "0.4"} | _HOLLOW
-        handles.append(Line2D([], [], **look, label="below resolution"))
+        handles.append(Line2D([], [], **look, label=_DOUBTS.get(doubted, "below resolution")))
     return handles
 
 
@@ -311,7 +324,12 @@ def draw_panel(
         if len(doubted):  # an empty line lies at the corner of the figure, and asks for room there
             hollow: dict[str, Any] = curve.look._asdict() | _HOLLOW
             axes.plot(doubted["layer"], doubted[curve.column], **hollow)
-    mark_layers(axes, last)
+    if panel.across == "layer":
+        mark_layers(axes, last)
+    else:
+        mark_doses(
+            axes, sorted({dose for curve in panel.curves for dose in curve.rows(table)["layer"]})
+        )
     values = panel.values(table)
     if not values.size:
         axes.set_yticks([])

@@ -83,7 +83,7 @@ def told_apart(numbers: Mapping[str, AnyEstimate]) -> dict[str, AnyEstimate]:
     """
     pairs = max(1, len(numbers) * (len(numbers) - 1) // 2)
     return {
-        run: number.widened(max(1.0, _over(pairs) / math.sqrt(2)))
+        run: number.widened(max(1.0, wider_for(pairs) / math.sqrt(2)))
         for run, number in numbers.items()
     }
 
@@ -91,14 +91,14 @@ def told_apart(numbers: Mapping[str, AnyEstimate]) -> dict[str, AnyEstimate]:
 def told_from_zero(numbers: Mapping[str, Estimate]) -> dict[str, int | None]:
     """``Estimate.sign`` of each, by intervals that hold for all at once; without one, its own."""
     return {
-        run: number.widened(_over(len(numbers))).sign
+        run: number.widened(wider_for(len(numbers))).sign
         if number.has_interval
         else (number.value > 0) - (number.value < 0)
         for run, number in numbers.items()
     }
 
 
-def _over(comparisons: int) -> float:
+def wider_for(comparisons: int) -> float:
     """How much wider an interval is that holds for so many comparisons together (Bonferroni)."""
     quantile = NormalDist().inv_cdf
     return quantile(1 - (1 - LEVEL) / (2 * comparisons)) / quantile((1 + LEVEL) / 2)

@@ -229,13 +229,17 @@ class NumberColumn:
     written: Callable[[float], str] = significant
     doubted: str = ""
 
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Those of a table that it shows."""
+        for name, value in self.where.items():
+            table = table[table[name] == value]
+        return table
+
     def cells(self, table: pd.DataFrame) -> dict[int, str]:
         """What stands in each layer."""
         if self.column not in table:
             return {}
-        rows = table
-        for name, value in self.where.items():
-            rows = rows[rows[name] == value]
+        rows = self.rows(table)
         stars = rows[self.doubted].eq(True) if self.doubted in rows else [False] * len(rows)
         cells = zip(rows["layer"], rows[self.column], stars, strict=True)
         return {int(layer): self.written(float(v)) + "*" * bool(star) for layer, v, star in cells}
@@ -246,7 +250,11 @@ class BandColumn(NumberColumn):
 
     def cells(self, table: pd.DataFrame) -> dict[int, str]:
         """What stands in each layer."""
-        ends = table.reindex(columns=["layer", *(self.column + end for end in BAND)]).dropna()
+        ends = (
+            self.rows(table)
+            .reindex(columns=["layer", *(self.column + end for end in BAND)])
+            .dropna()
+        )
         return {
             int(layer): f"[{self.written(low)}, {self.written(high)}]"
             for layer, low, high in ends.itertuples(index=False)

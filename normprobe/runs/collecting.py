@@ -16,8 +16,9 @@ from normprobe.data.data_set import DataSet
 from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
+from normprobe.hooks import untaken
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import completed
+from normprobe.inputs.on_device import completed, dtype_of
 from normprobe.inputs.prefetch import Batch, prefetched
 from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.token_places import NormMap, Picture
@@ -99,7 +100,7 @@ def collect(
     alone = state.num_processes == 1
     run.kept_on_failure = not alone  # others add to it
     if state.is_main_process:
-        _refuse_other_samples(run, data, builder, sampling.workers)
+        _refuse_other_samples(run, data, builder, measurement, sampling.workers)
     left = set(data.ids if only is None else only) - run.sample_ids()
     with meeting():  # every process has seen the same parts before one adds another
         state.wait_for_everyone()
@@ -119,7 +120,11 @@ def collect(
 
 
 def _refuse_other_samples(
-    run: RunStore, data: DataSet, builder: InputBuilder, workers: int | None
+    run: RunStore,
+    data: DataSet,
+    builder: InputBuilder,
+    measurement: ByBatch,
+    workers: int | None,
 ) -> None:
     """Refuse to go on where a sample that was measured has another picture or prompt by now."""
     rows = run.rows(["sample_id", "image_hash", "prompt_hash"])
@@ -132,7 +137,14 @@ def _refuse_other_samples(
         for name in ("image_hash", "prompt_hash")
     )
     bad = BadRows(skip=True)  # what cannot be read any more is named below
-    read = prefetched(data.subset(left, bad), builder, 1, wanted=set(left), workers=workers)
+    read = prefetched(
+        data.subset(left, bad),
+        builder,
+        1,
+        wanted=set(left),
+        workers=workers,
+        with_samples=measurement.reads_samples,
+    )
     for batch in progress(read, total=len(left), what="samples measured before", shown=True):
         for what, before, now in (
             ("picture", pictures, batch.image_hashes),
@@ -208,10 +220,10 @@ def _largest(model: MeasuredModel) -> int:
     The samples of a batch change each other's last bits. In float32 they are measured one by one,
     so that no digit depends on the memory of the machine.
     """
-    if model.model.dtype == torch.float32:
+    if dtype_of(model.model) in (torch.float32, None):
         return 1
     # A processor gains nothing from larger batches.
-    return 8 if model.model.device.type == "cpu" else 64
+    return 8 if next(model.model.parameters()).device.type == "cpu" else 64
 
 
 def _measured(
@@ -238,6 +250,7 @@ def _measured(
         warned = False
         for batch in batches:
             names = list(batch.image_hashes)
+            note_untaken(run, model, batch.inputs)
             too_long = None if warned else long_prompt(model, batch.inputs, names)
             if too_long is not None:
                 warn(run, too_long)
@@ -422,6 +435,13 @@ def _picture(builder: InputBuilder, sample: Sample, place: int) -> Picture:
         return dict(builder.build([replace(sample, images=tuple(images))]))
 
     return Picture(sample.images[place], build, alone=len(sample.images) == 1)
+
+
+def note_untaken(run: RunStore, model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
+    """Record the inputs that the model's forward does not take."""
+    known = run.record.get("inputs_not_taken", [])
+    if model.has_decoder and (new := set(untaken(model.model, inputs)) - set(known)):
+        run.note(inputs_not_taken=sorted({*known, *new}))
 
 
 def long_prompt(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from normprobe.inputs.on_device import transformers_config
 from normprobe.model.align.norm import inserted_norm
 from normprobe.model.attention_weights import attention_implementations
 from normprobe.model.checkpoint import Checkpoint
@@ -37,7 +38,7 @@ def checkpoint_facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def model_facts(model: Any) -> dict[str, Any]:
     """What a record says of a model in memory: its name, if it has one, and its type."""
-    config = getattr(model, "config", None)
+    config = transformers_config(model)
     return {
         "model": getattr(config, "name_or_path", None) or type(model).__name__,
         "model_revision": None,
@@ -105,7 +106,7 @@ def _sizes(model: MeasuredModel) -> dict[str, int | None]:
 
     None where there is no decoder, or where quantised weights do not show how many they are.
     """
-    config: Any = getattr(model.model, "config", None)
+    config = transformers_config(model.model)
     text = config.get_text_config(decoder=True) if config is not None else None
     counted = not quantised_parts(model.parts)
     return {

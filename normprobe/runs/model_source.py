@@ -24,7 +24,7 @@ from normprobe.hooks import is_sharded, lock_of, observing, run_until
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.families import family_file
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
-from normprobe.inputs.on_device import moved_to
+from normprobe.inputs.on_device import moved_to, transformers_config
 from normprobe.inputs.processor import load_processor, special_token_ids, vocabulary_ids
 from normprobe.model.attention_weights import attention_in
 from normprobe.model.checkpoint import (
@@ -101,6 +101,11 @@ class ModelSource(ABC):
         self._special = None if special_token_ids is None else list(special_token_ids)
         self._found: MeasuredModel | None = None
         self._runs = False  # whether what was found can run: not its tables alone
+
+    @property
+    def model(self) -> Any:
+        """The model, as soon as it is loaded."""
+        return self._model
 
     @property
     @abstractmethod
@@ -240,7 +245,7 @@ class MemorySource(ModelSource):
     def __init__(
         self, model: nn.Module, processor: Any = None, loading: Loading = _AS_IT_IS, **how: Any
     ) -> None:
-        super().__init__(loading, getattr(model, "config", None), **how)
+        super().__init__(loading, transformers_config(model), **how)
         self.lock = lock_of(model)
         self._model = model
         self._processor = processor

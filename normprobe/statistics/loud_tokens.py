@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normprobe.schema import MASSIVE_MAGNITUDE, MASSIVE_RATIO, SINK_RATIO
+from normprobe.schema import MASSIVE_MAGNITUDE, MASSIVE_RATIO, NO_ID, SINK_RATIO
 from normprobe.statistics.token_metrics import token_norms, widened
 
 #: How many of the largest dimensions are counted together.
@@ -125,6 +125,8 @@ def loudest_token(
     with np.errstate(invalid="ignore"):  # nothing but zeros
         share = held.max(axis=1) / held.sum(axis=1)
     named = np.full(held.shape[1], np.nan) if ids is None else ids
+    if (named == NO_ID).any():
+        named = np.where(named == NO_ID, np.nan, named)
     return {
         "loudest_share": share.tolist(),
         "loudest_position": positions[places].tolist(),

@@ -35,7 +35,7 @@ def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
-        ("normprobe in", ["inspect", "interface"]),
+        ("normprobe in", ["inputs", "inspect", "interface"]),
         ("normprobe layers --als", ["--also"]),
         ("normprobe interface --ma", ["--map"]),
         ("normprobe layers --dtype b", ["bfloat16"]),

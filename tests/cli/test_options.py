@@ -23,6 +23,8 @@ OPTIONS = {
     "layers": f"--also --align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} {FOLDER} --resume --strict --format --theory --quiet -q "
     "--verbose -v --help -h",
+    "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "
+    f"{ANY} {FOLDER} --resume --strict {SHOWN}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
@@ -33,6 +35,7 @@ OPTIONS = {
     "survey": f"--measure {PROMPTED.replace('--revision ', '')} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume --strict {SHOWN}",
     "inspect": f"--weights {MODEL} {READ}",
+    "inputs": f"--revision --trust-remote-code {ON} --write --verbose -v --help -h",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} --verbose -v --help -h",
     "paper": "--run --from --without-published --model --trust-remote-code --data --limit -n "

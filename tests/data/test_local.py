@@ -7,6 +7,7 @@ from PIL import Image
 
 from data.published import encode, write_lines
 from normprobe.data.data_set import open_data
+from normprobe.data.sample import Answer
 from normprobe.errors import NormprobeError
 
 
@@ -69,6 +70,26 @@ def test_prompts_with_images_or_without(tmp_path, red_png):
     for row, has_images in ((rows[1], True), (rows[5], False)):
         path = write_lines(tmp_path / "one.jsonl", row)
         assert open_data(str(path)).has_images is has_images
+
+
+@pytest.mark.parametrize(
+    ("cells", "answer"),
+    [
+        ({"answer": " a cup "}, Answer("a cup")),
+        ({"answer": 3}, Answer("3")),
+        ({"answer": "B", "options": ["A", "B"]}, Answer("B", ("A", "B"))),
+        ({"answer": 2, "options": [1, 2]}, Answer("2", ("1", "2"))),
+        ({"answer": "cup", "options": ["A", "B"]}, Answer("cup")),  # it is none of them
+        ({"answer": "B", "options": "A, B"}, Answer("B")),
+        ({"answer": ""}, None),
+        ({"answer": ["cup", "mug"]}, None),
+        ({"options": ["A", "B"]}, None),
+    ],
+)
+def test_answers_of_ones_own(tmp_path, cells, answer):
+    path = write_lines(tmp_path / "mine.jsonl", {"prompt": "What is it?"} | cells)
+    (sample,) = open_data(str(path))
+    assert sample.answer == answer
 
 
 @pytest.fixture

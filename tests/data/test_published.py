@@ -1,6 +1,7 @@
 """What each benchmark asks, in the wording it was published with, from whatever holds its rows."""
 
 import random
+from dataclasses import replace
 
 import datasets
 import pyarrow as pa
@@ -27,6 +28,7 @@ from data.published import (
 )
 from normprobe.data.benchmarks import BENCHMARKS, Benchmark, HubSource
 from normprobe.data.data_set import open_data
+from normprobe.data.sample import Answer
 from normprobe.errors import NormprobeError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -166,7 +168,7 @@ def test_a_new_benchmark_is_one_entry(monkeypatch, tmp_path):
     columns = {"id": ["x"], "question": ["Which?"], "answers": [["cat", "dog"]], "image": [PICTURE]}
     (sample,) = from_columns(tmp_path, columns)
     assert (sample.id, sample.prompt) == ("new/x", "Which?\nA. cat\nB. dog")
-    with pytest.raises(NormprobeError, match=r"pairs, boxes, mmbench, .*, ai2d, new, paper"):
+    with pytest.raises(NormprobeError, match=r"boxes, scenes, mmbench, .*, ai2d, new, paper"):
         open_data("newer")
 
 
@@ -355,6 +357,38 @@ def test_published_columns(hub, spec, call):
     source = data.provenance["sources"][0]
     assert (source["hub"], source["config"], source["split"]) == call
     assert source["revision"] == COMMIT
+
+
+ABCD = tuple("ABCD")
+ANSWERS = {
+    "mmbench": [Answer("A", ("A", "B")), Answer("B", ("A", "B"))],
+    "pope": [Answer("yes", ("yes", "no"))] * 2,
+    "mmstar": [Answer("C", ABCD), Answer("A", ABCD)],  # its options stand in the question
+    "seedbench2plus": [Answer("A", ABCD), Answer("B", ABCD)],
+    "ocrbench": [Answer("RED"), Answer("BLUE")],
+    "scienceqa": [Answer("A", ("A", "B")), Answer("B", tuple("ABCDE"))],  # they number from 0
+    "ai2d": [Answer("A", ABCD), Answer("D", ABCD)],
+}
+
+
+def answers_of(name, hub, monkeypatch, **columns):
+    there = PUBLISHED[name]
+    monkeypatch.setitem(PUBLISHED, name, replace(there, columns=there.columns | columns))
+    hub(hub_dataset(name))
+    by_colour = sorted(open_data(name), key=lambda s: s.image.getpixel((0, 0)), reverse=True)
+    return [sample.answer for sample in by_colour]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_right_answers_as_the_prompt_asks_for_them(hub, monkeypatch, name):
+    columns = {"answer": ["C", "A"]} if name == "mmstar" else {}
+    assert answers_of(name, hub, monkeypatch, **columns) == ANSWERS[name]
+
+
+@pytest.mark.parametrize("hidden", [None, "", "nan"])
+def test_a_hidden_answer_is_none(hub, monkeypatch, hidden):
+    answer = [hidden, hidden]
+    assert answers_of("seedbench2plus", hub, monkeypatch, answer=answer) == [None, None]
 
 
 def test_second_id_is_tried_and_recorded(hub):

@@ -80,7 +80,8 @@ def test_every_folder_has_a_measure_and_shows_a_run(name: str) -> None:
 def test_a_measurement_over_samples_has_rows_tables_and_a_help_text(name: str) -> None:
     offered = measurement(name)
     if offered.reads_samples:
-        assert parameters(offered.module("measure").observer) == ["model", "builder"]
+        named = ["names"] if offered.intervenes else []
+        assert parameters(offered.module("measure").observer) == ["model", "builder", *named]
     else:
         watched = ["watchers"] if offered.watchers else []
         assert parameters(offered.module("measure").observe) == ["model", "inputs", *watched]

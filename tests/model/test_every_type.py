@@ -9,6 +9,7 @@ import contextlib
 import csv
 import importlib.util
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,7 @@ from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, build, tiny_mo
 from torch import nn
 
 from normprobe import NormprobeError, find_parts, probe_interface, probe_layers, schema
+from normprobe.model import measured_model
 from normprobe.model.find.norms import find_norm_placement, norm_placement
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE
 from normprobe.model.find.parts import Parts
@@ -169,10 +171,30 @@ def test_visual_tokens_are_those_that_pixels_change(seen: Seen) -> None:
         return
     measured = MeasuredModel(seen.model, seen.parts, SPECIAL_IDS)
     state = measured.decoder_input(seen.inputs)
-    placed = fitted(measured.prompt_groups(seen.inputs), state, seen.parts)
+    placed = fitted(measured.placed(seen.inputs).groups, state, seen.parts)
     placeholders = (placed == schema.TOKEN_GROUPS.index(schema.VISUAL)).numpy()
     moved = seen.traced.visual_positions.numpy()
     assert not (moved & ~placeholders).any()  # the rest of the placeholders is structural
+
+
+def test_other_pixels_tell_the_tokens_that_ids_declare(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of the model but its parts, as of a plain module: the same groups.
+
+    What ids alone say is which rows beside an image are its marks.
+    """
+    if seen.parts.fusion in (CROSS_ATTENTION, DISCRETE):
+        return  # no rows of pixels; other pixels may get the same code
+    declared = MeasuredModel(seen.model, seen.parts, ALL_SPECIAL)
+    state = declared.decoder_input(seen.inputs)
+    expected = declared.batch(seen.inputs).groups_at(state)
+    monkeypatch.setattr(measured_model, "is_native", lambda model: False)
+    parts = replace(seen.parts, image_token_ids=(), video_token_ids=(), audio_token_ids=())
+    found = MeasuredModel(seen.model, parts, ALL_SPECIAL).batch(seen.inputs).groups_at(state)
+    marks = expected == schema.TOKEN_GROUPS.index(schema.STRUCTURAL)
+    assert torch.equal(found[~marks], expected[~marks])
+    assert not (found[marks] == schema.TOKEN_GROUPS.index(schema.VISUAL)).any()
 
 
 #: Ids of placeholders, where it is not IMAGE alone; none: the prompt has no place for an image.

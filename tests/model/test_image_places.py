@@ -71,7 +71,7 @@ class Setting:
 
     def visual(self, image):
         inputs = inputs_for(self.model, self.build(image))
-        groups = self.measured.prompt_groups(inputs)
+        groups = self.measured.placed(inputs).groups
         groups = fitted(groups, self.decoder_input(image), self.measured.parts)
         return (groups[0] == TOKEN_GROUPS.index(VISUAL)).numpy()
 

@@ -65,7 +65,7 @@ def test_what_the_processor_says_takes_no_forward(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(MeasuredModel, "decoder_input", None)
     for named in ({}, {"video_token_ids": (), "audio_token_ids": ()}):
         measured = MeasuredModel(model, find_parts(model, named=named))
-        groups = measured.prompt_groups({**inputs, "mm_token_type_ids": types})
+        groups = measured.placed({**inputs, "mm_token_type_ids": types}).groups
         for group, (token, _) in codes.items():
             assert torch.equal(groups == TOKEN_GROUPS.index(group), ids == token)
         assert torch.equal(groups == PADDING, padding)
@@ -80,7 +80,7 @@ def test_the_marks_around_one_are_none_of_its_tokens(group: str, token: int, cod
     around = own | own.roll(1, -1) | own.roll(-1, -1)
     assert around.sum() > own.sum()
     inputs["mm_token_type_ids"] = torch.where(around, code, 0)
-    groups = MeasuredModel(model, find_parts(model)).prompt_groups(inputs)
+    groups = MeasuredModel(model, find_parts(model)).placed(inputs).groups
     assert torch.equal(groups == TOKEN_GROUPS.index(group), own)
 
 

@@ -11,7 +11,7 @@ from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.report.figures.draw import Drawing
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import TOKEN_METRICS
-from support import made_massive, made_tables
+from support import made_cause, made_massive, made_tables
 from support.made_bands import with_bands
 
 #: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name,
@@ -38,13 +38,14 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
     "grounding": {
         "grounding": with_bands(made_tables.grounding(), ["cosine_gap", "score_gap"], 0.4, 0.8)
     },
+    "cause": {"cause": made_cause.cause()},
     "attention": {
         "attention": made_tables.attention(),
         "heads": made_tables.heads(),
         "heatmaps": made_tables.heatmaps(),
     },
 }
-for compared in ("layers", "interface", "grounding", "embeddings", "attention"):
+for compared in ("layers", "interface", "grounding", "cause", "embeddings", "attention"):
     first = TABLES[compared][compared]
     runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
     TABLES[f"compare_{compared}"] = {"compare": pd.concat(runs, ignore_index=True)}
@@ -69,10 +70,12 @@ FIGURES = {
     "embeddings": ("embeddings", "shift"),
     "attention": ("attention", "heads", "heatmaps"),
     "grounding": ("grounding",),
+    "cause": ("cause", "effects", "by_layer"),
     "compare_layers": ("small_multiples", "overlay"),
     "compare_training": ("training", "small_multiples"),
     "compare_interface": ("compare_interface",),
     "compare_grounding": ("compare_grounding",),
+    "compare_cause": ("compare_cause",),
     "compare_embeddings": ("compare_embeddings",),
     "compare_attention": ("compare_attention",),
 }

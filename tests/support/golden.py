@@ -23,7 +23,7 @@ from normprobe.report.sentences import correlation_table
 from normprobe.run import Run
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TOKEN_METRICS
-from support import made_massive, made_tables
+from support import made_cause, made_massive, made_tables
 from support.figure_cases import TABLES
 from support.made_bands import with_bands
 from support.printed import printed
@@ -196,6 +196,15 @@ CASES = {
         },
         forms=WORDS,
     ),
+    # --- cause ----------------------------------------------------------------------------------
+    "cause": Case("cause", TABLES["cause"]),
+    "cause-own-answers": Case(
+        "cause",
+        {"cause": made_cause.cause(right=False, frozen_layers=False)},
+        {"norm_placement": "branch-post: the paper's theory is about pre-norm"},
+        WORDS,
+    ),
+    "cause-one-image": Case("cause", {"cause": made_cause.cause(intervals=False)}, forms=WORDS),
     # --- embeddings -----------------------------------------------------------------------------
     "embeddings": Case(
         "embeddings",
@@ -252,6 +261,7 @@ CASES = {
 for _kind, _number in {
     "interface": "disparity_input",
     "grounding": "weight_ratio",
+    "cause": "freeze_ratio",
     "embeddings": "loudest_ratio",
     "attention": "share",
 }.items():

@@ -29,7 +29,11 @@ from normprobe.measurements.attention.words import focused_and_wide
 from normprobe.model.attention_weights import watching_attention
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
-from normprobe.model.measured_model import MeasuredModel, layers_of_all_depths
+from normprobe.model.measured_model import (
+    MeasuredBatch,
+    MeasuredModel,
+    layers_of_all_depths,
+)
 from normprobe.model.token_places import Decode, text_after_image, tokens_of_word
 from normprobe.schema import IMAGE, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.attention_rows import score_gap, signal_to_noise
@@ -144,7 +148,7 @@ def measure_attention(
     at_entry = batch.groups_at(model.decoder_input(inputs))
     # The groups of the one sample at the decoder input, [positions], on the CPU.
     groups = at_entry[0].cpu()
-    queries = _queries(model, inputs, groups, decode, words)
+    queries = _queries(batch, groups, decode, words)
     positions = torch.unique(torch.cat(list(queries.values())))
     attends = model.parts.fusion == CROSS_ATTENTION
     visual = None if attends else groups == TOKEN_GROUPS.index(VISUAL)
@@ -278,14 +282,13 @@ def _heights(parts: Sequence[Array], boxes: Sequence[Array | None]) -> _Heights:
 
 
 def _queries(
-    model: MeasuredModel,
-    inputs: Mapping[str, Any],
+    batch: MeasuredBatch,
     groups: Tensor,
     decode: Decode,
     words: Sequence[str],
 ) -> dict[str, Tensor]:
     """The rows of each query, ascending. A causal row before the image cannot see it."""
-    text, ids = text_after_image(model, inputs, groups)
+    text, ids = text_after_image(batch, groups)
     queries = {ALL_TEXT: text}
     for word in words:
         queries[word] = text[tokens_of_word(word, ids, decode)]

@@ -77,7 +77,8 @@ def observer(
                 f"{sample.id} says no word and box",
                 "pass --data boxes, JSON lines with word and box, or RefCOCO as JSON",
             )
-        groups = model.batch(inputs).groups_at(model.decoder_input(inputs))[0].cpu()
+        batch = model.batch(inputs)
+        groups = batch.groups_at(model.decoder_input(inputs))[0].cpu()
         visual = groups == TOKEN_GROUPS.index(VISUAL)
         size = sample.image.size
         if size not in places:
@@ -85,7 +86,7 @@ def observer(
             places[size] = _places(model, builder, sample, visual)
             if is_first and isinstance(found := places[size], str):
                 raise _without_places(found)
-        text, ids = text_after_image(model, inputs, groups)
+        text, ids = text_after_image(batch, groups)
         word = text[tokens_of_word(sample.referent.word, ids, builder.tokenizer.decode)]
         inside = _inside(places[size], sample, int(visual.sum()))
         if isinstance(inside, str) or not len(word):

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.hooks import attached, observing, on_input, run_until
-from normprobe.inputs.on_device import moved_to
+from normprobe.inputs.on_device import moved_to, named_inputs
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.measured_model import MeasuredModel, embedding_scale, text_ids
+from normprobe.model.measured_model import MeasuredModel, embedding_scale
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
@@ -38,7 +38,7 @@ from normprobe.tensors import to_host
 
 def probe_interface(
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Any,
     *,
     named: Mapping[str, Any] | None = None,
     special_token_ids: Iterable[int] | None = None,
@@ -48,8 +48,9 @@ def probe_interface(
     Where the structure of the model does not tell its parts, a trace of three forwards finds them.
 
     Args:
-        model: a transformers vision-language model, vision encoder or language model.
-        inputs: what its processor returned, on the model's device.
+        model: a vision-language model, vision encoder or language model: any ``nn.Module``.
+        inputs: one batch: what its processor returned, a tuple in the order of its forward, or a
+            function that calls it, such as ``lambda m: m(ids, image=pixels)``; tensors or arrays.
         named: parts named by hand, as ``find_parts`` takes them.
         special_token_ids: ids to report as ``special`` rather than ``text``.
 
@@ -60,6 +61,7 @@ def probe_interface(
     Raises:
         NormprobeError: when the parts are not found, or the batch does not fit the model.
     """
+    inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
     return interface_table(rows(observe(measured, inputs), None), table_rows(parts, None))
@@ -88,11 +90,11 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
         return SeenStages(stages.norms(), None, 0, None, attends)
     with observing(model.model):
         groups = batch.groups_at(x)
-        ids, _ = text_ids(inputs, model.parts)
-        assert ids is not None
-        scale = embedding_scale(model.parts, ids, x, groups)
+        ids = batch.ids
+        scale = None if ids is None else embedding_scale(model.parts, ids, x, groups)
         norms = token_norms(x)
-        copied = to_host([norms, groups, *([ids] if ids.shape == norms.shape else [])])
+        each = [] if ids is None or ids.shape != norms.shape else [ids]
+        copied = to_host([norms, groups, *each])
         return SeenStages(stages.norms(), copied, x.shape[-1], scale, attends)
 
 

@@ -143,6 +143,12 @@ _NAMES = dict(
 )
 
 
+#: Said beside the verdict, which is no intervention.
+ARITHMETIC = (
+    "Arithmetic on what was measured: `normprobe cause` changes the norms and measures again."
+)
+
+
 def accounted_verdict(accounted: pd.DataFrame) -> str:
     """How much of the difference in angular velocity norms account for by Eq. 13."""
     if accounted.empty:

@@ -23,7 +23,7 @@ from normprobe.inputs.on_device import moved_to, pixel_inputs
 from normprobe.measurements.layers.watchers import GroupWatcher, Watcher
 from normprobe.model.find.norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
-from normprobe.model.measured_model import MeasuredBatch, MeasuredModel, text_ids
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     ATTENTION_INPUT,
@@ -309,7 +309,7 @@ def _on_cpu(seen: SeenLayers) -> _NumbersOnCpu:
     groups, *numbers = seen.arrived()
     depth = 1 + len(seen.layers)
     images = seen.batch.images_at(torch.from_numpy(groups))
-    ids, _ = text_ids(seen.batch.inputs, seen.batch.model.parts)
+    ids = seen.batch.ids
     parts = (numbers[first : first + depth] for first in range(0, len(numbers), depth))
     tokens, samples, *grouped = (np.stack(part) for part in parts)
     return _NumbersOnCpu(

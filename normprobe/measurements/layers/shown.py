@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from normprobe.measurements.layers import branches, massive
-from normprobe.measurements.layers.accounted import accounted_verdict
+from normprobe.measurements.layers.accounted import ARITHMETIC, accounted_verdict
 from normprobe.measurements.layers.assumptions import (
     ASSUMPTIONS_LEGEND,
     print_assumptions,
@@ -79,6 +79,8 @@ def show(run: RunStore, console: Console) -> None:
         "Decoder layers" + aligned, layers, _columns(layers), console, _NOTES, "layers.csv"
     )
     print_sentence(run_verdict(run), console)
+    if run.has_table("accounted") and accounted_verdict(run.table("accounted")):
+        print_notes(console, ARITHMETIC)
     if run.has_table("images"):
         print_notes(console, "images.csv: each image of the samples that have several.")
     if run.has_table("branches"):
@@ -214,7 +216,7 @@ _PARTS = (
         by_layer,
         ACCOUNTED,
         lambda run: accounted_verdict(run.table("accounted")),
-        f"Parts by Eq. 13 add up to the logarithm. {_OVER}",
+        f"Parts by Eq. 13 add up to the logarithm. {ARITHMETIC} {_OVER}",
     ),
     _Part(
         "Attention and MLP, each by itself",

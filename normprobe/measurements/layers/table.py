@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from normprobe.inputs.on_device import named_inputs
 from normprobe.measurements.layers.accounted import accounted_table
 from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.measurements.layers.branches import branches_table
@@ -131,7 +132,7 @@ def layers_table(
 
 def probe_layers(
     model: nn.Module,
-    inputs: Mapping[str, Any],
+    inputs: Any,
     *,
     named: Mapping[str, Any] | None = None,
     special_token_ids: Iterable[int] | None = None,
@@ -142,8 +143,9 @@ def probe_layers(
     does not tell its parts, a trace of three more forwards finds them.
 
     Args:
-        model: a transformers vision-language or language model.
-        inputs: what its processor returned, on the model's device.
+        model: a vision-language or language model, of transformers or any ``nn.Module``.
+        inputs: one batch: what its processor returned, a tuple in the order of its forward, or a
+            function that calls it, such as ``lambda m: m(ids, image=pixels)``; tensors or arrays.
         named: parts named by hand, as ``find_parts`` takes them.
         special_token_ids: ids to report as ``special`` rather than ``text``,
             usually ``tokenizer.all_special_ids``.
@@ -155,6 +157,7 @@ def probe_layers(
     Raises:
         NormprobeError: when the parts are not found, or the batch does not fit the model.
     """
+    inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
     return layers_table(rows(observe(measured, inputs), None))

@@ -212,9 +212,8 @@ def _visual_spreads(x: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
 def _pixel_facts(inputs: Mapping[str, Any], parts: Parts, samples: int) -> Iterator[Tensor]:
     """A number that tells prompts apart; then ``SeenForward.pixels``."""
     ids, _ = text_ids(inputs, parts)
-    assert ids is not None  # or the prompts had no groups
-    places = torch.arange(1, ids.numel() + 1, device=ids.device)
-    yield (ids.flatten() * places).sum()
+    ids = torch.zeros(1) if ids is None else ids.flatten()
+    yield (ids * torch.arange(1, len(ids) + 1, device=ids.device)).sum()
     pixels: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ dict keep their names.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError
-from normprobe.hooks import PROJECTED_STATE, path_to_state
+from normprobe.hooks import PROJECTED_STATE, path_to_state, with_state
 from normprobe.model.config import CONFIG_ENTRY
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE, FUSIONS
 from normprobe.model.find.parts import Part, Parts
@@ -256,21 +256,7 @@ def _normalise_output(
             f"the projector {name} returns no hidden state: received {type(output).__name__}",
             "name another module with --part projector=NAME",
         )
-    return _with_state(output, path, partial(_along_hidden, norm, name))
-
-
-def _with_state(output: Any, path: Sequence[Any], change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of the structure whose hidden state, at ``path``, is changed."""
-    if not path:
-        return list(map(change, output)) if isinstance(output, list) else change(output)
-    key, *rest = path
-    changed = _with_state(output[key], rest, change)
-    if isinstance(output, Mapping):
-        return type(output)(**{**output, key: changed})
-    items = list(output)
-    items[key] = changed
-    # Named tuples take their items one by one.
-    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+    return with_state(output, path, partial(_along_hidden, norm, name))
 
 
 def _along_hidden(norm: nn.LayerNorm, name: str, state: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from normprobe.model.align.norm import (
 )
 from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.find.structure import find_parts
-from normprobe.model.measured_model import MeasuredModel, embedding_scale, fitted, text_ids
+from normprobe.model.measured_model import MeasuredModel, embedding_scale, fitted
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.token_metrics import token_norms
 from normprobe.statistics.weights import row_norms
@@ -157,9 +157,8 @@ def _effective_table_norm(
     with attached(on_output(parts.text_embedding.module, embedded.append)):
         x = model.decoder_input(inputs)
     # Special tokens are rows of the table like all others.
-    prompt = MeasuredModel(model.model, parts).prompt_groups(inputs)
-    groups = fitted(prompt.to(x.device), x, parts)
-    ids, _ = text_ids(inputs, parts)
+    prompt = MeasuredModel(model.model, parts).placed(inputs)
+    groups, ids = fitted(prompt.groups.to(x.device), x, parts), prompt.ids
     assert ids is not None
     scale = embedding_scale(parts, ids, x, groups)
     if scale is None:

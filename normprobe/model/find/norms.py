@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import signature
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import attached, observing, on_call, run_until
+from normprobe.inputs.on_device import transformers_config
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.residual import (
     CLOSING,
@@ -109,9 +110,9 @@ def find_norm_placement(model: nn.Module, parts: Parts) -> str:
             f"norm placement unknown: {type(model).__name__} has no decoder layers",
             "pass a vision-language model or a language model",
         )
-    table = next(embedding.module.parameters())
-    config = cast(Any, model).config.get_text_config(decoder=True)
-    hidden_size = getattr(config, "hidden_size", table.shape[-1])  # PI0's config has none
+    table, config = next(embedding.module.parameters()), transformers_config(model)
+    text = config.get_text_config(decoder=True) if config is not None else None
+    hidden_size = getattr(text, "hidden_size", table.shape[-1])  # PI0's config has none
     state = table.new_zeros(1, 4, hidden_size)
     first_error: Exception | None = None
     with observing(model), autocast_on_meta(), Operations(_with_zero_values):

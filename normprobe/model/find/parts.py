@@ -130,7 +130,7 @@ def family_of(parts: Parts) -> str:
     """How a model brings images to its text, in two or three words."""
     if parts.family:
         return parts.family
-    if parts.text_embedding is None:
+    if parts.decoder_layers is None:
         return "bare vision encoder"
     if parts.vision_encoder is None and parts.projector is None:
         return "text only"
@@ -189,7 +189,9 @@ def by_hand(model: nn.Module, role: str, value: str) -> str:
     """The remedy that names a part by hand, with MODEL and a candidate filled in where known."""
     trust = " --trust-remote-code" if runs_own_code(model) else ""
     source = getattr(model, "name_or_path", "") or "MODEL"
-    return f"name it by hand: normprobe layers {source}{trust} --part {role}={value}"
+    named = f"name it by hand: normprobe layers {source}{trust} --part {role}={value}"
+    begun = f"; or say how it is run: normprobe inputs {source}{trust} --write inputs.py"
+    return named + begun * bool(trust)
 
 
 def largest(model: nn.Module, kind: type[nn.Module], names: dict[int, str]) -> str:

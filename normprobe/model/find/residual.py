@@ -128,9 +128,14 @@ class Followed:
 
 
 class Residual:
-    """Follows the residual through each of some layers, one after the other."""
+    """Follows the residual through each of some layers, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        change: what is added to a state is replaced by ``change(it)``, of the shape of the state.
+    """
+
+    def __init__(self, change: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._change = change
         self._ended = Followed()
         self._followed: dict[int, tuple[object, Held]] = {}
         self._kept: list[State | Term] = []
@@ -225,6 +230,8 @@ class Residual:
         held = self._after(func.overloadpacket, args, tensors, kwargs.get("alpha", 1))
         if writes:
             self._save(kwargs.get("out", tensors[0]))
+        if self._change is not None and isinstance(held, _Step) and held.terms:
+            args = self._with_changed_term(args, writes=writes)
         result = func(*args, **kwargs)
         shared = {_key(tensor) for tensor in tensors}
         for value in result if isinstance(result, tuple | list) else [result]:
@@ -236,6 +243,17 @@ class Residual:
                 if isinstance(held, State) or writes or held.norm or not self._running:
                     self._follow(value, held)
         return result
+
+    def _with_changed_term(self, args: tuple[Any, ...], *, writes: bool) -> tuple[Any, ...]:
+        """The summands, that which is no state changed; in place where the sum is written there."""
+        assert self._change is not None
+        places = [isinstance(self._held(summand), State) for summand in args[:2]]
+        place = places.index(False)
+        state, term = args[1 - place], args[place]
+        changed = self._change(term.expand(state.shape))
+        if writes and place == 0:
+            changed = term.copy_(changed)
+        return (*args[:place], changed, *args[place + 1 :])
 
     def _after(
         self, packet: Any, args: tuple[Any, ...], tensors: list[Tensor], alpha: float

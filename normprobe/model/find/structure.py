@@ -8,7 +8,8 @@ from typing import Any, cast
 from torch import nn
 
 from normprobe.errors import NormprobeError, did_you_mean
-from normprobe.failures import runs_own_code
+from normprobe.failures import is_native, runs_own_code
+from normprobe.inputs.on_device import transformers_config
 from normprobe.model.config import vision_fields, vision_modules
 from normprobe.model.find.overrides import (
     ADDED,
@@ -154,7 +155,7 @@ def find_tables(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> 
 
 def _override(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of the model's type, and said by hand."""
-    known = overrides_of(_config(model))
+    known = overrides_of(transformers_config(model))
     if not runs_own_code(model):
         return {**known, **named}
     # What a family's file names may not be there, in a fork: then structure has to tell it.
@@ -172,7 +173,7 @@ def _part(
     """The part that is known of a role; else what ``find`` finds."""
     if role in override:
         name = override[role]
-        return _named(model, name(_config(model)) if callable(name) else name)
+        return _named(model, name(transformers_config(model)) if callable(name) else name)
     found = find()
     names = {id(module): name for name, module in model.named_modules()}
     return None if found is None else Part(names[id(found)], found)
@@ -184,10 +185,6 @@ def _named(model: nn.Module, name: str | None) -> Part | None:
         return None if name is None else Part(name, model.get_submodule(name))
     except AttributeError:
         return None
-
-
-def _config(model: nn.Module) -> Any:
-    return getattr(model, "config", None)
 
 
 def _vision_encoder(model: nn.Module, names: dict[int, str]) -> nn.Module | None:
@@ -235,7 +232,7 @@ def _decoder_layers(model: nn.Module, decoder: nn.Module, encoder: Part | None) 
 
 
 def _number_of_layers(model: nn.Module) -> int | None:
-    config = _config(model)
+    config = transformers_config(model)
     if config is None:
         return None
     holders = (config.get_text_config(decoder=True), *(getattr(config, n, None) for n in _TEXT))
@@ -283,7 +280,9 @@ def _projector(
 def _refuse_unseen_images(model: nn.Module) -> None:
     """Refuse to take a model for a language model that speaks of images."""
     modules = vision_modules(model)
-    fields = vision_fields(model.config) if _config(model) is not None else []
+    fields = (
+        vision_fields(transformers_config(model)) if transformers_config(model) is not None else []
+    )
     if fields or modules:
         raise NormprobeError(
             f"{type(model).__name__} speaks of images (config: {', '.join(fields[:3]) or 'nothing'}"
@@ -315,13 +314,13 @@ def _is_table(projector: nn.Module) -> bool:
 def _image_token_ids(model: nn.Module, override: Mapping[str, Any]) -> tuple[int, ...]:
     """Ids that stand for visual tokens in the prompt; none where no id tells them."""
     given = override.get("image_token_ids")
-    if isinstance(given, tuple):
-        return given
+    if isinstance(given, tuple | list):
+        return tuple(given)
     ids = _ids_in_config(model, (given,) if given else IMAGE_TOKEN_FIELDS)
     needed = override.get("fusion", IN_SEQUENCE) in _NEED_IDS
     if not needed or override.get("positions") == PERTURBATION:
         return ()
-    if not ids:
+    if not ids and is_native(model):
         raise NormprobeError(
             f"the config of {type(model).__name__} names no image token: expected one of "
             f"{', '.join(IMAGE_TOKEN_FIELDS)}",
@@ -347,7 +346,7 @@ def video_and_audio_ids(
 
 def _ids_in_config(model: nn.Module, fields: Sequence[str]) -> tuple[int, ...]:
     """The ids that these fields of the config name, or of a sub-config that holds such fields."""
-    config = _config(model)
+    config = transformers_config(model)
     ids: list[int] = []
     for holder in (config, *(getattr(config, name, None) for name in _HOLDERS)):
         for field in fields:

@@ -179,7 +179,8 @@ def fusion_of(
     if language.visual is None:
         return "cross-attention" if language.stack.output.by_pixels.any() else "none"
     if language.visual.shape not in [mask.shape for mask in replaced]:
-        return "prepended"
+        before = int(language.visual.int().sum(1).min())
+        return "prepended" if language.visual[:, :before].all() else "in-sequence"
     if projector and embedding and _is_added(calls, visual, projector, embedding):
         return "added"
     return "in-sequence"

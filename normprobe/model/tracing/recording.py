@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -163,7 +163,8 @@ class Call:
         ended: likewise.
         inputs: the floating-point tensors that the module took.
         outputs: those that it returned.
-        reads_ids: names of the model's inputs of token ids that the module took unchanged.
+        reads_ids: names of the model's inputs of token ids that the module took, or some of them.
+        ids_read: how many ids it took so.
     """
 
     name: str
@@ -172,20 +173,25 @@ class Call:
     inputs: list[Sketch] = field(default_factory=list)
     outputs: list[Sketch] = field(default_factory=list)
     reads_ids: tuple[str, ...] = ()
+    ids_read: int = 0
 
 
 #: Calls by module and how often it had run before: the same key is the same step in every forward.
 Recording = dict[tuple[str, int], Call]
 
 
-def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
+def record(
+    model: nn.Module, inputs: Mapping[str, Any], *, blurred: Collection[str] = ()
+) -> Recording:
     """Run the model without gradients, dropout and cache.
 
     Inputs inside dicts have dotted names, of ``nested.flattened``. Random numbers that the model
-    draws are the same in every recording. The hooks are removed however the forward ends.
+    draws are the same in every recording. The hooks are removed however the forward ends. What the
+    modules ``blurred`` return gets noise.
     """
     recorder = _Recorder({name: t for name, t in inputs.items() if is_ids(t)})
-    handles = [
+    handles = [after_call(model.get_submodule(name), _blur) for name in blurred]
+    handles += [
         handle
         for name, module in watched(model).items()
         for handle in (
@@ -198,6 +204,15 @@ def record(model: nn.Module, inputs: Mapping[str, Any]) -> Recording:
         torch.manual_seed(0)
         run_until(model, unflattened(inputs))
     return recorder.recording
+
+
+def _blur(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    """A hook that adds noise to what a table returns, a half of its size."""
+    if not isinstance(output, Tensor):
+        return None
+    generator = torch.Generator().manual_seed(output.numel())
+    noise = torch.randn(output.shape, generator=generator).to(output)
+    return output + 0.5 * output.float().std().to(output.dtype) * noise
 
 
 def watched(model: nn.Module) -> dict[str, nn.Module]:
@@ -228,6 +243,8 @@ class _Recorder:
             call = Call(name, self._tick(), inputs=_sketches(arriving))
             if not call.inputs:
                 call.reads_ids = tuple(self._names_of(arriving))
+                if call.reads_ids:
+                    call.ids_read = max(t.numel() for t in arriving if _are_ids(t))
             self._open.append(call)
 
         return hook
@@ -251,7 +268,7 @@ class _Recorder:
     def _names_of(self, arriving: list[Tensor]) -> Iterator[str]:
         """Inputs of ids that arrive at a module; two equal words are enough to recognise one.
 
-        Models may put another id in the place of a placeholder.
+        Models may put another id in the place of a placeholder, or look a prompt up in pieces.
         """
         for name, ids in self._ids.items():
             for tensor in arriving:
@@ -259,6 +276,8 @@ class _Recorder:
                     agree = ids.to(tensor.device) == tensor
                     if len(set(tensor[agree].tolist())) > 1:
                         yield name
+                elif _are_ids(tensor) and _is_piece(tensor.flatten(), ids):
+                    yield name
 
 
 def is_ids(value: Any) -> bool:
@@ -266,6 +285,22 @@ def is_ids(value: Any) -> bool:
     return (
         isinstance(value, Tensor) and value.dim() == 2 and value.dtype in (torch.int64, torch.int32)
     )
+
+
+def _are_ids(value: Tensor) -> bool:
+    return value.dtype in (torch.int64, torch.int32) and value.dim() in (1, 2)
+
+
+def _is_piece(piece: Tensor, ids: Tensor) -> bool:
+    """Whether ids are words of one prompt in their order, others left out; positions are none."""
+    wanted = piece.tolist()
+    if len(set(wanted)) < 2 or bool((piece.diff() == 1).all()):
+        return False
+    for row in ids.tolist():
+        rest = iter(row)
+        if all(word in rest for word in wanted):
+            return True
+    return False
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -1,16 +1,18 @@
 """Finds the parts of a model by running it: by itself, as a check, or where structure fails."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from normprobe.errors import NormprobeError
 from normprobe.inputs.on_device import inputs_for, pixel_inputs
 from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
-from normprobe.model.find.parts import Part, Parts, class_rows_of
+from normprobe.model.find.parts import Part, Parts, check_name, class_rows_of
 from normprobe.model.find.structure import find_parts, video_and_audio_ids
 from normprobe.model.tracing.language import (
     find_language,
@@ -35,8 +37,8 @@ from normprobe.model.tracing.origins import (
     fusion_of,
     is_looked_up,
 )
-from normprobe.model.tracing.recording import Recording, record
-from normprobe.tensors import flattened
+from normprobe.model.tracing.recording import Call, Recording, record
+from normprobe.tensors import find_named, flattened
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,20 @@ def trace_parts(
             f"nothing; inputs: {', '.join(inputs)}",
             "pass an image and a prompt with its placeholders, as the processor returns them",
         )
-    ids = _looked_up(base, inputs)
+    ids = _looked_up(base)
     if changed is not None and not ids:
         return _bare_encoder(model, calls)
     shapes = {tuple(inputs[name].shape) for name in ids}
     influenced = influenced_positions(find_stacks(model, calls), shapes)
-    rephrased, replaced = other_words(inputs, ids, influenced, text_ids)
-    return _full_model(model, observe(base, pixels, record(model, rephrased)), replaced)
+    if changed is None or any(mask.any() for mask in influenced.values()):
+        rephrased, replaced = other_words(inputs, ids, influenced, text_ids)
+        with suppress(NormprobeError):  # some ids may be no words for the model
+            return _full_model(model, observe(base, pixels, record(model, rephrased)), replaced)
+    # Rows may be inserted inside the model: then no position tells which ids are words. All rows of
+    # the table are others instead of some ids.
+    blurred = record(model, inputs, blurred=_tables(base))
+    replaced = [torch.ones(shape, dtype=torch.bool) for shape in shapes]
+    return _full_model(model, observe(base, pixels, blurred), replaced)
 
 
 def _results(calls: Iterable[ObservedCall]) -> list[Observation]:
@@ -114,16 +123,22 @@ def _results(calls: Iterable[ObservedCall]) -> list[Observation]:
     return [out for call in calls if call.name == "" for out in call.outputs]
 
 
-def _looked_up(recording: Recording, inputs: Mapping[str, Any]) -> list[str]:
+def _looked_up(recording: Recording) -> list[str]:
     """Names of the inputs of ids that an embedding table turns into states, one an id."""
     return sorted(
-        {
-            name
-            for call in recording.values()
-            for name in call.reads_ids
-            if any(out.shape == inputs[name].shape for out in call.outputs)
-        }
+        {name for call in recording.values() for name in call.reads_ids if _is_table(call)}
     )
+
+
+def _is_table(call: Call) -> bool:
+    """Whether a module returned one state for each id that it took."""
+    return any(len(out.vectors) == call.ids_read for out in call.outputs)
+
+
+def _tables(recording: Recording) -> set[str]:
+    """The innermost modules that turn ids into states."""
+    found = {call.name for call in recording.values() if call.reads_ids and _is_table(call)}
+    return {name for name in found if not any(name != n and holds(name, n) for n in found)}
 
 
 def _bare_encoder(model: nn.Module, calls: Sequence[ObservedCall]) -> TracedParts:
@@ -210,25 +225,28 @@ def find_or_trace(
     named: Mapping[str, object],
     example: Callable[[], Mapping[str, Any]],
 ) -> tuple[Parts, str]:
-    """Find the parts by structure; where that fails, by a trace.
+    """Find the parts by structure and by name; where that fails, what is not named by a trace.
 
     A structure without a vision side is believed only where the example holds no pixels.
 
     Returns:
         The parts, and how they were found: ``structure``, ``by hand`` or ``trace``.
     """
-    if named:
-        return find_parts(model, named=named), "by hand"
     try:
-        parts = find_parts(model)
+        parts = find_parts(model, named=named)
     except NormprobeError as failure:
         try:
-            return _traced(model, example()), "trace"
+            traced = _traced(model, example())
+            return with_named(model, traced, named), "by hand" if named else "trace"
         except NormprobeError as second:
+            if named:
+                raise failure from second
             raise NormprobeError(
                 f"{failure.problem}; a trace of the running model fails, too: {second.problem}",
                 failure.remedy,
             ) from second
+    if named:
+        return parts, "by hand"
     if parts.text_embedding is None or parts.vision_encoder or parts.projector:
         return parts, "structure"
     try:
@@ -238,10 +256,29 @@ def find_or_trace(
     return (_traced(model, inputs), "trace") if pixel_inputs(inputs) else (parts, "structure")
 
 
+def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Parts:
+    """Traced parts, and those named by hand in place of what was traced."""
+    modules = {role: name for role, name in named.items() if role in ROLES and name is not None}
+    for role, name in modules.items():
+        check_name(model, role, name)
+    others = {f"{kind}_token_ids" for kind in ("image", "video", "audio")} | {
+        "fusion",
+        "class_rows",
+    }
+    said = {name: value for name, value in named.items() if name in others}
+    ids = {name: tuple(value) for name, value in said.items() if name.endswith("_ids")}
+    found = {role: Part(name, model.get_submodule(name)) for role, name in modules.items()}
+    return replace(parts, **{**said, **ids, **found})
+
+
 def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
     """The parts that a trace finds."""
     traced = trace_parts(model, inputs_for(model, inputs))
-    for role in ("decoder_layers", "text_embedding"):
+    embedded = find_named(inputs, "inputs_embeds") is not None
+    if embedded and traced.decoder_layers is None:  # no word and no pixel: what runs are its layers
+        traced = replace(traced, decoder_layers=traced.encoder_layers)
+        traced = replace(traced, vision_encoder=None, encoder_layers=None)
+    for role in ("decoder_layers", "text_embedding")[: 1 if embedded else 2]:
         if getattr(traced, role) is None:
             raise NormprobeError(
                 f"no {role.replace('_', ' ')} among what ran", "name the parts by hand"

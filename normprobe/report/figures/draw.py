@@ -31,6 +31,7 @@ _LONGEST = 60  # characters of a prompt
 _BUNDLED = {
     "sample": ("the bundled sample", "question"),
     "boxes": ("the bundled sample", "question"),
+    "scenes": ("the bundled drawn scenes", "question"),
     "pairs": ("the bundled pairs of photographs", "question"),
     "text": ("the bundled text", "prompt"),
 }

@@ -68,7 +68,9 @@ def legend_below(
     if not handles:
         return
     if not isinstance(drawing, OwnFigure):
-        grid.flat[0].legend(handles=handles)
+        first = grid.flat[0]  # beside what it names itself
+        named = first.get_legend_handles_labels()[0] if first.get_legend() else []
+        first.legend(handles=[*named, *handles])
         return
     columns = _columns([str(handle.get_label()) for handle in handles], drawing.get_figwidth())
     lines = -(-len(handles) // columns)
@@ -169,12 +171,13 @@ def _draw_outline(axes: Axes, layers: NDArray[Any], ends: NDArray[np.float64], c
     axes.add_artist(line)
 
 
-def ends_drawn(panels: Iterable[Axes]) -> list[Artist]:
+def ends_drawn(panels: Iterable[Axes], across: Iterable[str] = ()) -> list[Artist]:
     """For a legend: what fills and dotted outlines are, as far as panels have them."""
     drawn = [(axes, artist) for axes in panels for artist in axes.get_children()]
     handles: list[Artist] = []
     if any(artist.get_label() == f"_{INTERVAL_WORDS}" for _, artist in drawn):
-        handles.append(Patch(color="0.65", label=INTERVAL_WORDS))
+        words = INTERVAL_WORDS.replace("layer", " or ".join(sorted(across)) or "layer")
+        handles.append(Patch(color="0.65", label=words))
     outlines = [(axes, artist) for axes, artist in drawn if artist.get_label() == f"_{BAND_WORDS}"]
     if outlines:
         label = BAND_WORDS + ", cut off" * any(starmap(_leaves, outlines))

@@ -2,7 +2,7 @@
 
 import io
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -212,6 +212,13 @@ def mark_layers(axes: Axes, last: int) -> None:
     axes.set_xticks(range(0, last + 1, step))
     axes.set_xlim(-0.02 * last - 0.1, last * 1.02 + 0.1)
     axes.set_xlabel("decoder layer")
+
+
+def mark_doses(axes: Axes, doses: Sequence[float]) -> None:
+    """A logarithmic axis with a tick a dose."""
+    axes.set_xscale("log")
+    axes.set_xticks(doses, labels=[f"{dose:g}" for dose in doses])
+    axes.set_xticks([], minor=True)
 
 
 def _span(values: ArrayLike) -> float:

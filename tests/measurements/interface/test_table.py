@@ -100,7 +100,7 @@ def measured_table(model_type: str):
     inputs = tiny_inputs(model, batch_size=1)
     whole = MeasuredModel(model, find_parts(model), [BOS, EOS])
     rows = measurement("interface").sample_rows(whole, inputs, ["a"])
-    groups = whole.prompt_groups(inputs)
+    groups = whole.placed(inputs).groups
     return model, inputs, groups, visual_table_histogram(rows, whole.parts)
 
 

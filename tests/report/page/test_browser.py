@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from PIL import Image
-from support import made_tables
+from support import made_cause, made_tables
 from support.axe import axe_script
 from support.browser import CHROMIUM, Browser
 from support.made_bands import with_bands
@@ -134,6 +134,25 @@ def test_a_band_is_an_outline_an_interval_is_filled_and_both_are_named(
     ends = [float(end) for part in said.groups() for end in part.split(", ")]
     names = ("ci_low", "ci_high", "band_low", "band_high")
     assert ends == pytest.approx([row[f"norm_mean_{name}"] for name in names], rel=1e-3)
+
+
+def test_doses_lie_on_a_log_axis_and_are_hollow_off_the_map(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = run_folder(tmp_path / "run", "cause", cause=made_cause.cause())
+    (tmp_path / "page.html").write_text(page_of_folders(run), encoding="utf-8")
+    browser.open(tmp_path / "page.html")
+    chart = ".panels .panel:nth-child(2) .chart"
+    texts = f"[...document.querySelectorAll('{chart} text')]"
+    tick = f"+{texts}.filter(t => t.textContent === '{{:g}}').at(-1).getAttribute('x')"
+    at = [browser.evaluate(tick.format(dose)) for dose in (0.125, 0.25, 1, 8)]
+    assert (at[1] - at[0]) * 3 == pytest.approx(at[2] - at[0])
+    assert at[2] - at[0] == pytest.approx(at[3] - at[2])
+    hollow = browser.evaluate(f"document.querySelectorAll('{chart} .dot.hollow').length")
+    assert hollow == 2  # doses 0.125 and 0.25 of the visual tokens
+    assert "95 % interval of each dose" in text(browser, ".panels .around")
+    browser.mouse("mouseMoved", *browser.centre(chart))
+    assert text(browser, ".panels .panel:nth-child(2) .tip").startswith("dose 1")
 
 
 def test_what_a_table_lacks_is_not_named(browser: Browser, tmp_path: Path) -> None:

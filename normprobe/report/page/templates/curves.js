@@ -1,4 +1,4 @@
-// Curves over decoder layers. "curves" shows one of its charts at a time, "panels" all side by side.
+// Curves over decoder layers, or over doses on a log axis. "curves" shows one of its charts at a time, "panels" all side by side.
 
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 38 };
 
@@ -40,7 +40,7 @@ function curves(box) {
       const key = make(around, "span");
       const sample = make(key, "svg", { width: 26, height: 12, "aria-hidden": "true" });
       make(sample, "rect", { class: kind, x: 1, y: 1, width: 24, height: 10, style: "--series:#555" });
-      make(key, "span", {}, words);
+      make(key, "span", {}, some[0].across ? words.replace("layer", some[0].across) : words);
     }
   }
 
@@ -99,7 +99,8 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   }
   const f = useLog ? Math.log : (value) => value;
   const across = width - MARGIN.left - MARGIN.right - 16;
-  const x = (layer) => MARGIN.left + 8 + (layer - first) / (last - first) * across;
+  const g = chart.across === "dose" ? Math.log : (value) => value;
+  const x = (layer) => MARGIN.left + 8 + (g(layer) - g(first)) / (g(last) - g(first)) * across;
   const y = (value) => height - MARGIN.bottom -
     (f(value) - f(low)) / (f(high) - f(low)) * (height - MARGIN.top - MARGIN.bottom);
   const ok = (value) => known(value) && (!useLog || value > 0);
@@ -109,7 +110,8 @@ function drawCurves(svg, width, at, chart, hidden, log) {
     make(svg, "line", { class: tick === (chart.reference ?? 0) ? "axis" : "rule", x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick) });
     make(svg, "text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick));
   }
-  for (const tick of linearTicks(first, last, Math.min(14, width / 45)).filter(Number.isInteger))
+  const ticks = linearTicks(first, last, Math.min(14, width / 45)).filter(Number.isInteger);
+  for (const tick of chart.across === "dose" ? layers : ticks)
     make(svg, "text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, String(tick));
   make(svg, "line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom });
   make(svg, "text", { x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, chart.across ?? "decoder layer");
@@ -136,6 +138,10 @@ function drawCurves(svg, width, at, chart, hidden, log) {
     });
     make(svg, "path", { class: "series", d: path, style: `--series:${line.color}`,
       "stroke-dasharray": line.dash, "data-series": line.name });
+    line.x.forEach((layer, i) => {
+      if (!line.hollow?.[i] || !ok(line.y[i])) return;
+      make(svg, "circle", { class: "dot hollow", cx: x(layer), cy: y(line.y[i]), r: 3.5, style: `--series:${line.color}` });
+    });
   }
   if (at !== null && layers.includes(at)) {
     make(svg, "line", { class: "cursor", x1: x(at), x2: x(at), y1: MARGIN.top, y2: bottom });
@@ -146,10 +152,7 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   }
   return {
     height, useLog, canLog, label: `${chart.label} by ${chart.across ?? "decoder layer"}`,
-    pick: (px) => {
-      const layer = first + (px - MARGIN.left - 8) / across * (last - first);
-      return layers.reduce((a, b) => Math.abs(b - layer) < Math.abs(a - layer) ? b : a);
-    },
+    pick: (px) => layers.reduce((a, b) => Math.abs(x(b) - px) < Math.abs(x(a) - px) ? b : a),
     step: (from, key) => along(layers, from, key),
     tell: (layer, tip) => {
       make(tip, "b", {}, `${chart.across ?? "layer"} ${layer}`);

@@ -1,0 +1,82 @@
+"""Runs of ``cause`` side by side: before and after a training with a norm, for example."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from normprobe.measurements.cause.figures import draw_effects, known_outcomes, named
+from normprobe.measurements.cause.shown import COLUMN_OF, effect_cell
+from normprobe.measurements.cause.words import chosen, effects
+from normprobe.report.figures.draw import Drawing
+from normprobe.report.page.blocks import printed
+from normprobe.report.page.markup import Markup
+from normprobe.report.ratio_words import Estimate, with_ends
+from normprobe.report.readable import ReadableTable
+
+#: Header and column of each number of the ranking.
+COLUMNS = {
+    "x frozen": "freeze_ratio",
+    "frozen (nats)": "freeze_nll",
+    "frozen (share)": "freeze_accuracy",
+    "removed": "share_removed",
+    "grey (nats)": "blank_nll",
+}
+NOTES = (
+    "x frozen: e^(nats), by how much less probable a token of the right answer is where",
+    "visual states stay as they enter; its |log| ranks. frozen, grey: change of NLL and",
+    "accuracy, all layers frozen, a grey picture. removed: of the difference of angles,",
+    "by reading visual states as loud as text.",
+)
+#: The first of them, in words.
+RANKED = "probability of a token of the answer, untouched / frozen"
+#: None: the table has the intervals.
+ROW_COLUMNS = ()
+
+
+def drawings(compare: pd.DataFrame) -> list[Drawing]:
+    """The figures of ``compare.csv``."""
+    del compare
+    return [Drawing("compare_cause", ("compare",), draw_effects)]
+
+
+def measures(cause: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str, float]:
+    """What turning is worth to the answers of one run, and what norms have to do with it."""
+    del rows
+    frozen = _effect(cause, "freeze", "nll")
+    ratio = Estimate(*np.exp([frozen.value, frozen.low, frozen.high]).tolist())
+    return with_ends(
+        {
+            "freeze_ratio": ratio,
+            "freeze_nll": frozen,
+            "freeze_accuracy": _effect(cause, "freeze", "accuracy"),
+            "share_removed": _effect(cause, "norm-at-layer", "share_removed"),
+            "blank_nll": _effect(cause, "blank", "nll"),
+        }
+    )
+
+
+def _effect(cause: pd.DataFrame, intervention: str, quantity: str) -> Estimate:
+    return next(iter(effects(chosen(cause, intervention, quantity))), Estimate(math.nan))
+
+
+def section(compare: pd.DataFrame) -> list[Markup]:
+    """The effects of each intervention, a column a run."""
+    return [
+        block
+        for quantity in known_outcomes(compare)
+        for block in printed(_beside(compare, quantity))
+    ]
+
+
+def _beside(compare: pd.DataFrame, quantity: str) -> ReadableTable:
+    """One outcome: interventions down, runs across."""
+    rows = compare[(compare["quantity"] == quantity) & (compare["layer"] == 0)]
+    runs = list(dict.fromkeys(rows["run"]))
+    cells = [
+        [str(name), *(effect_cell(of_one[of_one["run"] == run], quantity) for run in runs)]
+        for name, of_one in rows.assign(name=named(rows)).groupby("name", sort=False)
+    ]
+    headers = [("",), *((str(run),) for run in runs)]
+    title = COLUMN_OF[quantity][0]
+    return ReadableTable(headers, cells, [False, *[True] * len(runs)], title=title)

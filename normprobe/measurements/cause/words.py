@@ -1,0 +1,292 @@
+"""What cause.csv says, in sentences. Doses that are off the map have no say in them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from normprobe.quantities import BAND, INTERVAL
+from normprobe.report.ranking import wider_for
+from normprobe.report.ratio_words import FAST, Estimate, agreeing, brackets, ratios_by_layer
+from normprobe.report.sentences import layer_names, layers_in_words
+from normprobe.runs.run_folder import RunStore
+
+#: Interventions without a dose that the whole model has a row of, as subjects of a sentence.
+SUBJECTS = {
+    "freeze": "Freezing them in all layers",
+    "scale-to-text": "Making them as loud as text at the decoder input",
+    "swap": "Their norms on the directions of another picture's",
+    "swap-norms": "Their directions with the norms of another picture's",
+    "permute": "Putting them in another order",
+    "blank": "A grey picture",
+}
+#: Those with doses.
+DOSED = {
+    "scale": "Scaling them at the decoder input",
+    "gain": "A gain on their updates",
+    "scale-text": "Scaling all text rows",
+    "placebo": "Scaling as many random text rows",
+}
+_TOLD_APART = ("freeze", "scale-to-text", "scale")
+#: Where each branch reads states behind a norm, a scale s is a gain of 1/s on what is added.
+OPENED_BY_A_NORM = ("pre", "pre-parallel", "sandwich")
+_OFF = "as they move text states or answers further than a grey picture and the placebo do"
+_DECIMALS = 4  # a smaller effect is none
+_OPEN = "is not shown to change"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of the answers.
+
+    Attributes:
+        quantity: of cause.csv.
+        scale: from its unit to that of a sentence; below 0: less is worse.
+        decimals: of its numbers; None: as many as the narrowest interval asks for.
+        unit: in a sentence.
+        more: the verb of more of it.
+        less: of less of it.
+        changed: what an intervention is not shown to change.
+    """
+
+    quantity: str
+    scale: float
+    decimals: int | None
+    unit: str
+    more: str
+    less: str
+    changed: str
+
+
+_RIGHT = (
+    Outcome("nll", 1, None, "nats", "costs", "gains", "the probability of right answers"),
+    Outcome("accuracy", -100, 1, "points", "costs", "gains", "accuracy"),
+)
+_OWN = (
+    Outcome("changed", 100, 1, "%", "changes", "", "the model's own answers"),
+    Outcome("kl", 1, None, "nats", "moves their probabilities by", "", "their probabilities"),
+)
+
+
+def verdict(run: RunStore) -> str:
+    """What turning comes from, and what it is worth to the answers."""
+    cause = run.table("cause")
+    found = outcomes(cause)
+    sentences = [*_first(cause), _doses(cause, "freeze-layer", "Freezing them in one layer", found)]
+    sentences.append(_scaling(cause, str(run.record.get("norm_placement") or ""), found))
+    sentences += [_whole(cause, name, found) for name in SUBJECTS if name not in _TOLD_APART]
+    sentences += [
+        _doses(cause, name, subject, found)
+        for name, subject in DOSED.items()
+        if name not in _TOLD_APART
+    ]
+    return " ".join(filter(None, [*sentences, _left_out(cause), _closing(cause)]))
+
+
+def main_sentences(run: RunStore) -> str:
+    """What turning comes from, and what all of it is worth."""
+    cause = run.table("cause")
+    return " ".join(filter(None, [*_first(cause), _closing(cause)]))
+
+
+def _first(cause: pd.DataFrame) -> list[str]:
+    return [_turning(cause), _freeze(cause, outcomes(cause))]
+
+
+def outcomes(cause: pd.DataFrame) -> list[Outcome]:
+    """Of right answers where there are any, else of the model's own."""
+    known = set(cause.loc[cause["effect"].notna(), "quantity"])
+    return [one for one in (_RIGHT if "nll" in known else _OWN) if one.quantity in known]
+
+
+def chosen(cause: pd.DataFrame, intervention: str, quantity: str) -> pd.DataFrame:
+    """The rows of one number of one intervention that are known."""
+    rows = cause[(cause["intervention"] == intervention) & (cause["quantity"] == quantity)]
+    return rows[rows["effect"].notna()]
+
+
+def on_map(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Which rows a sentence may rest on."""
+    return ~rows["off_map"].eq(True)
+
+
+def effects(rows: pd.DataFrame) -> list[Estimate]:
+    """The effect of each row with its 95 % interval."""
+    columns = ["effect", *(f"effect{end}" for end in INTERVAL)]
+    return [Estimate(*row) for row in rows[columns].astype(float).itertuples(index=False)]
+
+
+def together(rows: pd.DataFrame) -> list[Estimate]:
+    """With ends that hold for all rows at once: of layers their band, of doses by Bonferroni."""
+    bands = rows[["effect", *(f"effect{end}" for end in BAND)]].astype(float)
+    return [
+        known if known.has_interval else alone.widened(wider_for(len(rows)))
+        for known, alone in zip(
+            (Estimate(*row) for row in bands.itertuples(index=False)), effects(rows), strict=True
+        )
+    ]
+
+
+def rounded(
+    numbers: Sequence[Estimate], scale: float = 1.0, decimals: int | None = None
+) -> tuple[list[Estimate], int]:
+    """Numbers in other units as they are printed, and their decimals.
+
+    Unless these are said: two digits of the narrowest interval.
+    """
+    if decimals is None:
+        sizes = [abs(n.high - n.low if n.has_interval else n.value) * abs(scale) for n in numbers]
+        least = min((size for size in sizes if size > 0), default=0.1)
+        decimals = min(_DECIMALS, max(0, 1 - math.floor(math.log10(least))))
+    found = []
+    for number in numbers:
+        ends = (number.low, number.high) if scale > 0 else (number.high, number.low)
+        found.append(
+            Estimate(*(round(scale * end, decimals) + 0.0 for end in (number.value, *ends)))
+        )
+    return found, decimals
+
+
+def in_words(numbers: Sequence[Estimate], decimals: int, unit: str = "") -> str:
+    """``0.021 to 0.034 nats [0.004, 0.057]``: smallest and largest number, and their ends."""
+    values = [of(number.value for number in numbers) for of in (min, max)]
+    text = " to ".join(dict.fromkeys(f"{value:.{decimals}f}" for value in values))
+    text += f" {unit}" * bool(unit)
+    known = [number for number in numbers if number.has_interval]
+    if not known:
+        return text
+    low, high = min(number.low for number in known), max(number.high for number in known)
+    return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def _turning(cause: pd.DataFrame) -> str:
+    """What becomes of turning where each layer by itself reads visual rows as loud as text."""
+    rows = chosen(cause, "norm-at-layer", "visual_angle")
+    turning = layers_in_words(ratios_by_layer(rows, "effect"), FAST)
+    if not turning:
+        return ""
+    told = (
+        f"Against untouched ones, visual tokens that a layer reads as loud as text turn {turning}"
+    )
+    text = chosen(cause, "norm-at-layer", "angle_ratio")
+    removed = effects(chosen(cause, "norm-at-layer", "share_removed"))
+    if text.empty or not removed:
+        return f"{told}."
+    before, after = (
+        " to ".join(dict.fromkeys(agreeing([text[name].min(), text[name].max()])))
+        for name in ("untouched", "value")
+    )
+    (share,), decimals = rounded(removed, 100, 0)
+    percent = in_words([share], decimals, "%")
+    caused = {
+        1: f"norms cause {percent} of the difference",
+        -1: f"norms cause none of the difference, but hide some ({percent})",
+        None: f"that norms cause any of the difference ({percent}) is not shown",
+    }[share.sign]
+    return (
+        f"{told}. Text turns {before} x as fast as they do untouched, and {after} x then: {caused} "
+        "(Eq. 13's arithmetic is in `layers`)."
+    )
+
+
+def _freeze(cause: pd.DataFrame, found: Sequence[Outcome]) -> str:
+    """What all turning of visual tokens is worth to the answers: a bound, unless they gain."""
+    told = _whole(cause, "freeze", found)
+    if "[" not in told or " gains " in told:
+        return told
+    return f"{told[:-1]}: all that their turning is worth, the most that inertia can cost here."
+
+
+def _whole(cause: pd.DataFrame, intervention: str, found: Sequence[Outcome]) -> str:
+    """What an intervention on the whole model does to the answers."""
+    parts = []
+    for outcome in found:
+        rows = chosen(cause, intervention, outcome.quantity)
+        numbers, decimals = rounded(
+            effects(rows[on_map(rows) & (rows["layer"] == 0)]), outcome.scale, outcome.decimals
+        )
+        parts += [_said(outcome, [number], decimals) for number in numbers]
+    return f"{SUBJECTS[intervention]} {_joined(parts)}." if parts else ""
+
+
+def _said(outcome: Outcome, numbers: Sequence[Estimate], decimals: int) -> str:
+    """Numbers of one sign in the words of that sign."""
+    sign = numbers[0].sign
+    if sign == -1:
+        numbers = [Estimate(-number.value, -number.high, -number.low) for number in numbers]
+    told = in_words(numbers, decimals, outcome.unit)
+    if sign is None:
+        return f"{_OPEN} {outcome.changed} ({told})"
+    told += f" of {outcome.changed}" * (outcome.unit == "%")
+    return f"{outcome.more if sign == 1 else outcome.less} {told}"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """With a verb that all share said once."""
+    for verb, word in (("costs", "and"), ("gains", "and"), ("changes", "and"), (_OPEN, "or")):
+        if all(part.startswith(verb) for part in parts):
+            return f" {word}".join([parts[0], *(part.removeprefix(verb) for part in parts[1:])])
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last
+
+
+def _doses(cause: pd.DataFrame, intervention: str, subject: str, found: Sequence[Outcome]) -> str:
+    """What doses, or layers, of an intervention do to the first outcome, sign by sign."""
+    if not found:
+        return ""
+    outcome = found[0]
+    rows = chosen(cause, intervention, outcome.quantity)
+    rows = rows[on_map(rows)].sort_values(["layer", "dose"])
+    numbers = together(rows)
+    alike: dict[tuple[bool, int | None], list[int]] = {}
+    for place, (number, dose) in enumerate(zip(numbers, rows["dose"], strict=True)):
+        (printed,), _ = rounded([number], outcome.scale, outcome.decimals)
+        louder = printed.sign is not None and dose > 1
+        alike.setdefault((louder, printed.sign), []).append(place)
+    parts = []
+    for places in alike.values():
+        told, decimals = rounded(
+            [numbers[place] for place in places], outcome.scale, outcome.decimals
+        )
+        parts.append(f"{_said(outcome, told, decimals)} {_named(rows.iloc[places])}")
+    return f"{subject} {_joined(parts)}." if parts else ""
+
+
+def _named(rows: pd.DataFrame) -> str:
+    """``in layers 1-3``; ``by 0.5, 2``."""
+    if (rows["layer"] > 0).all():
+        return f"in {layer_names([int(layer) for layer in rows['layer']])}"
+    return f"by {', '.join(f'{dose:g}' for dose in rows['dose'])}"
+
+
+def _scaling(cause: pd.DataFrame, placement: str, found: Sequence[Outcome]) -> str:
+    """What louder and quieter visual tokens do to the answers, and whether that is inertia."""
+    told = [
+        _doses(cause, "scale", DOSED["scale"], found),
+        _whole(cause, "scale-to-text", found),
+    ]
+    named = placement.partition(":")[0]
+    if any(told) and named and named not in OPENED_BY_A_NORM:
+        told.append(
+            f"Norm placement of this decoder: {named}. A scale need not be a gain on updates "
+            "there, and inertia alone."
+        )
+    return " ".join(filter(None, told))
+
+
+def _left_out(cause: pd.DataFrame) -> str:
+    """Which doses nothing is said of."""
+    rows = cause[~on_map(cause) & (cause["layer"] == 0)].drop_duplicates(["intervention", "dose"])
+    named = [
+        str(name) + f" {_named(rows_of)}" * bool(rows_of["dose"].notna().all())
+        for name, rows_of in rows.sort_values("dose").groupby("intervention", sort=False)
+    ]
+    return f"Off the map, {_OFF}: {'; '.join(named)}." if named else ""
+
+
+def _closing(cause: pd.DataFrame) -> str:
+    return brackets(effects(cause), int(cause["samples"].max()), "layers and doses")

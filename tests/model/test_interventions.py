@@ -1,0 +1,108 @@
+"""Interventions themselves: what scale and gain have to do with each other, and what stays."""
+
+import random
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from support.decoder_by_hand import NORMS_BEHIND, OPENED_BY_NORMS, batch_of, decoder_of
+from support.hooks import hooks_of
+from support.processors import make_processor
+from support.tiny_inputs import SPECIAL_IDS
+from support.tiny_models import tiny_model
+
+from normprobe import NormprobeError, Probe
+from normprobe.model.interventions import DOSES, Intervention, Rows, intervened
+
+
+def rows_of(batch) -> Rows:
+    seeds = list(range(len(batch.answers)))
+    return Rows(batch.rows("visual"), batch.rows("text"), seeds)
+
+
+@torch.no_grad()
+def logits(batch, name="untouched", dose=1.0):
+    layers = list(decoder_of(batch.model).layers)
+    with intervened(layers, Intervention(name, dose), rows_of(batch)):
+        made = batch.model(**batch.inputs, use_cache=False).logits
+    return made[~batch.rows("visual") & (batch.inputs["attention_mask"] > 0)]
+
+
+# --- scale s is gain 1 / s, where a norm opens each branch ----------------------------------------
+
+
+@pytest.mark.parametrize("name", OPENED_BY_NORMS)
+@pytest.mark.parametrize("scale", [0.25, 3.0])
+def test_where_norms_open_branches_scale_is_the_inverse_of_gain(name, scale):
+    """To rounding, with eps = 0: whether another norm ends the branch or not."""
+    batch = batch_of(name, 1, eps=0.0)
+    scaled, gained = logits(batch, "scale", scale), logits(batch, "gain", 1 / scale)
+    moved = (scaled - logits(batch)).abs().max()
+    assert moved > 1e-4
+    assert (scaled - gained).abs().max() < 1e-9 * moved
+
+
+@pytest.mark.parametrize("name", NORMS_BEHIND)
+def test_where_norms_stand_behind_branches_alone_it_is_not(name):
+    batch = batch_of(name, 1, eps=0.0)
+    scaled, gained = logits(batch, "scale", 0.25), logits(batch, "gain", 4.0)
+    assert (scaled - gained).abs().max() > 0.1 * (scaled - logits(batch)).abs().max()
+
+
+# --- the model is left as it was -----------------------------------------------------------------
+
+
+def state_of(model) -> dict[str, object]:
+    return {
+        "hooks": hooks_of(model),
+        "forwards": {n: m.forward for n, m in model.named_modules() if "forward" in vars(m)},
+        "modes": [module.training for module in model.modules()],
+        "weights": [(weight.data_ptr(), weight._version) for weight in model.parameters()],
+        "torch": torch.get_rng_state().tolist(),
+        "random": (random.getstate(), np.random.get_state()[1].tolist()),
+    }
+
+
+class Stopped(BaseException):
+    """As Ctrl-C, but of nobody else."""
+
+
+@pytest.mark.parametrize("name", DOSES)
+def test_nothing_stays_where_a_forward_is_stopped(name):
+    batch = batch_of("llava")
+    layers = list(decoder_of(batch.model).layers)
+    expected, before = logits(batch), state_of(batch.model)
+    done = Intervention(name, 0.5, layer=1)
+    with (
+        pytest.raises(Stopped),
+        patch.object(layers[1], "forward", side_effect=Stopped),
+        intervened(layers, done, rows_of(batch), batch.entered + 1.0),
+    ):
+        batch.model(**batch.inputs)
+    assert state_of(batch.model) == before
+    assert torch.equal(logits(batch), expected)
+
+
+@pytest.mark.parametrize("broken", [None, RuntimeError("no"), KeyboardInterrupt()])
+def test_the_model_is_as_it_was_after_a_run(broken):
+    """Of every intervention; also where a forward fails, or somebody stops it."""
+    model = tiny_model("llava").train()
+    probe = Probe(model, make_processor("llava"), special_token_ids=SPECIAL_IDS)
+    asked = {"do": tuple(DOSES), "limit": 1}
+    probe.cause(**asked)  # transformers adds hooks of its own in a first forward
+    layer, calls = decoder_of(model).layers[1], []
+    before, forward = state_of(model), layer.forward
+
+    def failing(*args, **kwargs):
+        calls.append(1)
+        if broken is not None and len(calls) == 8:
+            raise broken
+        return forward(*args, **kwargs)
+
+    stopped = pytest.raises((type(broken), NormprobeError)) if broken else nullcontext()
+    with patch.object(layer, "forward", failing), stopped:
+        probe.cause(**asked)
+    assert len(calls) >= 8
+    assert state_of(model) == before

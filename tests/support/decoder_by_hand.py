@@ -1,0 +1,318 @@
+"""The forward of a decoder written out: own loop over the layers, plain tensors, no hooks.
+
+What the layers are given beside the state (masks, rotary tables) is written down from one untouched
+forward. From there on every intervention is an edit of a tensor in this loop. All in float64.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, Literal
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedModel
+
+from support.expected_parts import PARTS
+from support.reference import token_groups
+from support.tiny.fragments import CLIP, TEXT
+from support.tiny_inputs import SPECIAL_IDS, Inputs, collate, tiny_samples
+from support.tiny_models import FIRST_TEXT, IMAGE, tiny_model, unit_gain_
+
+#: LLaVA with other language models.
+GRANITE = {
+    "residual_multiplier": 0.3,
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 4.0,
+    "attention_multiplier": 0.2,
+}
+LLAVA_WITH = {
+    "granite": GRANITE,
+    "olmo2": {},
+    "cohere": {"logit_scale": 0.25},
+    "glm4": {"head_dim": 16, "partial_rotary_factor": 0.5},
+    "qwen3": {"head_dim": 16},
+    "mistral": {"head_dim": 16, "sliding_window": None},
+}
+#: A norm opens each branch, so that scaling visual states undoes scaling their updates.
+OPENED_BY_NORMS = (
+    *("llava", "qwen2_5_vl", "paligemma", "idefics3", "internvl"),
+    *("granite", "cohere", "qwen3", "mistral"),
+    *("gemma3", "glm4"),  # these end with a norm, too
+)
+#: Norms stand behind the branches alone.
+NORMS_BEHIND = ("olmo2",)
+
+
+@cache
+def model_of(name: str, eps: float | None = None) -> PreTrainedModel:
+    """A float64 model by its type, or LLaVA with a language model of that type."""
+    if name in LLAVA_WITH:
+        torch.manual_seed(0)
+        text = TEXT | {"model_type": name} | LLAVA_WITH[name]
+        config = LlavaConfig(text_config=text, vision_config=CLIP, image_token_index=IMAGE)
+        model: PreTrainedModel = LlavaForConditionalGeneration(config).eval()
+        unit_gain_(model)
+    else:
+        model = deepcopy(tiny_model(name))
+    for module in model.double().modules():
+        if type(module).__name__.endswith(("RMSNorm", "CohereLayerNorm")):  # they use float32
+            module.forward = partial(_normed, module, eps)
+        elif isinstance(module, nn.LayerNorm) and eps is not None:
+            module.eps = eps
+    return model
+
+
+def _normed(norm: Any, eps: float | None, x: Tensor) -> Tensor:
+    """A norm in float64."""
+    gain = norm.weight + 1 if type(norm).__name__.startswith("Gemma") else norm.weight
+    if type(norm).__name__.startswith("Cohere"):
+        x = x - x.mean(-1, keepdim=True)
+    if eps is None:
+        eps = getattr(norm, "variance_epsilon", None) or norm.eps
+    return gain * x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
+
+# --- one batch, each sample with an answer -------------------------------------------------------
+
+
+@dataclass
+class Batch:
+    """Prompts with their answers behind them, and what the layers were given.
+
+    Attributes:
+        inputs: of the whole conversation.
+        prompts: of what comes before the answers, padded on the same side.
+        answers: the ids of each sample's answer.
+        groups: ``[batch, seq]`` names; the tokens of the answers are ``"answer"``.
+        entered: ``[batch, seq, hidden]`` what enters layer 1 untouched.
+        given: of each layer, the other arguments of its call.
+    """
+
+    model: PreTrainedModel
+    inputs: Inputs
+    prompts: Inputs
+    answers: list[list[int]]
+    groups: Any
+    entered: Tensor
+    given: list[dict[str, Any]] = field(default_factory=list)
+
+    def rows(self, group: str) -> Tensor:
+        return torch.from_numpy(self.groups == group)
+
+
+@cache
+def batch_of(
+    name: str,
+    batch_size: int = 3,
+    padding: Literal["right", "left"] = "right",
+    eps: float | None = None,
+) -> Batch:
+    """Samples of different lengths, answers of one to three tokens."""
+    model = model_of(name, eps)
+    samples = tiny_samples(model, batch_size)
+    random = torch.Generator().manual_seed(5)
+    answers = [
+        torch.randint(FIRST_TEXT, 100, (1 + place % 3,), generator=random).tolist()
+        for place in range(batch_size)
+    ]
+    whole = [_behind(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
+    prompts, inputs = (_double(collate(each, padding)) for each in (samples, whole))
+    parts = PARTS["llava" if name in LLAVA_WITH else name]
+    groups = token_groups(model, inputs, parts, SPECIAL_IDS)
+    for row, answer in enumerate(answers):
+        end = inputs["input_ids"].shape[1]
+        if padding == "right":
+            end = int(inputs["attention_mask"][row].sum())
+        groups[row, end - len(answer) : end] = "answer"
+    entered, given = _given(model, model.get_submodule(parts.decoder_layers or ""), inputs)
+    return Batch(model, inputs, prompts, answers, groups, entered, given)
+
+
+def _behind(sample: Inputs, answer: list[int]) -> Inputs:
+    """A sample whose prompt goes on with its answer."""
+    longer = dict(sample)
+    paligemma = "token_type_ids" in sample and not sample["token_type_ids"].any()
+    ones = ("attention_mask", "token_type_ids") if paligemma else ("attention_mask",)  # a suffix
+    more = torch.tensor([answer])
+    longer["input_ids"] = torch.cat([sample["input_ids"], more], dim=1)
+    for name in ("attention_mask", "token_type_ids", "mm_token_type_ids"):
+        if name in sample:
+            value = 1 if name in ones else 0
+            longer[name] = torch.cat([sample[name], torch.full_like(more, value)], dim=1)
+    return longer
+
+
+def _double(inputs: Inputs) -> Inputs:
+    return {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+
+
+@torch.no_grad()
+def _given(
+    model: PreTrainedModel, layers: nn.Module, inputs: Inputs
+) -> tuple[Tensor, list[dict[str, Any]]]:
+    states: list[Tensor] = []
+    given: list[dict[str, Any]] = []
+
+    def writing_down(layer: nn.Module) -> Callable[..., Any]:
+        original = layer.forward
+
+        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            assert not args
+            states.append(hidden_states.clone())
+            given.append(kwargs)
+            return original(hidden_states, **kwargs)
+
+        return forward
+
+    with ExitStack() as stack:
+        for layer in layers.children():
+            stack.enter_context(patch.object(layer, "forward", writing_down(layer)))
+        model(**inputs, use_cache=False)
+    return states[0], given
+
+
+def entered_with(batch: Batch, inputs: Inputs) -> Tensor:
+    """What enters layer 1 of other inputs of the same shape."""
+    layers: nn.Module = decoder_of(batch.model).layers
+    return _given(batch.model, layers, inputs)[0]
+
+
+# --- the layers, written out ---------------------------------------------------------------------
+
+
+def updates(layer: Any, x: Tensor, given: dict[str, Any]) -> Iterator[Tensor]:
+    """What the branches of a layer add to the residual stream, one after the other.
+
+    The state that the next one reads is sent back.
+    """
+
+    def attend(read: Tensor) -> Tensor:
+        attended: Tensor = layer.self_attn(hidden_states=read, **given)[0]
+        return attended
+
+    kind = type(layer).__name__
+    if kind.startswith("Cohere"):  # side by side
+        read = layer.input_layernorm(x)
+        yield attend(read)
+        yield layer.mlp(read)
+    elif kind.startswith("Olmo2"):
+        x = yield layer.post_attention_layernorm(attend(x))
+        yield layer.post_feedforward_layernorm(layer.mlp(x))
+    elif kind.startswith("Gemma3"):
+        x = yield layer.post_attention_layernorm(attend(layer.input_layernorm(x)))
+        written = layer.mlp(layer.pre_feedforward_layernorm(x))
+        yield layer.post_feedforward_layernorm(written)
+    elif kind.startswith("Glm4"):
+        x = yield layer.post_self_attn_layernorm(attend(layer.input_layernorm(x)))
+        yield layer.post_mlp_layernorm(layer.mlp(layer.post_attention_layernorm(x)))
+    else:
+        times = getattr(layer, "residual_multiplier", 1.0)
+        x = yield times * attend(layer.input_layernorm(x))
+        yield times * layer.mlp(layer.post_attention_layernorm(x))
+
+
+def layer_output(layer: Any, x: Tensor, given: dict[str, Any], gain: Tensor) -> Tensor:
+    """What leaves a layer whose updates are multiplied by ``gain``, ``[batch, seq, 1]``."""
+    writing = updates(layer, x, given)
+    update = next(writing)
+    while True:
+        x = x + gain * update
+        try:
+            update = writing.send(x)
+        except StopIteration:
+            return x
+
+
+@dataclass
+class Forward:
+    """``states[l]`` leaves layer l; ``states[0]`` enters the decoder. ``logits``: in float64."""
+
+    states: list[Tensor]
+    logits: Tensor
+
+    def log_probabilities(self, batch: Batch) -> list[Tensor]:
+        """Of each sample ``[answer tokens, vocabulary]``: what was predicted of its answer."""
+        found = []
+        for row, is_answer in enumerate(batch.rows("answer")):
+            places = is_answer.nonzero().flatten() - 1
+            found.append(self.logits[row, places].log_softmax(-1))
+        return found
+
+
+def decoder_of(model: Any) -> Any:
+    """Layers and the last norm."""
+    return getattr(model.model, "language_model", None) or model.model.text_model
+
+
+@torch.no_grad()
+def forward(
+    batch: Batch,
+    entered: Tensor | None = None,
+    gain: float | Tensor = 1.0,
+    layers: Sequence[int] | None = None,
+) -> Forward:
+    """Run the decoder.
+
+    Args:
+        batch: as it was given.
+        entered: what enters layer 1; None: untouched.
+        gain: of the updates of visual rows.
+        layers: in which (from 1); None: in all.
+    """
+    model, decoder = batch.model, decoder_of(batch.model)
+    x = batch.entered if entered is None else entered
+    states = [x]
+    visual = batch.rows("visual")[..., None]
+    for number, (layer, given) in enumerate(zip(decoder.layers, batch.given, strict=True), start=1):
+        at = gain if layers is None or number in layers else 1.0
+        x = layer_output(layer, x, given, torch.where(visual, torch.tensor(at).to(x), 1.0))
+        states.append(x)
+    return Forward(states, model.lm_head(decoder.norm(x)))
+
+
+# --- the interventions, as edits of what enters layer 1 -------------------------------------------
+
+
+def times(x: Tensor, rows: Tensor, by: float | Tensor) -> Tensor:
+    """Some rows times a number, or ``[batch]`` numbers."""
+    return torch.where(rows[..., None], x * torch.as_tensor(by).reshape(-1, 1, 1), x)
+
+
+def loudness(x: Tensor, rows: Tensor) -> Tensor:
+    """``[batch]`` geometric mean of the norms of some rows."""
+    return torch.stack([x[i, rows[i]].norm(dim=-1).log().mean().exp() for i in range(len(x))])
+
+
+def like_text(batch: Batch, x: Tensor) -> Tensor:
+    """A state whose visual rows are as loud as its text, sample by sample."""
+    visual = batch.rows("visual")
+    return times(x, visual, loudness(x, batch.rows("text")) / loudness(x, visual))
+
+
+def shuffled(x: Tensor, rows: Tensor, orders: Sequence[Tensor]) -> Tensor:
+    """The rows of each sample in another order."""
+    x = x.clone()
+    for sample, order in enumerate(orders):
+        x[sample, rows[sample]] = x[sample, rows[sample]][order]
+    return x
+
+
+def mixed(norms: Tensor, directions: Tensor, rows: Tensor) -> Tensor:
+    """The norms of one state and the directions of another, in some rows; else the first."""
+    made = directions / directions.norm(dim=-1, keepdim=True) * norms.norm(dim=-1, keepdim=True)
+    return torch.where(rows[..., None], made, norms)
+
+
+@torch.no_grad()
+def entered_like_text(batch: Batch, untouched: Forward) -> list[tuple[Tensor, Tensor]]:
+    """What each layer takes and returns where it alone reads visual rows as loud as text."""
+    decoder: Any = decoder_of(batch.model)
+    found = []
+    for layer, x, given in zip(decoder.layers, untouched.states, batch.given, strict=False):
+        read = like_text(batch, x)
+        found.append((read, layer_output(layer, read, given, torch.ones(()))))
+    return found
