@@ -21,7 +21,7 @@ GROWTH, WITHIN = 10.0, 100
 #: Of what float16 holds, the share that a token's norm may reach.
 _LARGEST = {"float16": 65504.0 / 2}
 #: Update over weight of a part, per step; the lower end at the full learning rate.
-RATIOS = (1e-5, 1e-1)
+UPDATE_RATIOS = (1e-5, 1e-1)
 #: Measured steps in a row that a ratio is outside, or that pictures are the same.
 IN_A_ROW = 2
 #: Relative differences below this are rounding.
@@ -87,7 +87,7 @@ class Judge:
         return self._new(step, found)
 
     def _ratio(self, part: str, ratio: float, warmth: float) -> Iterator[tuple[str, str, str]]:
-        low, high = RATIOS
+        low, high = UPDATE_RATIOS
         sparse = part == "text_embedding"  # a batch moves the rows of its own tokens
         outside = ratio > high or (ratio / min(warmth, 1.0) < low and not sparse)
         self._outside[part] = self._outside.get(part, 0) + 1 if outside else 0
