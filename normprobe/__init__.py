@@ -10,7 +10,9 @@
     probe_interface(model, inputs)  norms from the vision encoder to the decoder input
     embedding_statistics(weight)    norms of an embedding table
     per_token, per_group, per_pair  a number of your own, for ``layers --also``
-    NormProbeCallback(...)          the disparity in the log of a transformers Trainer
+    watch(model)                    a training from inside, with one line
+    NormProbeCallback()             the same for the transformers Trainer and what is built on it
+    LightningCallback()             and for Lightning; AxolotlPlugin for axolotl
     align_norms(model)              the paper's remedy: a norm behind the projector
     remove_norm(model)              takes it out again
     save_alignment, load_aligned    an aligned model on disk
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from normprobe.probe import Probe
     from normprobe.run import Run, compare, load_run
     from normprobe.statistics.weights import embedding_statistics
+    from normprobe.training import Watch, watch
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,6 +50,7 @@ __all__ = [
     "Parts",
     "Probe",
     "Run",
+    "Watch",
     "align_norms",
     "compare",
     "embedding_statistics",
@@ -60,15 +64,19 @@ __all__ = [
     "probe_layers",
     "remove_norm",
     "save_alignment",
+    "watch",
 ]
 
 _HOME = {
+    "AxolotlPlugin": "normprobe.axolotl",
     "GlobalWeightCompensatedLayerNorm": "normprobe.model.align.norm",
+    "LightningCallback": "normprobe.lightning",
     "NormProbeCallback": "normprobe.callback",
     "NormprobeError": "normprobe.errors",
     "Parts": "normprobe.model.find.parts",
     "Probe": "normprobe.probe",
     "Run": "normprobe.run",
+    "Watch": "normprobe.training",
     "align_norms": "normprobe.model.align.target",
     "compare": "normprobe.run",
     "embedding_statistics": "normprobe.statistics.weights",
@@ -82,6 +90,7 @@ _HOME = {
     "probe_layers": "normprobe.measurements.layers.table",
     "remove_norm": "normprobe.model.align.norm",
     "save_alignment": "normprobe.model.load.alignment",
+    "watch": "normprobe.training",
 }
 
 

@@ -1,104 +1,57 @@
-"""``NormProbeCallback``: the norms of visual and text tokens while a model trains.
+"""``NormProbeCallback``: ``watch`` for the transformers Trainer, and for what is built on it.
 
-    trainer.add_callback(NormProbeCallback(trainer, inputs, every=100, output="runs/training"))
-
-``normprobe compare runs/training/*`` puts its run folders side by side (Figure 5).
+Trainer(..., callbacks=[NormProbeCallback(every=100)])
 """
 
-import io
-import logging
 import sys
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-import numpy as np
-from PIL import Image
-from transformers import (
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.integrations.integration_utils import TensorBoardCallback, WandbCallback
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from normprobe.errors import NormprobeError
-from normprobe.measurements.layers.compared import measures
-from normprobe.probe import Probe
-from normprobe.report.figures.draw import png
-from normprobe.report.readable import significant
-from normprobe.run import Run, load_run
-from normprobe.runs.run_folder import read_record
-from normprobe.schema import STRUCTURAL, TEXT, VISUAL
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import Trainer
-
-log = logging.getLogger(__name__)
-
-#: Mean norms of the same weights and inputs differ by less, from one process to the next.
-_SAME = 1e-3
-
-_FIGURE = "layers"
-_DPI = 100
+from normprobe.options import AUTO
+from normprobe.training import Watch, watch
 
 
 class NormProbeCallback(TrainerCallback):
-    """Measure fixed inputs while the Trainer trains, log the disparity, keep run folders.
+    """Watch a Trainer: all of its loggers get the numbers, alarms are warnings, a run is kept.
 
-    All loggers of the Trainer get the numbers; TensorBoard and Weights & Biases also the figure of
-    norm and cosine by layer.
+    It needs no argument. Launchers that build their callbacks as ``cls(args, trainer)`` or
+    ``cls(trainer)`` are served, too.
 
-    A measurement costs one forward of the inputs up to the last decoder layer, without gradients,
-    then the tables and the run folder; the first, and every one of a model with structural tokens,
-    runs the vision side twice more. The log tells the seconds of all of it. Training is the same to
-    the last bit with and without it: evaluation mode and random numbers are put back.
+    Args:
+        *given: what a launcher passes: training arguments, its trainer, or inputs.
+        inputs: a batch of the model's processor that is measured in place of the training's own,
+            the same on each due step, the last one included. It costs a forward each.
+        every: as of ``watch``, like ``output``.
+        output: the run folder.
+        log: as of ``watch``, beside the loggers of the Trainer.
+        on_alarm: ``stop``: the training ends behind the step.
+        special_token_ids: ids to report as ``special``; None: those of the Trainer's tokenizer.
 
-    Every process measures, because a sharded weight needs them all; the first one writes. A model
-    that FSDP2 shards runs as a whole.
-
-    A training that goes on at a step of which there is a run is compared with that: another norm
-    of any layer, of the same inputs, is a warning, since weights may not have been loaded.
+    Attributes:
+        watch: what watches, once the training has begun.
     """
 
     def __init__(
         self,
-        trainer: "Trainer",
-        inputs: Mapping[str, Any],
-        *,
+        *given: Any,
+        inputs: Mapping[str, Any] | None = None,
         every: int = 100,
-        output: str | Path | None = "runs/training",
-        special_token_ids: Iterable[int] = (),
-        intervals: bool = False,
+        output: str | Path | None = AUTO,
+        log: Callable[[dict[str, float]], Any] | None = None,
+        on_alarm: Literal["warn", "stop"] = "warn",
+        special_token_ids: Iterable[int] | None = None,
     ) -> None:
-        """Keep what is measured and where it goes.
-
-        Args:
-            trainer: whose loggers are used. It passes itself to no callback.
-            inputs: what the model's processor returned for one or more samples with images. They
-                stay where they are and are copied to the model's device for each measurement.
-            every: steps from one measurement to the next. The first is before training starts.
-            output: folder of the run folders ``step-000100``; an older run of that step is
-                replaced. None: logs alone.
-            special_token_ids: ids to count as ``special``, usually ``tokenizer.all_special_ids``.
-            intervals: put 95 % intervals and what the theory says into the run folders, too. They
-                take longer than the forward of a small model.
-
-        Raises:
-            NormprobeError: when ``every`` is less than 1.
-        """
-        if every < 1:
-            raise NormprobeError(f"every={every}: expected at least 1 step", "pass every=100")
-        self._trainer = trainer
-        self._inputs = dict(inputs)
-        self._every = every
-        self._output = None if output is None else Path(output)
-        self._special = list(special_token_ids)
-        self._intervals = intervals
-        self._probe: Probe | None = None
-        self._began = False
+        self._trainer = next((each for each in given if isinstance(each, Trainer)), None)
+        passed = (each for each in given if isinstance(each, Mapping))
+        self._inputs = inputs if inputs is not None else next(passed, None)
+        self._every, self._output, self._log, self._on_alarm = every, output, log, on_alarm
+        self._special = special_token_ids
+        self.watch: Watch | None = None
 
     def on_train_begin(
         self,
@@ -107,8 +60,34 @@ class NormProbeCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Measure the model as it starts, or goes on."""
-        self._measure(state, control)
+        """Begin to watch the model, at the step at which the training begins or goes on."""
+        special, processor = self._special, kwargs.get("processing_class")
+        if special is None:
+            tokenizer = getattr(processor, "tokenizer", processor)
+            special = getattr(tokenizer, "all_special_ids", ())
+        if self.watch is not None:
+            self.watch.close()
+        self._trainer = self._trainer or _calling_trainer()
+        self.watch = watch(
+            kwargs["model"],
+            self._every,
+            lambda values: self._send(values, args, state, control),
+            output=self._output,
+            special_token_ids=special,
+        )
+
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Tell the step."""
+        assert self.watch is not None
+        self.watch.step = state.global_step
+        if self._inputs is not None and self.watch.due:
+            self.watch.read_inputs(self._inputs)
 
     def on_step_end(
         self,
@@ -117,91 +96,61 @@ class NormProbeCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Measure after every n-th optimiser step."""
-        if state.global_step % self._every == 0:
-            self._measure(state, control)
+        """Wait for the numbers of a step that was due."""
+        assert self.watch is not None
+        due = self.watch.due
+        self.watch.end_step()
+        if due and self._on_alarm == "stop" and _in_any_process(bool(self.watch.alarms), args):
+            control.should_training_stop = True
 
-    def _measure(self, state: TrainerState, control: TrainerControl) -> None:
-        started = time.perf_counter()
-        model, step = self._trainer.model, state.global_step
-        assert model is not None
-        if self._probe is None:
-            self._probe = Probe(model, special_token_ids=self._special)
-        run = self._probe.measure("layers", self._inputs, intervals=self._intervals)
-        if STRUCTURAL in set(run.table["group"]):
-            # Structural tokens are weights, and each process may hold others of them: all of them
-            # ask again, whatever they see change.
-            self._probe = None
-        values = disparity(run.table)
-        if state.is_world_process_zero:
-            self._log_figure(run, step)
-            if self._output is not None:
-                run = self._kept(run, self._output / f"step-{step:06d}", state)
-        values["seconds"] = time.perf_counter() - started
-        if run.path is not None:
-            run.store.note(seconds=round(values["seconds"], 3))
-        # Logging tells the Trainer that its own turn is done; it may still be due.
-        due = control.should_log
-        self._trainer.log({f"normprobe/{name}": value for name, value in values.items()})
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Finish the run, whose main process draws its figures."""
+        self.on_step_begin(args, state, control)
+        assert self.watch is not None
+        self.watch.close()
+
+    def _send(
+        self,
+        values: dict[str, float],
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+    ) -> None:
+        """Give the numbers to the loggers; a progress bar would print them all."""
+        if self._log is not None:
+            self._log(dict(values))
+        logs = {name: value for name, value in values.items() if name != "normprobe/step"}
+        state.log_history.append({**logs, "step": int(values["normprobe/step"])})
+        trainer = self._trainer
+        if trainer is None:
+            return
+        due = control.should_log  # a logger would tell that the Trainer's own turn is done
+        for each in trainer.callback_handler.callbacks:
+            if not isinstance(each, PrinterCallback | ProgressCallback | NormProbeCallback):
+                each.on_log(args, state, control, logs=dict(logs), model=trainer.model)
         control.should_log = due
 
-    def _kept(self, run: Run, folder: Path, state: TrainerState) -> Run:
-        """The run in its folder; where a training that goes on differs from it, beside it."""
-        resumed = not self._began and state.global_step > 0
-        self._began = True
-        if resumed and read_record(folder) is not None and (told := _differs(folder, run)):
-            beside = folder.with_name(f"{folder.name}-resumed")
-            told += ". Did the weights load, and are the inputs the same?"
-            run.store.add_warning(f"{folder}: {told}")
-            log.warning("warning: %s: %s This run is in %s", folder, told, beside)
-            folder = beside
-        run.store.note(options={"every": self._every}, step=state.global_step, epoch=state.epoch)
-        return run.save(folder, overwrite=True, figures=False)
 
-    def _log_figure(self, run: Run, step: int) -> None:
-        """Give norm and cosine by layer to the loggers that take pictures; else draw nothing."""
-        loggers = self._trainer.callback_handler.callbacks
-        boards = [logger for logger in loggers if isinstance(logger, TensorBoardCallback)]
-        writers = [board.tb_writer for board in boards if board.tb_writer is not None]
-        wandb = sys.modules.get("wandb")  # the logger has imported it, where it is used
-        if not any(isinstance(logger, WandbCallback) for logger in loggers):
-            wandb = None
-        if not writers and wandb is None:
-            return
-        picture = Image.open(io.BytesIO(png(run.figure(_FIGURE), dpi=_DPI))).convert("RGB")
-        name = f"train/normprobe/{_FIGURE}"  # beside the numbers, which the Trainer puts there
-        for writer in writers:
-            writer.add_image(name, np.asarray(picture), step, dataformats="HWC")
-        if wandb is not None:
-            wandb.log({name: wandb.Image(picture), "train/global_step": step})
+def _calling_trainer() -> Trainer | None:
+    """The Trainer whose event is under way: it passes itself to no callback."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if isinstance(found := frame.f_locals.get("self"), Trainer):
+            return found
+    return None
 
 
-def _differs(folder: Path, run: Run) -> str:
-    """How far norms are from those of an earlier run of the step; empty where they agree."""
-    tables = [table.set_index(["layer", "group"]) for table in (load_run(folder).table, run.table)]
-    before, now = (table["norm_mean"] for table in tables)
-    far = (now / before - 1).abs().dropna()
-    if far.empty or far.max() <= _SAME:
-        return ""
-    worst: Any = far.idxmax()
-    return (
-        f"the mean norm of {worst[1]} tokens in layer {worst[0]} was "
-        f"{significant(before[worst])} at this step and is {significant(now[worst])} as training "
-        "goes on"
-    )
-
-
-def disparity(layers: "pd.DataFrame") -> dict[str, float]:
-    """A few numbers for a training log.
-
-    Args:
-        layers: the table of ``layers.csv``.
-
-    Returns:
-        Those that ``compare`` ranks runs by, without intervals, and ``angle_visual`` and
-        ``angle_text``: mean over all layers of the mean angular velocity (Eq. 8), radians per
-        layer. NaN where the inputs hold no such tokens.
-    """
-    angles = layers.groupby("group")["angle_mean"].mean().reindex([VISUAL, TEXT])
-    ranked = {name: number for name, number in measures(layers).items() if "_ci_" not in name}
-    return ranked | {f"angle_{g}": float(a) for g, a in angles.items()}
+def _in_any_process(wanted: bool, args: TrainingArguments) -> bool:
+    """All processes have to stop behind the same step."""
+    if not torch.distributed.is_initialized():
+        return wanted
+    flag = torch.tensor(float(wanted), device=args.device)
+    torch.distributed.all_reduce(flag)
+    return bool(flag)

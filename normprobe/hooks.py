@@ -8,6 +8,7 @@ forwards of the thread that attached them: what other threads run on the same mo
 another probe, passes untouched.
 """
 
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from threading import Event, Lock, RLock, get_ident
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -215,6 +217,20 @@ def observing(model: nn.Module) -> Iterator[None]:
     # Inside torch.inference_mode no tensor would tell whether a layer overwrote it.
     with lock_of(model), _evaluating(model), torch.inference_mode(False), torch.no_grad():
         yield
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Whatever the block draws, what follows draws what it would have drawn without it."""
+    python, numpy = random.getstate(), np.random.get_state()
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda = range(torch.cuda.device_count()) if in_use else ()
+    try:
+        with torch.random.fork_rng(cuda):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def _pass(*_: Any) -> None:

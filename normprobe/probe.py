@@ -5,21 +5,18 @@ run = probe.layers(data="mmbench")         # a Run: .table, .verdict, .figures()
 probe.layers(inputs).table                 # one batch of the processor, in memory
 """
 
-import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-import torch
 from torch import nn
 
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Picture, Sample, as_sample
 from normprobe.errors import NormprobeError, did_you_mean
+from normprobe.hooks import same_random_numbers
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, read_inputs_file
 from normprobe.measurements import NAMES, Measurement, is_measurement, measurement, measurements
 from normprobe.model.checkpoint import is_here, open_checkpoint
@@ -45,7 +42,7 @@ def _undisturbed(method: _Method) -> _Method:
 
     @wraps(method)
     def alone(self: "Probe", *args: Any, **kwargs: Any) -> Any:
-        with self._source.lock, _same_random_numbers():
+        with self._source.lock, same_random_numbers():
             return method(self, *args, **kwargs)
 
     return cast(_Method, alone)
@@ -413,20 +410,6 @@ class Probe:
         """A probe of another checkpoint, loaded in the same way."""
         same = ("trust_remote_code", "device", "dtype")
         return Probe(model, **{name: getattr(self._source.loading, name) for name in same})
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Whatever the block draws, what follows draws what it would have drawn without it."""
-    python, numpy = random.getstate(), np.random.get_state()
-    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    cuda = range(torch.cuda.device_count()) if in_use else ()
-    try:
-        with torch.random.fork_rng(cuda):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
 
 
 def _over_samples(name: str) -> Measurement:

@@ -1,60 +1,52 @@
-"""``NormProbeCallback`` in the Trainer: numbers, loggers, and that training is untouched."""
+"""``NormProbeCallback`` in the Trainer and in launchers; Lightning and axolotl."""
 
 import json
-import random
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from support.agreement import assert_agrees
-from support.cases import make_case
-from support.commands import torchrun
-from support.expected_parts import PARTS
-from support.reference import layers_table
+from PIL import Image
+from support.commands import invoke, torchrun
 from support.tiny_inputs import SPECIAL_IDS, collate, tiny_inputs, tiny_samples
 from support.tiny_models import tiny_model
-from transformers import Trainer, TrainingArguments
+from torch import nn
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
-from normprobe import NormProbeCallback, NormprobeError, Run, align_norms, load_run, schema
+from normprobe import NormProbeCallback, align_norms, find_parts, load_run, probe_layers
+from normprobe.snippets import SNIPPETS
+from normprobe.specimen import SPECIMEN_DIR
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
 STEPS = 4
-TYPES = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")
 
 
-def restless(model: torch.nn.Module) -> torch.nn.Module:
-    """Dropout in training, and a layer that draws random numbers of all three kinds in any mode."""
-    for module in model.modules():
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.3
-
-    def draw(*_: object) -> None:
-        torch.rand(3), random.random(), np.random.rand()
-
-    model.get_input_embeddings().register_forward_hook(draw)
-    return model
+def samples_of(model: nn.Module, count: int = 8) -> list[dict[str, Any]]:
+    return [{**one, "labels": one["input_ids"].clone()} for one in tiny_samples(model, count)]
 
 
 def trained(
-    model_type: str,
     folder: Path,
-    *,
-    every: int | None,
-    prepare: Callable[[torch.nn.Module], object] = lambda model: None,
-    intervals: bool = False,
+    *callbacks: Any,
+    model: nn.Module | None = None,
+    kind: type[Trainer] = Trainer,
     resume: Path | None = None,
     **arguments: Any,
-) -> tuple[torch.nn.Module, list[dict[str, float]]]:
-    """The model after a few steps, and the Trainer's log."""
-    model = restless(tiny_model(model_type))
-    prepare(model)
-    data = [{**sample, "labels": sample["input_ids"].clone()} for sample in tiny_samples(model, 8)]
+) -> Trainer:
+    """A training of a few steps."""
+    torch.manual_seed(0)
+    model = model or tiny_model("llava_next")
     options = {
         "max_steps": STEPS,
         "per_device_train_batch_size": 2,
@@ -66,269 +58,317 @@ def trained(
         "disable_tqdm": True,
         "remove_unused_columns": False,
     }
-    trainer = Trainer(
-        model,
-        TrainingArguments(str(folder / "trainer"), **options | arguments),
-        train_dataset=data,
-        data_collator=collate,
-    )
-    if every is not None:
-        callback = NormProbeCallback(
-            trainer,
-            tiny_inputs(model, 3),
-            every=every,
-            output=folder / "runs",
-            special_token_ids=SPECIAL_IDS,
-            intervals=intervals,
-        )
-        trainer.add_callback(callback)
+    made = TrainingArguments(str(folder / "trainer"), **options | arguments)
+    data = {"train_dataset": samples_of(model), "eval_dataset": samples_of(model, 2)}
+    trainer = kind(model, made, **data, data_collator=collate, callbacks=list(callbacks))
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-    return model, trainer.state.log_history
+    return trainer
 
 
-def measurements(log: list[dict[str, float]]) -> dict[int, dict[str, float]]:
-    """The callback's entries by step, without the prefix."""
-    return {
-        int(entry["step"]): {
-            name.removeprefix("normprobe/"): value
-            for name, value in entry.items()
-            if name.startswith("normprobe/")
-        }
-        for entry in log
-        if "normprobe/inertia_gap" in entry
-    }
+def watched_steps(trainer: Trainer) -> dict[int, dict[str, float]]:
+    logs = trainer.state.log_history
+    return {entry["step"]: entry for entry in logs if "normprobe/gradient/projector" in entry}
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-def test_the_numbers_are_those_of_the_model_at_that_step(model_type: str, tmp_path: Path) -> None:
-    model, log = trained(model_type, tmp_path, every=2)
-    measured = measurements(log)
-    assert list(measured) == [0, 2, 4]
-    fresh = tiny_model(model_type)
-    for step, checkpoint in ((0, fresh), (4, model.eval())):
-        case = make_case(checkpoint, tiny_inputs(fresh, 3), PARTS[model_type], SPECIAL_IDS)
-        expected = layers_table(case.observations)
-        table = pd.read_csv(tmp_path / f"runs/step-{step:06d}/layers.csv")
-        for key, row in expected.items():
-            assert_agrees(table.set_index(["layer", "group"]).loc[key], row, where=(step, key))
-        depth = max(layer for layer, _ in expected)
-        norm = {key: row["norm_geometric_mean"] for key, row in expected.items()}
-        angle = {
-            group: np.mean([expected[layer, group]["angle_mean"] for layer in range(1, depth + 1)])
-            for group in (schema.VISUAL, schema.TEXT)
-        }
-        middle = (depth + 1) // 2
-        wanted = {
-            "disparity_input": norm[0, schema.VISUAL] / norm[0, schema.TEXT],
-            "disparity_middle": norm[middle, schema.VISUAL] / norm[middle, schema.TEXT],
-            "disparity_last": norm[depth, schema.VISUAL] / norm[depth, schema.TEXT],
-            "angle_visual": angle[schema.VISUAL],
-            "angle_text": angle[schema.TEXT],
-            "inertia_gap": angle[schema.TEXT] - angle[schema.VISUAL],
-        }
-        found = measured[step]
-        assert found.pop("seconds") > 0
-        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-4)
-    assert measured[0] != measured[4]
+class ByLauncher(Trainer):
+    """Builds its callback as launchers do: with its arguments and itself."""
+
+    form = "args, trainer"
+
+    def __init__(self, model: Any, args: Any, *, callbacks: Any, **more: Any) -> None:
+        super().__init__(model, args, **more)
+        options = {"every": 2, "output": None}
+        given = {
+            "args, trainer": (args, self),
+            "trainer": (self,),
+            "trainer, inputs": (self, tiny_inputs(model, 3)),
+        }[self.form]
+        self.add_callback(NormProbeCallback(*given, **options))
 
 
 @pytest.mark.parametrize(
-    "argument", [None, "gradient_checkpointing", pytest.param("bf16", marks=pytest.mark.slow)]
+    "form", ["nothing", "args, trainer", "trainer", "trainer, inputs", "inputs"]
 )
-def test_training_is_the_same_to_the_last_bit(argument: str | None, tmp_path: Path) -> None:
-    arguments = {argument: True} if argument else {}
-    plain, plain_log = trained("llava_next", tmp_path, every=None, **arguments)
-    watched, log = trained("llava_next", tmp_path, every=1, **arguments)
-    for (name, one), (_, other) in zip(
-        plain.named_parameters(), watched.named_parameters(), strict=True
-    ):
-        assert torch.equal(one, other), name
-    losses = [[entry["loss"] for entry in made if "loss" in entry] for made in (plain_log, log)]
-    assert len(losses[0]) == STEPS  # a measurement takes no turn of the Trainer's own log
-    assert losses[0] == losses[1]
-    assert list(measurements(log)) == list(range(STEPS + 1))
-    assert watched.training
-
-
-def test_a_run_folder_a_step(tmp_path: Path) -> None:
-    trained("llava", tmp_path, every=2)
-    runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert runs == ["step-000000", "step-000002", "step-000004"]
-    record = json.loads((tmp_path / "runs/step-000002/run.json").read_text())
-    expected = {"command": "layers", "step": 2, "status": "complete", "model_type": "llava"}
-    assert record.items() >= expected.items()
-    layers = pd.read_csv(tmp_path / "runs/step-000002/layers.csv")
-    assert layers["norm_mean_ci_low"].isna().all()  # nobody asked for intervals, or the theory
-    assert pd.read_csv(tmp_path / "runs/step-000002/theory.csv").empty
-    run = load_run(tmp_path / "runs/step-000002")
-    assert "No intervals." in run.verdict
-    assert run.page()
-    assert pd.read_parquet(tmp_path / "runs/step-000002/samples")["sample_id"].nunique() == 3
-    trained("llava", tmp_path, every=4)  # a second training replaces its steps
-
-
-def test_intervals_and_theory_are_there_where_they_are_asked_for(tmp_path: Path) -> None:
-    trained("llava", tmp_path, every=4, intervals=True)
-    run = load_run(tmp_path / "runs/step-000004")
-    assert run.table["norm_mean_ci_low"].notna().any()
-    assert len(run.tables["theory"])
-    trained("llava", tmp_path / "plain", every=4)
-    plain = load_run(tmp_path / "plain/runs/step-000004")
-    measured = [name for name in run.table if not name.endswith(("_low", "_high"))]
-    pd.testing.assert_frame_equal(run.table[measured], plain.table[measured])
-    assert list(run.table) == list(plain.table)
-
-
-def test_the_seconds_are_those_of_all_that_a_measurement_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_form_watches_the_training(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Run.save
-
-    def slow(*args: Any, **kwargs: Any) -> Run:
-        time.sleep(1)
-        return save(*args, **kwargs)
-
-    monkeypatch.setattr(Run, "save", slow)
-    _, log = trained("llava", tmp_path, every=STEPS)
-    for step, values in measurements(log).items():
-        assert values["seconds"] > 1
-        record = json.loads((tmp_path / f"runs/step-{step:06d}/run.json").read_text())
-        assert record["seconds"] == pytest.approx(values["seconds"], abs=1e-3)
+    monkeypatch.setattr(ByLauncher, "form", form)
+    if form in ("nothing", "inputs"):
+        given = {} if form == "nothing" else {"inputs": tiny_inputs(tiny_model("llava_next"), 3)}
+        trainer = trained(tmp_path, NormProbeCallback(every=2, output=None, **given))
+    else:
+        trainer = trained(tmp_path, kind=ByLauncher)
+    assert list(watched_steps(trainer)) == [0, 2]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == STEPS  # a measurement takes no turn of the Trainer's own log
 
 
-def test_a_training_that_goes_on_with_other_weights_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a Trainer of transformers 5 resumes LLaVA: no weight is found, nothing is said."""
-    trained("llava", tmp_path, every=2, save_strategy="steps", save_steps=2)
-    checkpoint, kept = tmp_path / "trainer/checkpoint-2", tmp_path / "runs/step-000002/layers.csv"
-    before = pd.read_csv(kept)
-    monkeypatch.setattr(Trainer, "_load_from_checkpoint", lambda *_, **__: None)
-
-    def load(model: torch.nn.Module) -> None:
-        model.load_state_dict(type(model).from_pretrained(checkpoint).state_dict())
-
-    trained("llava", tmp_path, every=2, resume=checkpoint, prepare=load)
-    assert "Did the weights load" not in caplog.text
-    resumed = tmp_path / "runs/step-000002-resumed"
-    assert not resumed.exists()
-    trained("llava", tmp_path, every=2, resume=checkpoint)
-    assert "runs/step-000002: the mean norm of " in caplog.text
-    assert "Did the weights load, and are the inputs the same?" in caplog.text
-    pd.testing.assert_frame_equal(pd.read_csv(kept), before)  # neither overwritten
-    assert any("Did the weights load" in text for text in load_run(resumed).record["warnings"])
+def test_inputs_of_your_own_are_measured_on_each_due_step_and_at_the_end(tmp_path: Path) -> None:
+    model = tiny_model("llava_next")
+    inputs = tiny_inputs(model, 3)
+    before = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
+    run = NormProbeCallback(
+        inputs=inputs, every=2, output=tmp_path / "run", special_token_ids=SPECIAL_IDS
+    )
+    trained(tmp_path, run, model=model)
+    after = probe_layers(model.eval(), inputs, special_token_ids=SPECIAL_IDS)
+    table = load_run(tmp_path / "run").table
+    assert list(table["training_step"].unique()) == [0, 2, 4]
+    for step, expected in ((0, before), (4, after)):
+        found = table[table["training_step"] == step].set_index(["layer", "group"])
+        wanted = expected.set_index(["layer", "group"])["angle_mean"].reindex(found.index)
+        np.testing.assert_allclose(found["angle_mean"], wanted, rtol=1e-6)
 
 
-def test_runs_of_an_aligned_model_say_so(tmp_path: Path) -> None:
-    """Figure 5 puts trainings with and without the norm side by side."""
-    trained("llava", tmp_path, every=STEPS, prepare=align_norms)
-    record = json.loads((tmp_path / f"runs/step-{STEPS:06d}/run.json").read_text())
-    assert record["alignment"] == {"after": "model.multi_modal_projector", "compensate": True}
-    trained("llava", tmp_path / "plain", every=STEPS)
-    plain = json.loads((tmp_path / f"plain/runs/step-{STEPS:06d}/run.json").read_text())
-    assert "alignment" not in plain
+@pytest.mark.parametrize("way", [{}, {"gradient_checkpointing": True}, {"bf16": True}, {"eval": 1}])
+def test_training_is_the_same_to_the_last_bit(way: dict[str, Any], tmp_path: Path) -> None:
+    if way.pop("eval", None):
+        way |= {"eval_strategy": "steps", "eval_steps": 1, "gradient_accumulation_steps": 2}
+    plain = trained(tmp_path, **way)
+    watched = trained(tmp_path, NormProbeCallback(every=1, output=None), **way)
+    weights = (trainer.model.parameters() for trainer in (plain, watched))
+    assert all(map(torch.equal, *weights))
+    assert list(watched_steps(watched)) == list(range(STEPS))
 
 
-def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+def test_the_loggers_of_the_trainer_get_the_numbers_under_names_that_stay(tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = tmp_path / "events"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TENSORBOARD_LOGGING_DIR", str(folder))
-        _, log = trained("llava", tmp_path, every=2, report_to="tensorboard")
+        callback = NormProbeCallback(every=2, output=tmp_path / "run")
+        trained(tmp_path, callback, report_to="tensorboard")
     events = reading.EventAccumulator(str(folder)).Reload()
-    for name in ("disparity_input", "inertia_gap"):
-        scalars = events.Scalars(f"train/normprobe/{name}")
-        written = {scalar.step: scalar.value for scalar in scalars}
-        wanted = {step: values[name] for step, values in measurements(log).items()}
-        assert written == pytest.approx(wanted)
+    table = load_run(tmp_path / "run").table.set_index(["group", "layer", "training_step"])
+    for group in ("visual", "text"):
+        scalars = events.Scalars(f"train/normprobe/layers/{group}/norm/2")
+        expected = table.loc[(group, 2), "norm_mean"]
+        assert [scalar.value for scalar in scalars] == pytest.approx(list(expected))
 
 
-def test_an_impossible_interval_is_an_error() -> None:
-    with pytest.raises(NormprobeError, match="every=0"):
-        NormProbeCallback(None, {}, every=0)  # type: ignore[arg-type]
+def test_an_alarm_ends_the_training_where_it_is_asked_to(tmp_path: Path) -> None:
+    model = tiny_model("llava")
+    find_parts(model).projector.module.register_forward_hook(lambda _, args, out: out.detach())
+    stopping = NormProbeCallback(every=1, output=tmp_path / "run", on_alarm="stop")
+    trainer = trained(tmp_path, stopping, model=model)
+    assert trainer.state.global_step == 1
+    run = load_run(tmp_path / "run")
+    assert "step 0: the projector is to be trained and receives no gradient" in run.verdict
+    assert set(run.tables["alarms"]["alarm"]) == {"gradient"}
+    assert any("normprobe/alarm/gradient" in entry for entry in trainer.state.log_history)
 
 
-#: A loop of training a model that FSDP2 shards, with and without the callback, in each process.
-SHARDED = """
-import os, sys
-from pathlib import Path
-from types import SimpleNamespace
+def test_a_resumed_training_goes_on_with_its_steps(tmp_path: Path) -> None:
+    output, saves = tmp_path / "run", {"save_strategy": "steps", "save_steps": 2}
+    trained(tmp_path, NormProbeCallback(every=1, output=output), **saves)
+    before = load_run(output).table
+
+    def load(trainer: Any, *_: Any, **__: Any) -> None:
+        state = type(trainer.model).from_pretrained(checkpoint).state_dict()
+        trainer.model.load_state_dict(state)
+
+    checkpoint = tmp_path / "trainer/checkpoint-2"
+    with pytest.MonkeyPatch.context() as patch:  # transformers 5.23 loads no weight of LLaVA
+        patch.setattr(Trainer, "_load_from_checkpoint", load)
+        trained(tmp_path, NormProbeCallback(every=1, output=output), resume=checkpoint, **saves)
+    run = load_run(output)
+    assert not any("Did the weights load" in text for text in run.record["warnings"])
+    assert list(run.table["training_step"].unique()) == [0, 1, 2, 3]
+    np.testing.assert_allclose(run.table["norm_mean"], before["norm_mean"], rtol=1e-5)
+
+
+def test_a_run_of_an_aligned_model_says_so_and_has_its_norm(tmp_path: Path) -> None:
+    model = tiny_model("llava")
+    align_norms(model)
+    trained(tmp_path, NormProbeCallback(every=2, output=tmp_path / "run"), model=model)
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["alignment"] == {"after": "model.multi_modal_projector", "compensate": True}
+    gradients = load_run(tmp_path / "run").tables["gradients"]
+    assert "alignment_norm" in set(gradients["part"])
+
+
+# --- launchers -----------------------------------------------------------------------------------
+
+
+def test_snippets_are_printed_and_parse() -> None:
+    for name, lines in SNIPPETS.items():
+        done = invoke("watch", "--snippet", name)
+        assert done.stdout.strip() == lines.strip()
+        if name != "axolotl":
+            compile(lines, name, "exec")
+
+
+def test_ms_swift_finds_it_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its map of callbacks, whose entries it calls with arguments and trainer."""
+    swift = ModuleType("swift.callbacks")
+    swift.callbacks_map = {}
+    monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
+    monkeypatch.setitem(sys.modules, "swift.callbacks", swift)
+    exec(SNIPPETS["swift"], {})
+    made = swift.callbacks_map["normprobe"](SimpleNamespace(), None)
+    assert isinstance(made, TrainerCallback)
+
+
+def test_llamafactory_gets_it_as_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner, given = ModuleType("llamafactory.train.tuner"), []
+    tuner.run_exp = lambda args=None, callbacks=None: given.extend(callbacks)
+    for name in ("llamafactory", "llamafactory.train"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "llamafactory.train.tuner", tuner)
+    exec(SNIPPETS["llamafactory"], {})
+    assert [type(callback) for callback in given] == [NormProbeCallback]
+
+
+def test_axolotl_loads_the_plugin_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its plugin manager does: a class by its dotted name, called without anything."""
+    base = ModuleType("axolotl.integrations.base")
+    base.BasePlugin = type("BasePlugin", (), {"register": lambda self, cfg: None})
+    for name in ("axolotl", "axolotl.integrations"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "axolotl.integrations.base", base)
+    monkeypatch.delitem(sys.modules, "normprobe.axolotl", raising=False)
+    import normprobe
+
+    assert "normprobe.AxolotlPlugin" in SNIPPETS["axolotl"]
+    plugin = normprobe.AxolotlPlugin()
+    assert isinstance(plugin, base.BasePlugin)
+    (callback,) = plugin.add_callbacks_pre_trainer({}, None)
+    assert isinstance(callback, NormProbeCallback)
+    monkeypatch.delitem(sys.modules, "normprobe.axolotl", raising=False)
+
+
+@pytest.mark.slow
+def test_lightning(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    from normprobe import LightningCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.model = tiny_model("llava_next").train()
+
+        def training_step(self, batch: Mapping[str, Any], _: int) -> Any:
+            return self.model(**batch).loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    ends = []
+    for callbacks in ([], [LightningCallback(every=2, output=tmp_path / "run")]):
+        module = Module()
+        data = [collate(samples_of(module.model)[i : i + 2]) for i in (0, 2, 4, 6)] * 5
+        trainer = lightning.Trainer(
+            max_steps=20, max_epochs=2, callbacks=callbacks, accelerator="cpu", logger=False,
+            enable_checkpointing=False, enable_progress_bar=False,
+        )  # fmt: skip
+        trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=None))
+        ends.append([weight.detach().clone() for weight in module.model.parameters()])
+    assert all(map(torch.equal, *ends))
+    run = load_run(tmp_path / "run")
+    assert list(run.table["training_step"].unique()) == list(range(0, 20, 2))
+    assert run.tables["gradients"]["gradient_norm"].gt(0).all()
+    assert "No alarm." in run.verdict
+
+
+@pytest.mark.slow
+def test_trl(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="TRL is not installed")
+    from datasets import Dataset
+
+    turns = [
+        {"role": "user", "content": "What is drawn?"},
+        {"role": "assistant", "content": "a circle"},
+    ]
+    noise = np.random.default_rng(0).integers(0, 255, (8, 64, 64, 3), dtype=np.uint8)
+    rows = [{"images": [Image.fromarray(picture)], "messages": turns} for picture in noise]
+    ends = []
+    for callbacks in ([], [NormProbeCallback(every=2, output=tmp_path / "run")]):
+        torch.manual_seed(0)
+        model = AutoModelForImageTextToText.from_pretrained(SPECIMEN_DIR, dtype=torch.float32)
+        args = trl.SFTConfig(
+            str(tmp_path / "out"), max_steps=20, per_device_train_batch_size=2, report_to="none",
+            save_strategy="no", use_cpu=True, disable_tqdm=True, logging_steps=1, bf16=False,
+        )  # fmt: skip
+        trainer = trl.SFTTrainer(
+            model, args, train_dataset=Dataset.from_list(rows), callbacks=callbacks,
+            processing_class=AutoProcessor.from_pretrained(SPECIMEN_DIR),
+        )  # fmt: skip
+        trainer.train()
+        ends.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(map(torch.equal, *ends))
+    assert list(watched_steps(trainer)) == list(range(0, 20, 2))
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logs) == 20 and all("mean_token_accuracy" in entry for entry in logs)
+    run = load_run(tmp_path / "run")
+    assert {"visual", "text", "special"} <= set(run.table["group"])
+    assert "No alarm." in run.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_two_processes_train_as_without_it_and_one_writes(
+    sharded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.py").write_text(PROCESSES)
+    tests = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
+    done = torchrun(tmp_path, "script.py", *["fsdp"] * sharded)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 2
+    run = load_run(tmp_path / "run")
+    assert list(run.table["training_step"].unique()) == [0, 2, 4]
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    gradients = run.tables["gradients"].set_index(["training_step", "part"])["gradient_norm"]
+    assert gradients[0, "projector"] == pytest.approx(expected["gradient"], rel=1e-4)
+    found = run.table.set_index(["training_step", "layer", "group"])["norm_mean"]
+    assert found[0, 2, "text"] == pytest.approx(expected["norm"], rel=1e-5)
+
+
+#: Two processes train, with and without a watch: under DDP, or sharded by FSDP2.
+PROCESSES = """
+import json, os, sys
 import torch
-from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_inputs import tiny_inputs
 from support.tiny_models import tiny_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from normprobe import NormProbeCallback, Probe
+import normprobe
 
 torch.distributed.init_process_group("gloo")
 rank, mesh, ends = torch.distributed.get_rank(), init_device_mesh("cpu", (2,)), []
+plain, mean = tiny_model("llava").train(), {}
+for each in (0, 1):  # the gradient that both see, and the states of the first process
+    inputs = tiny_inputs(plain, 3, seed=each)
+    if each == 0:
+        table = normprobe.probe_layers(plain, inputs).set_index(["layer", "group"])
+    (plain(**inputs, labels=inputs["input_ids"]).loss / 2).backward()
+projector = normprobe.find_parts(plain).projector.module
+gradient = sum(float(w.grad.double().square().sum()) for w in projector.parameters()) ** 0.5
+expected = {"gradient": gradient, "norm": float(table.loc[(2, "text"), "norm_mean"])}
 for watched in (False, True):
-    model, plain = tiny_model("llava_next"), tiny_model("llava_next")
-    inputs = tiny_inputs(model, 3)
-    for module in (*model.get_decoder().layers, model):
-        fully_shard(module, mesh=mesh, reshard_after_forward=True)  # as accelerate does
+    model = tiny_model("llava").train()
+    if "fsdp" in sys.argv:
+        for module in (*model.get_decoder().layers, model):
+            fully_shard(module, mesh=mesh)
+        trains = model
+    else:
+        trains = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    handler = SimpleNamespace(callbacks=[])
-    trainer = SimpleNamespace(model=model, log=print, callback_handler=handler)
-    to = {"every": 1, "output": Path("runs"), "special_token_ids": SPECIAL_IDS}
-    callback = NormProbeCallback(trainer, inputs, **to)
-    for step in range(2):
-        if watched:
-            state = SimpleNamespace(global_step=step, epoch=0, is_world_process_zero=rank == 0)
-            callback._measure(state, SimpleNamespace(should_log=False))
-            whole = {n: w.full_tensor() for n, w in model.state_dict().items()}
-            plain.load_state_dict(whole)
-            Probe(plain, special_token_ids=SPECIAL_IDS).layers(inputs).save(f"plain-{rank}/{step}")
-        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+    seen = normprobe.watch(trains, 2, output="run") if watched else None
+    for step in range(6):
+        inputs = tiny_inputs(plain, 3, seed=2 * step + rank)
+        trains(**inputs, labels=inputs["input_ids"]).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    ends.append([weight.full_tensor() for weight in model.state_dict().values()])
+    if seen is not None:
+        seen.close()
+    weights = [getattr(w, "full_tensor", lambda w=w: w)() for w in model.parameters()]
+    ends.append([weight.detach().clone() for weight in weights])
 assert all(map(torch.equal, *ends))
+if rank == 0:
+    open("expected.json", "w").write(json.dumps(expected))
 torch.distributed.barrier()
 print("done", flush=True)
 os._exit(0)  # gloo may abort while it is taken down
 """
-
-
-@pytest.mark.slow
-def test_a_model_that_fsdp2_shards_is_measured_and_trains_as_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sharded.py").write_text(SHARDED)
-    tests = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
-    done = torchrun(tmp_path, "sharded.py")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("done") == 2
-    for step in (0, 1):
-        sharded = load_run(tmp_path / f"runs/step-{step:06d}")
-        plain = load_run(tmp_path / f"plain-0/{step}")
-        assert sharded.record["norm_placement"] == plain.record["norm_placement"]
-        measured = [name for name in plain.table if not name.endswith(("_low", "_high"))]
-        pd.testing.assert_frame_equal(sharded.table[measured], plain.table[measured])
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_without_it_and_one_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under DistributedDataParallel, started as a user does."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys; from pathlib import Path; import torch; from test_callback import trained\n"
-        "every = None if sys.argv[1] == 'plain' else 2\n"
-        "model, log = trained('llava', Path(sys.argv[1]), every=every, ddp_backend='gloo')\n"
-        "rank = torch.distributed.get_rank()\n"
-        "torch.save((model.state_dict(), log), f'{sys.argv[1]}-{rank}.pt')\n"
-    )
-    tests = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
-    for name in ("plain", "watched"):
-        done = torchrun(tmp_path, str(script), name)
-        assert done.returncode == 0, done.stderr
-    plain, _ = torch.load(tmp_path / "plain-0.pt")
-    for rank in (0, 1):
-        watched, log = torch.load(tmp_path / f"watched-{rank}.pt")
-        assert all(torch.equal(plain[name], watched[name]) for name in plain)
-        assert list(measurements(log)) == [0, 2, 4]
-    assert len(list((tmp_path / "watched/runs").iterdir())) == 3

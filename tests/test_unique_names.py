@@ -36,7 +36,7 @@ CONTRACTS = {
     "inputs": {"build", "parts", "prepare", "load_processor", "setup"},
     # a command bears the name of what it calls
     "cli": {
-        *("align", "attention", "compare", "embeddings", "survey", "verify"),
+        *("align", "attention", "compare", "embeddings", "survey", "verify", "watch"),
         *("align.py", "attention.py", "embeddings.py", "survey.py", "verify.py"),
     },
 }

@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "verify": runs.verify,
     "survey": models.survey,
     "inspect": models.inspect,
+    "watch": models.watch,
     "inputs": models.inputs,
     "align": measure.align,
     "report": runs.report,

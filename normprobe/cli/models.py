@@ -1,4 +1,4 @@
-"""The commands that look at models as such: ``inspect`` and ``inputs`` one, ``survey`` many."""
+"""The commands that look at models: ``inspect``, ``inputs``, ``survey``, ``watch``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -169,3 +169,15 @@ def survey(
         run = survey_of(listed, sampled, loading, to, layers=layers, keep=keep, timeout=timeout)
         doubts = [*run.record.get("doubts", []), *reasons(run.table)]
         console.show_run(run, display, doubts if strict else [])
+
+
+def watch(
+    snippet: Annotated[
+        Literal["trl", "swift", "axolotl", "llamafactory", "lightning", "loop"],
+        typer.Option(help="What runs the training; loop: your own, or accelerate."),
+    ] = "loop",
+) -> None:
+    """The lines that watch a training from inside: norms, gradients, alarms."""
+    from normprobe.snippets import SNIPPETS
+
+    console.data(SNIPPETS[snippet].strip())

@@ -63,6 +63,7 @@ NAMES = (
     "compare",
     "survey",
     "align",
+    "training",
 )
 
 

@@ -16,7 +16,10 @@ from normprobe import Probe, compare, schema
 from normprobe.run import Run
 
 #: What only a model of the paper, or one with a visual table, has.
-NOT_OF_THE_SPECIMEN = {"published.csv", "histogram.csv of interface", "figure4.csv"}
+NOT_OF_THE_SPECIMEN = {
+    *("published.csv", "histogram.csv of interface", "figure4.csv"),
+    *("training.csv", "gradients.csv", "alarms.csv"),  # a training's
+}
 
 
 GENERATOR = loaded(ROOT / ".ci/columns.py")

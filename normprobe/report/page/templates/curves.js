@@ -99,7 +99,7 @@ function drawCurves(svg, width, at, chart, hidden, log) {
   }
   const f = useLog ? Math.log : (value) => value;
   const across = width - MARGIN.left - MARGIN.right - 16;
-  const g = chart.across ? Math.log : (value) => value;
+  const g = chart.across === "dose" ? Math.log : (value) => value;
   const x = (layer) => MARGIN.left + 8 + (g(layer) - g(first)) / (g(last) - g(first)) * across;
   const y = (value) => height - MARGIN.bottom -
     (f(value) - f(low)) / (f(high) - f(low)) * (height - MARGIN.top - MARGIN.bottom);
@@ -111,7 +111,7 @@ function drawCurves(svg, width, at, chart, hidden, log) {
     make(svg, "text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick));
   }
   const ticks = linearTicks(first, last, Math.min(14, width / 45)).filter(Number.isInteger);
-  for (const tick of chart.across ? layers : ticks)
+  for (const tick of chart.across === "dose" ? layers : ticks)
     make(svg, "text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, String(tick));
   make(svg, "line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom });
   make(svg, "text", { x: (MARGIN.left + right) / 2, y: height - 5, "text-anchor": "middle" }, chart.across ?? "decoder layer");

@@ -1,0 +1,33 @@
+"""What a training says, in sentences."""
+
+import pandas as pd
+
+from normprobe.report.ratio_words import Ratio, factor
+from normprobe.report.readable import number_of
+from normprobe.runs.run_folder import RunStore
+from normprobe.schema import VISUAL
+
+
+def verdict(run: RunStore) -> str:
+    """How loud visual tokens were and became; then what seems wrong."""
+    said, alarms = [], run.rows_of("alarms")
+    disparity = disparities(run.table("training"))
+    if len(disparity):
+        told = [
+            f"{factor([Ratio(ratio)])} {'the norm of text tokens ' * (not place)}at step {step}"
+            for place, (step, ratio) in enumerate(disparity.items())
+        ]
+        ends = " and ".join(dict.fromkeys([told[0], told[-1]]))
+        said.append(f"Visual tokens enter the decoder with {ends}.")
+    if alarms is None:
+        return " ".join([*said, "No alarm."])
+    raised = [f"step {row.training_step}: {row.words}" for row in alarms.itertuples()]
+    return " ".join(
+        [*said, f"{number_of(len(raised), 'alarm').capitalize()}: {'; '.join(raised)}."]
+    )
+
+
+def disparities(training: pd.DataFrame, layer: int = 0) -> "pd.Series[float]":
+    """Visual over text norm after a layer, by step; without steps that have no pictures."""
+    rows = training[(training["layer"] == layer) & (training["group"] == VISUAL)]
+    return rows.set_index("training_step")["norm_geometric_ratio_to_text"].dropna()

@@ -1,0 +1,384 @@
+"""``watch``: a training from inside, with one line and without a forward of its own.
+
+with normprobe.watch(model, every=100) as watch:
+    for batch in loader:                # your loop, as it is
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+watch.run().verdict
+"""
+
+import atexit
+import logging
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import pandas as pd
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from normprobe.errors import NormprobeError
+from normprobe.hooks import (
+    hidden_state_of,
+    is_sharded,
+    observing,
+    run_until,
+    same_random_numbers,
+)
+from normprobe.inputs.on_device import moved_to, pixel_inputs
+from normprobe.measurements.training.alarms import Alarm, Judge
+from normprobe.measurements.training.measure import (
+    ForwardReader,
+    SeenForward,
+    UpdateReader,
+    part_weights,
+)
+from normprobe.measurements.training.table import log_values, training_tables, weights_differ
+from normprobe.model.find.structure import find_parts
+from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
+from normprobe.options import AUTO, Output
+from normprobe.run import Run, finished
+from normprobe.runs.begin import open_store, provenance, warn
+from normprobe.runs.facts import model_facts, note_model
+from normprobe.runs.run_folder import PARTIAL, RunFolder, RunStore, read_record
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two writes of what was measured.
+_WRITTEN_EVERY = 10.0
+
+Log = Callable[[dict[str, float]], Any]
+
+
+class Watch:
+    """Reads a training on steps that are due; close it, or use it as a context manager.
+
+    Attributes:
+        step: optimizer steps that were taken; set it where a training goes on.
+        alarms: what seems wrong so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        every: int,
+        loggers: Iterable[Log],
+        output: str | Path | None,
+        on_alarm: str,
+        special_token_ids: Iterable[int],
+        named: Mapping[str, Any] | None,
+    ) -> None:
+        if every < 1:
+            raise NormprobeError(f"every={every}: expected at least 1 step", "pass every=100")
+        if on_alarm not in ("warn", "stop"):
+            raise NormprobeError(f"on_alarm={on_alarm!r}: no such choice", "pass warn or stop")
+        self.every, self.step, self.alarms = every, 0, list[Alarm]()
+        self._loggers, self._stops = list(loggers), on_alarm == "stop"
+        self._root = root = extract_model_from_parallel(model, keep_torch_compile=False)
+        base: nn.Module = root.get_base_model() if hasattr(root, "get_base_model") else root
+        self._model = MeasuredModel(base, find_parts(base, named=named), [*special_token_ids])
+        layers = self._model.decoder_layers
+        several = torch.distributed.is_initialized()
+        self._writes = not several or torch.distributed.get_rank() == 0
+        self._judge, self._buffer = Judge(), list[pd.DataFrame]()
+        self._started = time.perf_counter()
+        self._store, self._attempt = self._opened(output if self._writes else None)
+        self._ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._busy = self._stepped = self._went_on = False
+        self._begin_step()
+        # Not compiled: torch.compile ends a graph where a hook is called.
+        hook: Callable[[Any], Any] = torch.compiler.disable
+        self._handles: list[RemovableHandle] = [
+            root.register_forward_pre_hook(hook(self._before_forward), with_kwargs=True),
+            root.register_forward_hook(hook(self._after_forward)),
+        ]
+        for number, layer in enumerate(layers, start=1):
+            enter, leave = hook(self._enter), hook(partial(self._leave, number))
+            self._handles.append(layer.register_forward_pre_hook(enter, with_kwargs=True))
+            self._handles.append(layer.register_forward_hook(leave))
+        # Hooks on all optimizers there are: they shall not keep the model.
+        before, after = weakref.WeakMethod(self.before_update), weakref.WeakMethod(self._updated)
+        self._handles += [
+            register_optimizer_step_pre_hook(lambda opt, *_: _call(before, opt)),
+            register_optimizer_step_post_hook(lambda opt, *_: _call(after, opt)),
+        ]
+        for handle in self._handles[-2:]:
+            weakref.finalize(self, handle.remove)
+        self._at_exit = partial(_call, weakref.WeakMethod(self.close))
+        atexit.register(self._at_exit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self) -> Run:
+        """What was measured so far: ``.table``, ``.verdict``, ``.figures()``, ``compare``."""
+        self._write()
+        for name, table in training_tables(self._store.rows(), self.alarms).items():
+            self._store.write_table(name, table)
+        return Run(self._store)
+
+    def close(self) -> None:
+        """Remove every hook, and finish the run: its tables and figures."""
+        if not self._handles:
+            return
+        try:
+            self.end_step()
+        finally:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+            atexit.unregister(self._at_exit)
+            self._write()
+        if not self._writes:
+            return
+        rows = self._store.rows()
+        if "layer" not in rows or rows["layer"].isna().all():
+            warn(
+                self._store,
+                "no forward of the model was seen that was due: is it the model that trains, and "
+                "was it watched before torch.compile first ran?",
+            )
+        else:
+            finished(self._store, training_tables(rows, self.alarms), self._started)
+
+    # --- a step -------------------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        self._reader: ForwardReader | None = None
+        self._inputs: Mapping[str, Any] = {}
+        self._seen: SeenForward | None = None
+        self._states: pd.DataFrame | None = None
+        self._updates: UpdateReader | None = None
+        self._warmth, self._read = 1.0, False
+
+    @property
+    def due(self) -> bool:
+        """Whether the step that comes, or is under way, is measured."""
+        return self.step % self.every == 0
+
+    def end_step(self) -> None:
+        """The step is over: wait for its numbers, judge, log and keep them."""
+        if not self._read:
+            self._stepped = False
+            return
+        self._judge_states()
+        found = [] if self._states is None else [self._states]
+        if self._updates is not None:
+            found.append(self._updates.rows())
+            visual = bool(pixel_inputs(self._inputs))
+            self._tell(self._judge.weights(self.step, found[-1], visual, self._warmth))
+        step, self._stepped = self.step, False
+        self._begin_step()
+        if self._writes and found:
+            rows = pd.concat(found, ignore_index=True)
+            rows.insert(0, "sample_id", f"{self._attempt}:{step}")
+            rows.insert(1, "attempt", self._attempt)
+            rows.insert(2, "training_step", step)
+            self._keep(step, rows)
+        if self._stops and self.alarms and self._handles:
+            alarm = self.alarms[-1]
+            raise NormprobeError(
+                f"step {alarm.step}: {alarm.words}", "on_alarm='warn' goes on in spite of alarms"
+            )
+
+    def _judge_states(self) -> None:
+        if self._seen is not None:
+            seen, self._seen = self._seen, None
+            self._states = seen.rows()
+            self._tell(self._judge.states(self.step, self._states, seen))
+
+    def _tell(self, alarms: list[Alarm]) -> None:
+        for alarm in alarms:
+            warn(self._store, f"step {alarm.step}: {alarm.words}")
+        self.alarms += alarms
+
+    def _keep(self, step: int, rows: pd.DataFrame) -> None:
+        if self._attempt and not self._went_on:
+            self._went_on = True
+            if told := weights_differ(self._store.rows(), rows):
+                warn(self._store, f"step {step}: {told}. Did the weights load?")
+        self._buffer.append(rows)
+        if time.monotonic() - self._written > _WRITTEN_EVERY:
+            self._write()
+        values = log_values(step, rows, self.alarms)
+        for logger in self._loggers:
+            logger(values)
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        if self._buffer:
+            self._store.append(pd.concat(self._buffer, ignore_index=True))
+            self._buffer = []
+
+    # --- hooks --------------------------------------------------------------------------------
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if self._busy or not torch.is_grad_enabled():
+            return  # an evaluation, or a generation
+        if self._stepped:
+            taken = self.step + 1
+            self.end_step()
+            self.step = taken
+        self._judge_states()  # of an earlier batch of the step: a scaler may skip the whole step
+        self._reader = None
+        if not self.due or self._read or not (self._writes or is_sharded(module)):
+            return
+        names = signature(module.forward).parameters
+        self._begin_reading({**kwargs, **dict(zip(names, args, strict=False))})
+
+    def _begin_reading(self, inputs: Mapping[str, Any]) -> None:
+        self._read, self._inputs = True, inputs
+        try:
+            self._reader = ForwardReader(self._batch(inputs))
+        except NormprobeError as error:
+            warn(self._store, f"states are not measured: {error.problem}")
+
+    def _batch(self, inputs: Mapping[str, Any]) -> MeasuredBatch:
+        """The token groups. Those of structural tokens are weights, and are looked at anew."""
+        if is_sharded(self._root):  # a forward inside a forward is not for FSDP2
+            placed = self._model.placed(inputs)
+            return MeasuredBatch(self._model, inputs, placed.groups, None, placed.ids)
+        self._busy = True
+        try:
+            with same_random_numbers():
+                self._model.notice_changed_weights()
+                return self._model.batch(inputs)
+        finally:
+            self._busy = False
+
+    def _enter(self, _: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if self._reader is not None:
+            self._reader.enter(hidden_state_of((kwargs.get("hidden_states"), args, kwargs)))
+
+    def _leave(self, number: int, _: nn.Module, args: Any, output: Any) -> None:
+        if self._reader is not None:
+            self._reader.leave(number, hidden_state_of(output))
+
+    def _after_forward(self, *_: Any) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None and not self._busy:
+            self._seen = reader.seen(self._inputs)
+            for layer in reader.skipped:
+                warn(self._store, f"layer {layer} overwrites its input: its update is not known")
+
+    def read_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Measure inputs of your own in the step that comes, in place of what the model trains on.
+
+        It costs a forward up to the last decoder layer.
+        """
+        model = self._root if is_sharded(self._root) else self._model.model
+        self._begin_reading(moved_to(model, inputs))
+        reader, self._busy = self._reader, True
+        try:
+            with same_random_numbers(), observing(model):
+                run_until(model, self._inputs, leaving=self._model.decoder_layers[-1])
+        finally:
+            self._busy, self._reader = False, None
+        if reader is not None:
+            self._seen = reader.seen(self._inputs)
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        """Gradients are complete, and the weights not moved yet."""
+        if self._read and self._updates is None and self._trains(optimizer):
+            self._updates = UpdateReader(part_weights(self._root, self._model.parts))
+            self._warmth = max(
+                float(group["lr"]) / float(group.get("initial_lr") or group["lr"] or 1.0)
+                for group in optimizer.param_groups
+            )
+
+    def _updated(self, optimizer: Optimizer) -> None:
+        self._stepped = self._stepped or self._trains(optimizer)
+
+    def _trains(self, optimizer: Optimizer) -> bool:
+        if optimizer not in self._ours:
+            own = {id(weight) for weight in self._root.parameters()}
+            held = (weight for group in optimizer.param_groups for weight in group["params"])
+            self._ours[optimizer] = any(id(weight) in own for weight in held)
+        return self._ours[optimizer]
+
+    # --- the run ------------------------------------------------------------------------------
+
+    def _opened(self, output: str | Path | None) -> tuple[RunStore, int]:
+        """A new run, or that of a training that goes on; and which attempt this one is."""
+        self._written = time.monotonic()
+        before = None if output in (None, AUTO) else read_record(Path(str(output)))
+        if before is not None and before.get("command") == "training":
+            store: RunStore = RunFolder.open(Path(str(output)))
+            assert isinstance(store, RunFolder)
+            store.lock()
+            store.put_in_order()
+            store.note(status=PARTIAL)
+            rows = store.rows(["attempt"])
+            if store.has_table("alarms"):
+                kept = store.table("alarms").itertuples(index=False)
+                self.alarms = [Alarm(*row) for row in kept]
+            return store, 0 if rows.empty else int(rows["attempt"].max()) + 1
+        options = {"every": self.every}
+        facts = model_facts(self._model.model)
+        record = provenance(sys.argv, options, command="training", data=None, **facts)
+        store = open_store(record, Output(None if output is None else Path(output)))
+        if self._writes and not is_sharded(self._root):  # it runs a layer by itself
+            for warning in note_model(store, self._model, None):
+                log.warning("warning: %s", warning)
+        return store, 0
+
+
+def watch(
+    model: nn.Module,
+    every: int = 100,
+    log: Any = None,
+    *,
+    output: str | Path | None = AUTO,
+    on_alarm: Literal["warn", "stop"] = "warn",
+    special_token_ids: Iterable[int] = (),
+    named: Mapping[str, Any] | None = None,
+) -> Watch:
+    """Watch a training: norms, angles, gradients and updates of the forwards that it runs anyway.
+
+    On steps that are due the first batch is read, as the model trains on it, and the gradients as
+    the optimizer gets them. On other steps nothing is computed, and no device is waited for. The
+    weights are the same to the last bit as without it.
+
+    Args:
+        model: that trains, wrapped or not: a transformers model, or one of PEFT. Watch it before
+            ``torch.compile`` first runs.
+        every: steps from one measurement to the next; the first step is measured.
+        log: what else gets the numbers: a function of a dict, such as ``wandb.log``, or a
+            TensorBoard ``SummaryWriter``. The run folder has them in any case.
+        output: the run folder. ``auto``: below ``runs/``; None: the run stays in memory. A folder
+            that holds a training goes on: what it had from the same step on is replaced.
+        on_alarm: ``stop``: the next forward raises what was wrong.
+        special_token_ids: ids to report as ``special``, usually ``tokenizer.all_special_ids``.
+        named: parts named by hand, as ``find_parts`` takes them.
+
+    Raises:
+        NormprobeError: the parts are not found, or the folder cannot be written.
+    """
+    loggers = [] if log is None else [partial(_scalars, log) if hasattr(log, "add_scalar") else log]
+    return Watch(model, every, loggers, output, on_alarm, special_token_ids, named)
+
+
+def _scalars(writer: Any, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        writer.add_scalar(name, value, int(values["normprobe/step"]))
+
+
+def _call(method: "weakref.WeakMethod[Callable[..., None]]", *args: Any) -> None:
+    if (alive := method()) is not None:
+        alive(*args)

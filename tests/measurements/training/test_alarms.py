@@ -1,0 +1,241 @@
+"""Alarms: planted faults are found, healthy trainings raise none."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import tiny_model
+from torch import nn
+
+from normprobe import align_norms, find_parts, watch
+
+STEPS = 12
+Change = Callable[[nn.Module], object]
+
+
+def batches(model: nn.Module, size: int = 3) -> Iterator[dict[str, Any]]:
+    """Other prompts and pictures each step."""
+    for seed in range(STEPS):
+        inputs = dict(tiny_inputs(model, size, seed=seed))
+        yield inputs | {"labels": inputs["input_ids"].clone()}
+
+
+def alarms_of(
+    model_type: str,
+    *,
+    prepare: Change = lambda model: None,
+    feed: Callable[[dict[str, Any], int], dict[str, Any]] = lambda inputs, step: inputs,
+    at: Callable[[nn.Module, int], object] = lambda model, step: None,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    rate: float = 1e-3,
+    warmup: bool = False,
+    trained: Callable[[nn.Module], Any] = lambda model: model.parameters(),
+    size: int = 3,
+    every: int = 1,
+) -> set[tuple[str, str]]:
+    """Names and places of the alarms of one training."""
+    torch.manual_seed(0)
+    model = tiny_model(model_type).train()
+    prepare(model)
+    made = optimizer(trained(model), lr=rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        made, lambda step: step / STEPS if warmup else 1 - step / (STEPS + 1)
+    )
+    with watch(model, every, output=None, special_token_ids=SPECIAL_IDS) as seen:
+        for step, inputs in enumerate(batches(model, size)):
+            at(model, step)
+            loss = model(**feed(inputs, step)).loss
+            loss.backward()
+            made.step()
+            schedule.step()
+            made.zero_grad()
+    return {(alarm.name, alarm.where) for alarm in seen.alarms}
+
+
+def part(model: nn.Module, role: str) -> nn.Module:
+    found = getattr(find_parts(model), role)
+    return found.module
+
+
+def freeze(model: nn.Module, *roles: str) -> None:
+    for role in roles:
+        part(model, role).requires_grad_(False)
+
+
+def with_lora(model: nn.Module) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    inject_adapter_in_model(LoraConfig(target_modules=["q_proj", "v_proj"], r=4), model)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("lora" in name)
+
+
+#: Trainings as people do them.
+HEALTHY: dict[str, tuple[str, dict[str, Any]]] = {
+    "llava": ("llava", {}),
+    "llava next": ("llava_next", {}),
+    "qwen2.5-vl": ("qwen2_5_vl", {}),
+    "qwen3-vl": ("qwen3_vl", {}),
+    "internvl": ("internvl", {}),
+    "gemma3": ("gemma3", {}),
+    "idefics3": ("idefics3", {}),
+    "smolvlm": ("smolvlm", {}),
+    "paligemma": ("paligemma", {}),
+    "pixtral through llava": ("mistral3", {}),
+    "one sample a batch": ("llava", {"size": 1}),
+    "warm-up from zero": ("qwen2_5_vl", {"warmup": True}),
+    "SGD": ("llava", {"optimizer": torch.optim.SGD, "rate": 1e-1}),
+    "small learning rate": ("llava", {"rate": 1e-5}),
+    "projector alone, at a large rate": (
+        "llava",
+        {"prepare": lambda m: freeze(m, "vision_encoder", "decoder_layers"), "rate": 2e-3},
+    ),
+    "frozen vision": ("qwen3_vl", {"prepare": lambda m: freeze(m, "vision_encoder", "projector")}),
+    "LoRA": ("llava", {"prepare": with_lora}),
+    "aligned": ("llava", {"prepare": align_norms}),
+    "bfloat16": ("llava", {"prepare": lambda m: m.to(torch.bfloat16)}),
+    "every third step": ("llava_next", {"every": 3}),
+}
+
+
+def dead(model: nn.Module) -> None:
+    """Its output no longer depends on its weights."""
+    part(model, "projector").register_forward_hook(
+        lambda module, args, out: out.detach() if isinstance(out, torch.Tensor) else out
+    )
+
+
+def detached(model: nn.Module) -> None:
+    def cut(module: nn.Module, args: Any, out: Any) -> Any:
+        for name, value in list(out.items()):
+            if isinstance(value, torch.Tensor):
+                out[name] = value.detach()
+            elif isinstance(value, tuple):
+                out[name] = tuple(state if state is None else state.detach() for state in value)
+        return out
+
+    part(model, "vision_encoder").register_forward_hook(cut)
+
+
+def constant(model: nn.Module) -> None:
+    """Whatever comes in, the same goes out."""
+    with torch.no_grad():
+        for weight in part(model, "projector").parameters():
+            if weight.dim() > 1:
+                weight.zero_()
+
+
+def blank(inputs: dict[str, Any], step: int) -> dict[str, Any]:
+    return inputs | {"pixel_values": torch.full_like(inputs["pixel_values"], 0.5)}
+
+
+def same_pictures(inputs: dict[str, Any], step: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return inputs | {"pixel_values": torch.randn_like(inputs["pixel_values"])}
+
+
+def broken_pixels(inputs: dict[str, Any], step: int) -> dict[str, Any]:
+    pixels = inputs["pixel_values"].clone()
+    pixels[..., 0] = torch.nan
+    return inputs | {"pixel_values": pixels}
+
+
+def scaled(role: str, layer: int | None, factor: float) -> Callable[[nn.Module, int], None]:
+    def at(model: nn.Module, step: int) -> None:
+        if step != 5:
+            return
+        module = part(model, role)
+        module = module if layer is None else list(module.children())[layer]
+        with torch.no_grad():
+            for weight in module.parameters():
+                if weight.dim() > 1:
+                    weight.mul_(factor)
+
+    return at
+
+
+def in_half(model: nn.Module) -> None:
+    """Large states in float16, which overflow inside the second layer."""
+    model.half()
+    layer = list(part(model, "decoder_layers").children())[1]
+    with torch.no_grad():
+        layer.mlp.down_proj.weight.mul_(1e6)
+
+
+def near_half(model: nn.Module) -> None:
+    model.half()
+    layer = list(part(model, "decoder_layers").children())[1]
+    layer.register_forward_hook(
+        lambda module, args, out: (
+            out * (40000.0 / out.norm(dim=-1).max().item())
+            if isinstance(out, torch.Tensor)
+            else out
+        )
+    )
+
+
+def frozen_at(role: str) -> Callable[[nn.Module, int], None]:
+    return lambda model, step: freeze(model, role) if step == 4 else None
+
+
+def without(role: str) -> Callable[[nn.Module], Any]:
+    def trained(model: nn.Module) -> list[nn.Parameter]:
+        out = {id(weight) for weight in part(model, role).parameters()}
+        return [weight for weight in model.parameters() if id(weight) not in out]
+
+    return trained
+
+
+#: Type, what is planted, and the alarm that has to be among those raised.
+FAULTS: dict[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
+    "dead projector": ("llava", {"prepare": dead}, ("gradient", "projector")),
+    "dead projector, other type": ("internvl", {"prepare": dead}, ("gradient", "projector")),
+    "detached encoder": ("llava", {"prepare": detached}, ("gradient", "vision_encoder")),
+    "blank images": ("llava", {"feed": blank}, ("pixels", "visual")),
+    "blank patches": ("qwen2_5_vl", {"feed": blank}, ("pixels", "visual")),
+    "the same pictures again": ("llava", {"feed": same_pictures}, ("pixels", "visual")),
+    "constant projector": ("llava", {"prepare": constant}, ("pixels", "visual")),
+    "learning rate x 100": ("llava", {"rate": 1e-1}, ("update", "projector")),
+    "learning rate x 100, other type": ("qwen3_vl", {"rate": 1e-1}, ("update", "decoder_layers")),
+    "learning rate / 10^5": ("llava", {"rate": 1e-8}, ("update", "decoder_layers")),
+    "projector not in the optimizer": (
+        "llava",
+        {"trained": without("projector")},
+        ("still", "projector"),
+    ),
+    "layers not in the optimizer": (
+        "qwen3_vl",
+        {"trained": without("decoder_layers")},
+        ("still", "decoder_layers"),
+    ),
+    "projector frozen by mistake": (
+        "llava",
+        {"at": frozen_at("projector")},
+        ("frozen", "projector"),
+    ),
+    "encoder frozen by mistake": (
+        "qwen2_5_vl",
+        {"at": frozen_at("vision_encoder")},
+        ("frozen", "vision_encoder"),
+    ),
+    "float16 overflow": ("llava", {"prepare": in_half}, ("nonfinite", "states")),
+    "float16 near overflow": ("llava", {"prepare": near_half}, ("overflow", "visual")),
+    "NaN in the pixels": ("llava", {"feed": broken_pixels}, ("nonfinite", "states")),
+    "projector explodes": ("llava", {"at": scaled("projector", None, 100.0)}, ("growth", "visual")),
+    "a layer explodes": ("llava", {"at": scaled("decoder_layers", 1, 300.0)}, ("growth", "text")),
+    "table explodes": ("llava", {"at": scaled("text_embedding", None, 50.0)}, ("growth", "text")),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_training_raises_none(name: str) -> None:
+    model_type, options = HEALTHY[name]
+    assert alarms_of(model_type, **options) == set()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name: str) -> None:
+    model_type, options, expected = FAULTS[name]
+    assert expected in alarms_of(model_type, **options)

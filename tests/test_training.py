@@ -1,0 +1,420 @@
+"""``watch``: numbers against other ways, a training untouched to the last bit, no trace left."""
+
+import gc
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.cases import make_case
+from support.expected_parts import PARTS
+from support.reference import layers_table
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_samples
+from support.tiny_models import tiny_model
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import normprobe
+from normprobe import NormprobeError, Watch, align_norms, find_parts, load_run, probe_layers, watch
+
+pytestmark = pytest.mark.usefixtures("unrendered")
+
+TYPES = ("llava", "llava_next", "qwen2_5_vl", "qwen3_vl")
+COLUMNS = ("norm_mean", "norm_geometric_mean", "angle_mean", "relative_update_mean")
+
+
+def batch(model: nn.Module, seed: int, size: int = 3) -> dict[str, Any]:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inputs = dict(tiny_inputs(base, size, seed=seed))
+    return inputs | {"labels": inputs["input_ids"].clone()}
+
+
+def train(
+    model: nn.Module,
+    steps: int = 4,
+    *,
+    before: Callable[[int], object] = lambda step: None,
+    call: Callable[[Mapping[str, Any]], Any] | None = None,
+    accumulate: int = 1,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """A bare loop, with an evaluation in between."""
+    made = optimizer or torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], lr=1e-3
+    )
+    for step in range(steps):
+        before(step)
+        for part in range(accumulate):
+            inputs = batch(model, 10 * step + part)
+            (model(**inputs) if call is None else call(inputs)).loss.backward()
+        made.step()
+        made.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            model(**batch(model, 99))
+        model.train()
+
+
+def plain(watched: Watch) -> pd.DataFrame:
+    return watched.run().table.set_index(["training_step", "layer", "group"])
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_the_numbers_are_those_of_probe_layers_and_of_float64(model_type: str) -> None:
+    model, expected, oracle = tiny_model(model_type).train(), {}, {}
+
+    def look(step: int) -> None:
+        inputs = batch(model, 10 * step)
+        probed = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
+        expected[step] = probed.set_index(["layer", "group"])
+        inputs.pop("labels")
+        case = make_case(model.eval(), inputs, PARTS[model_type], SPECIAL_IDS)
+        oracle[step] = layers_table(case.observations)
+        model.train()
+
+    with watch(model, 2, output=None, special_token_ids=SPECIAL_IDS) as seen:
+        train(model, before=look)
+    found = plain(seen)
+    assert list(found.index.unique("training_step")) == [0, 2]
+    for step in (0, 2):
+        table = found.loc[step]
+        assert set(table.index) == set(expected[step].index) - {
+            key for key in expected[step].index if key[1] == "non_visual"
+        }
+        for column in (*COLUMNS, "norm_geometric_ratio_to_text", "tokens", "nonfinite"):
+            wanted = expected[step][column].reindex(table.index)
+            np.testing.assert_allclose(table[column], wanted, rtol=1e-6, err_msg=column)
+        for key, row in table.iterrows():
+            for column in COLUMNS:
+                if column in oracle[step][key]:
+                    assert row[column] == pytest.approx(oracle[step][key][column], rel=1e-4)
+
+
+def test_gradients_and_updates_are_those_of_numpy() -> None:
+    model = tiny_model("llava").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    parts = {role: part.module for role, part in find_parts(model)}
+    expected: dict[str, tuple[float, float]] = {}
+
+    def read(*_: Any) -> None:
+        for role, module in parts.items():
+            arrays = [
+                (w.dim() > 1, w.grad.double().numpy(), w.detach().double().numpy())
+                for w in module.parameters()
+                if w.grad is not None
+            ]
+            gradient = np.sqrt(sum((grad**2).sum() for _, grad, _ in arrays))
+            everything = [w.detach().double().numpy() for w in module.parameters() if w.dim() > 1]
+            moved = np.sqrt(sum(((0.01 * grad) ** 2).sum() for wide, grad, _ in arrays if wide))
+            size = np.sqrt(sum((weight**2).sum() for weight in everything))
+            expected.setdefault(role, (gradient, moved / size))
+
+    handle = optimizer.register_step_pre_hook(read)
+    with watch(model, 10, output=None) as seen:
+        train(model, 2, accumulate=2, optimizer=optimizer)
+    handle.remove()
+    found = seen.run().tables["gradients"].set_index("part")
+    assert set(found.index) == set(expected)
+    for role, numbers in expected.items():
+        row = found.loc[role, ["gradient_norm", "update_ratio"]]
+        np.testing.assert_allclose(row.astype(float), numbers, rtol=1e-4, err_msg=role)
+
+
+def checkpointed(reentrant: bool) -> Callable[[nn.Module], object]:
+    how = {"use_reentrant": reentrant}
+    return lambda model: model.gradient_checkpointing_enable(how)
+
+
+def with_lora(model: nn.Module) -> nn.Module:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4))
+
+
+def with_dropout(model: nn.Module) -> None:
+    for module in model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+
+
+def frozen(model: nn.Module) -> None:
+    find_parts(model).vision_encoder.module.requires_grad_(False)
+
+
+#: How people train: what is done to the model, and how it is called.
+WAYS: dict[str, Callable[[nn.Module], Any]] = {
+    "as it is": lambda model: model,
+    "gradient checkpointing": checkpointed(False),
+    "reentrant checkpointing": checkpointed(True),
+    "LoRA": with_lora,
+    "dropout": with_dropout,
+    "frozen encoder": frozen,
+    "aligned": align_norms,
+    "bfloat16": lambda model: model.to(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize(
+    "model_type", ["llava_next", pytest.param("qwen3_vl", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_are_the_same_to_the_last_bit(way: str, model_type: str) -> None:
+    ends = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        made = WAYS[way](tiny_model(model_type))
+        model = (made if hasattr(made, "peft_config") else tiny_model(model_type)).train()
+        if not hasattr(made, "peft_config"):
+            WAYS[way](model)
+        torch.manual_seed(1)
+        if watched:
+            with watch(model, 1, output=None) as seen:
+                train(model, 20, accumulate=2)
+            table = seen.run().table
+            assert table["training_step"].nunique() == 20
+            assert table.groupby(["training_step", "layer", "group"]).size().max() == 1
+            assert set(table[table["layer"] > 0]["angle_mean"].notna()) == {True}
+        else:
+            train(model, 20, accumulate=2)
+        ends.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(map(torch.equal, *ends))
+
+
+def test_autocast() -> None:
+    ends = []
+    for watched in (False, True):
+        model = tiny_model("llava").train()
+
+        def call(inputs: Mapping[str, Any], model: nn.Module = model) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(**inputs)
+
+        with watch(model, 10 if watched else 1, output=None) as seen:
+            train(model, 4, call=call)
+        ends.append(([w.detach().clone() for w in model.parameters()], plain(seen)))
+    assert all(map(torch.equal, ends[0][0], ends[1][0]))
+    found = ends[0][1].loc[0]
+    model = tiny_model("llava").train()
+    states: list[torch.Tensor] = []
+    find_parts(model).decoder_layers.module[0].register_forward_pre_hook(
+        lambda module, args: states.append(args[0].detach().double())
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**batch(model, 0))
+    visual = batch(model, 0)["input_ids"] == model.config.image_token_id
+    mean = float(states[0][visual].norm(dim=-1).mean())
+    assert found.loc[(0, "visual"), "norm_mean"] == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled(backend: str) -> None:
+    ends = []
+    for watched in (False, True):
+        torch._dynamo.reset()
+        model = tiny_model("qwen2").train()
+        compiled = torch.compile(model, backend=backend)
+
+        def call(inputs: Mapping[str, Any], compiled: Any = compiled) -> Any:
+            return compiled(**inputs)
+
+        if watched:
+            with watch(compiled, 2, output=None) as seen:
+                train(model, 4, call=call)
+            assert sorted(plain(seen).index.unique("training_step")) == [0, 2]
+        else:
+            train(model, 4, call=call)
+        ends.append([weight.detach().clone() for weight in model.parameters()])
+    assert all(map(torch.equal, *ends))
+
+
+def test_packed_prompts_and_prompts_without_pictures() -> None:
+    model = tiny_model("qwen2_5_vl").train()
+    samples = [dict(sample) for sample in tiny_samples(model, 3)]
+    packed = {
+        "input_ids": torch.cat([sample["input_ids"] for sample in samples], dim=1),
+        "pixel_values": torch.cat([sample["pixel_values"] for sample in samples]),
+        "image_grid_thw": torch.cat([sample["image_grid_thw"] for sample in samples]),
+        "position_ids": torch.cat(
+            [torch.arange(sample["input_ids"].shape[1])[None] for sample in samples], dim=1
+        ),
+    }
+    text = {"input_ids": torch.tensor([[5, 60, 61, 62]])}
+    with watch(model, 1, output=None) as seen:
+        for inputs in (packed, text):
+            model(**inputs, labels=inputs["input_ids"]).loss.backward()
+            seen.end_step()
+            seen.step += 1
+    wanted = probe_layers(model, packed).set_index(["layer", "group"])
+    found = plain(seen)
+    for column in COLUMNS:
+        got = found.loc[0][column]
+        np.testing.assert_allclose(got, wanted[column].reindex(got.index), rtol=1e-6)
+    assert set(found.loc[1].index.unique("group")) == {"text"}
+    assert seen.alarms == []
+
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
+
+
+class _Waits(TorchDispatchMode):
+    """Counts what makes a host wait for a device, and copies to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.calls += 1
+        self.seen += name in WAITING or (name == "_to_copy" and "device" in (kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def test_steps_that_are_not_due_compute_nothing_and_wait_for_nothing() -> None:
+    counts = []
+    for every in (None, 3):
+        model = tiny_model("llava_next").train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        seen = None if every is None else watch(model, every, output=None)
+        counted = []
+        for step in range(6):
+            with _Waits() as mode:
+                model(**batch(model, step)).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            counted.append((mode.seen, mode.calls))
+        if seen is not None:
+            seen.close()
+        counts.append(counted)
+    bare, watched = counts
+    assert [watched[step] for step in (2, 5)] == [bare[step] for step in (2, 5)]
+    for step in (0, 3):  # and what is left of them is done where the next forward begins
+        assert watched[step][1] > bare[step][1]
+
+
+def test_nothing_is_left_behind() -> None:
+    from torch.optim import optimizer as optimizers
+
+    model = tiny_model("llava").train()
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    everywhere = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+    def count() -> list[int]:
+        own = [len(getattr(module, name)) for module in model.modules() for name in hooks]
+        return own + [len(getattr(optimizers, name)) for name in everywhere]
+
+    model(**batch(model, 0))  # transformers installs hooks of its own
+    before = count()
+    watch(model, output=None).close()
+    assert count() == before
+    with pytest.raises(ZeroDivisionError), watch(model, output=None) as seen:
+        model(**batch(model, 0))
+        _ = 1 / 0
+    assert count() == before
+    assert len(seen.run().table)
+    seen.close()
+    dropped = tiny_model("llava")
+    watch(dropped, output=None)
+    del dropped
+    gc.collect()
+    assert count() == before
+
+
+def test_a_run_folder_that_reads_as_any_run(tmp_path: Path) -> None:
+    logged: list[dict[str, float]] = []
+    model = tiny_model("llava_next").train()
+    with watch(model, 2, logged.append, output=tmp_path / "run") as seen:
+        train(model, 5)
+    run = load_run(tmp_path / "run")
+    assert run.record["status"] == "complete"
+    assert run.record["command"] == "training"
+    assert run.verdict == seen.run().verdict
+    assert run.verdict.startswith("Visual tokens enter the decoder with ")
+    assert "No alarm." in run.verdict
+    assert list(run.figures()) == ["training"]
+    assert "training step" in run.page()
+    table = run.table.set_index(["training_step", "layer", "group"])
+    assert [values["normprobe/step"] for values in logged] == [0, 2, 4]
+    for values in logged:
+        key = (int(values["normprobe/step"]), 2, "visual")
+        assert values["normprobe/layers/visual/norm/2"] == table.loc[key, "norm_mean"]
+        assert {"normprobe/gradient/projector", "normprobe/update/projector"} <= set(values)
+    compared = normprobe.compare([run, seen.run().save(tmp_path / "copy")])
+    assert "disparity_last_step" in compared.table
+    assert compared.figures() and compared.page()
+
+
+def test_a_tensorboard_writer_gets_scalars() -> None:
+    class Writer:
+        def __init__(self) -> None:
+            self.scalars: list[tuple[str, float, int]] = []
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            self.scalars.append((name, value, step))
+
+    writer, model = Writer(), tiny_model("llava").train()
+    with watch(model, 2, writer, output=None):
+        train(model, 3)
+    steps = {step for name, _, step in writer.scalars if name == "normprobe/gradient/projector"}
+    assert steps == {0, 2}
+
+
+def test_an_alarm_stops_the_loop_where_it_is_asked_to() -> None:
+    model = tiny_model("llava").train()
+    find_parts(model).projector.module.register_forward_hook(lambda _, args, out: out.detach())
+    seen = watch(model, 1, output=None, on_alarm="stop")
+    with pytest.raises(NormprobeError, match="step 0: the projector"):
+        train(model, 3)
+    seen.close()
+
+
+def test_states_that_a_scaler_would_skip_are_judged_all_the_same() -> None:
+    """No optimizer step follows: GradScaler saw what is not finite."""
+    model = tiny_model("llava").train()
+    with watch(model, 1, output=None) as seen:
+        for _ in range(2):
+            inputs = batch(model, 0)
+            inputs["pixel_values"] = inputs["pixel_values"] * torch.nan
+            model(**inputs)
+        assert [alarm.name for alarm in seen.alarms] == ["nonfinite"]
+
+
+def test_a_training_goes_on_in_its_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model("llava").train()
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+
+    def keep(step: int) -> None:
+        kept[step] = {name: value.clone() for name, value in model.state_dict().items()}
+
+    with watch(model, 1, output=tmp_path / "run"):
+        train(model, 4, before=keep)
+    first = load_run(tmp_path / "run").table
+    for state, warns in ((kept[2], False), (kept[0], True)):
+        model.load_state_dict(state)
+        if warns:
+            with torch.no_grad():
+                model.get_input_embeddings().weight.mul_(1.5)
+        with watch(model, 1, output=tmp_path / "run") as seen:
+            seen.step = 2
+            model(**batch(model, 20))
+        found = load_run(tmp_path / "run").table
+        assert list(found["training_step"].unique()) == [0, 1, 2]
+        assert found.query("training_step < 2").equals(first.query("training_step < 2"))
+        assert ("Did the weights load?" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"every": 0}, "every=0"), ({"on_alarm": "shout"}, "on_alarm='shout'")],
+)
+def test_impossible_options_are_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(NormprobeError, match=message):
+        watch(tiny_model("llava"), output=None, **options)
+
+
+def test_a_model_without_decoder_layers_is_an_error_before_the_training() -> None:
+    with pytest.raises(NormprobeError, match="decoder"):
+        watch(tiny_model("clip_vision_model"), output=None)
