@@ -70,18 +70,14 @@ _ANGLE = TOKEN_METRICS.index("angle")
 
 @dataclass(frozen=True)
 class SeenCause:
-    """What the forwards of a batch leave, on their way to the CPU.
+    """What the forwards of a batch leave, on their way to the CPU."""
 
-    Attributes:
-        forwards: what was done in each, the first ``UNTOUCHED``, and how many arrays it left.
-        answered: of each sample, how its answer was found.
-        arrived: ``[batch]`` how many visual tokens each sample has; then of each forward outcomes
-            ``[OUTCOMES, batch]``, but of ``NORM_AT_LAYER``, and of each layer ``[ANGLES, batch]``,
-            but of ``FREEZE_LAYER``.
-    """
-
+    # what was done in each, the first ``UNTOUCHED``, and how many arrays it left
     forwards: list[tuple[Intervention, int]]
-    answered: list[str]
+    answered: list[str]  # of each sample, how its answer was found
+    # ``[batch]`` how many visual tokens each sample has; then of each forward outcomes ``[OUTCOMES,
+    # batch]``, but of ``NORM_AT_LAYER``, and of each layer ``[ANGLES, batch]``, but of
+    # ``FREEZE_LAYER``
     arrived: Callable[[], list[NDArray[Any]]]
 
 

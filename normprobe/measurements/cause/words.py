@@ -38,25 +38,15 @@ _OPEN = "is not shown to change"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of the answers.
+    """What becomes of the answers."""
 
-    Attributes:
-        quantity: of cause.csv.
-        scale: from its unit to that of a sentence; below 0: less is worse.
-        decimals: of its numbers; None: as many as the narrowest interval asks for.
-        unit: in a sentence.
-        more: the verb of more of it.
-        less: of less of it.
-        changed: what an intervention is not shown to change.
-    """
-
-    quantity: str
-    scale: float
-    decimals: int | None
-    unit: str
-    more: str
-    less: str
-    changed: str
+    quantity: str  # of cause.csv
+    scale: float  # from its unit to that of a sentence; below 0: less is worse
+    decimals: int | None  # of its numbers; None: as many as the narrowest interval asks for
+    unit: str  # in a sentence
+    more: str  # the verb of more of it
+    less: str  # of less of it
+    changed: str  # what an intervention is not shown to change
 
 
 _RIGHT = (
