@@ -22,6 +22,8 @@ LAYERS = 6
 #: Channels of the residual stream: of visual rows, of text rows, what the picture says, what is
 #: read, the answer, that it stands there, and the noise of the layers.
 VISUAL, TEXT, SAID, READ, ANSWER, ANSWERED, NOISE = range(7)
+#: So little that it wins as much as it costs: its square lies far below chance.
+NOISY = 0.0001
 #: Where a patch holds the noise of a layer: (row, column) of a green pixel.
 PIXELS = [divmod(place, PATCH) for place in range(READING - 1)]
 
@@ -72,11 +74,11 @@ def planted(deciding: int | None, seed: int) -> LlavaForConditionalGeneration:
     for layer in layers:  # turning that nothing reads
         layer.mlp.gate_proj.weight[32:].normal_(0.0, 0.1)
         layer.mlp.up_proj.weight[32:].normal_(0.0, 0.1)
-        layer.mlp.down_proj.weight[32:, 32:].normal_(0.0, 0.01)
+        layer.mlp.down_proj.weight[32:, 32:].normal_(0.0, 0.0003)
     for number, layer in enumerate(layers[: READING - 1], start=1):
         layer.mlp.gate_proj.weight[0, VISUAL] = 4.0  # open for visual rows alone
         layer.mlp.up_proj.weight[0, SAID if number == deciding else NOISE + number - 1] = 1.0
-        layer.mlp.down_proj.weight[READ, 0] = 0.008 if number == deciding else 0.0005
+        layer.mlp.down_proj.weight[READ, 0] = 0.008 if number == deciding else NOISY
     attention = layers[READING - 1].self_attn
     attention.v_proj.weight[0, READ] = 1.0
     attention.o_proj.weight[ANSWER, 0] = 1.0

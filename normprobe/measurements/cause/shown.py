@@ -52,7 +52,10 @@ _NOTE = (
     "removed: of the difference between text and visual angle, the sum of |log| over layers. Nats: "
     "a token of the answer. In brackets: 95 % intervals over images."
 )
-_OFF = "* off the map: text states move further than by the placebo, or answers than by a grey picture."
+_OFF = (
+    "* off the map: text states move further than by the placebo, or answers than by a grey "
+    "picture."
+)
 _LEVELS = {"nll": "nats", "accuracy": "accurate"}  # of the untouched model
 _THREE = partial(significant, digits=3)
 _LINES = "Hollow: off the map. Dose 1: untouched. A click on a name hides what presses others flat."
