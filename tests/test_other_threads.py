@@ -20,7 +20,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from normprobe import NormprobeError, Probe, align_norms
 from normprobe.data.data_set import open_data
 from normprobe.hooks import observing
-from normprobe.model.interventions import DOSES
 from normprobe.run import Run
 
 pytestmark = pytest.mark.usefixtures("unrendered")
@@ -45,7 +44,7 @@ MEASURED: dict[str, Callable[[Probe], Run]] = {
     "aligned": lambda probe: probe.layers(inputs(), align="table"),
     "interface": lambda probe: probe.interface(inputs()),
     "attention": lambda probe: probe.attention(sample()),
-    "cause": lambda probe: probe.cause(limit=1, do=tuple(DOSES)),
+    "cause": lambda probe: probe.cause(limit=1, do="scale-to-text,gain,freeze,norm-at-layer"),
     "grounding": lambda probe: probe.grounding(limit=1),
 }
 

@@ -39,7 +39,8 @@ def test_notebooks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = [line for line in printed.getvalue().splitlines() if claims_of(line)]
     found = [complaint for verdict in verdicts for complaint in complaints(verdict)]
     assert not found, "\n".join([*found, *verdicts])
-    assert verdicts or "verdict" not in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert verdicts or "verdict" not in text or "watch(" in text  # a training has no intervals
 
 
 def _code(cell: str) -> str:
