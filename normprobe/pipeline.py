@@ -48,15 +48,10 @@ INPUTS = "fixed inputs"
 
 
 class Pipeline:
-    """A run of a model, from its record to its figures.
+    """A run of a model, from its record to its figures."""
 
-    Attributes:
-        run: what it holds, from ``begin`` on.
-        model: what is measured, from ``ready`` on.
-    """
-
-    run: RunStore
-    model: MeasuredModel
+    run: RunStore  # what it holds, from ``begin`` on
+    model: MeasuredModel  # what is measured, from ``ready`` on
     _can_wait = False  # the tables, until somebody asks for one
 
     def __init__(

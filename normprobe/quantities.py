@@ -30,22 +30,15 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a table.
+    """A number of a table."""
 
-    Attributes:
-        name: what its columns begin with.
-        words: what it is.
-        equation: in the symbols of the paper, or where it stands there; Markdown with LaTeX.
-        unit: empty: it is no number.
-        forms: its columns: ``value`` (one of its name), ``mean``, ``std``, ``samples`` (mean and
-            deviation of per-sample means), ``geometric`` (mean), ``quantiles``, ``modalities`` (one
-            of visual, one of text tokens); with ``interval`` and ``band``, those that have one.
-    """
-
-    name: str
-    words: str
-    equation: str = ""
-    unit: str = ""
+    name: str  # what its columns begin with
+    words: str  # what it is
+    equation: str = ""  # in the symbols of the paper, or where it stands there; Markdown with LaTeX
+    unit: str = ""  # empty: it is no number
+    # its columns: ``value`` (one of its name), ``mean``, ``std``, ``samples`` (mean and deviation
+    # of per-sample means), ``geometric`` (mean), ``quantiles``, ``modalities`` (one of visual, one
+    # of text tokens); with ``interval`` and ``band``, those that have one
     forms: str = "value"
 
     @property
@@ -65,21 +58,13 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file.
+    """A CSV file."""
 
-    Attributes:
-        name: of the file.
-        rows: what a row is, and which command writes it.
-        quantities: its columns, in the order of the file.
-        commands: of which it is, where several write another one of its name.
-        open: it has columns of other tables, too.
-    """
-
-    name: str
-    rows: str
-    quantities: Sequence[Quantity]
-    commands: Sequence[str] = ()
-    open: bool = False
+    name: str  # of the file
+    rows: str  # what a row is, and which command writes it
+    quantities: Sequence[Quantity]  # its columns, in the order of the file
+    commands: Sequence[str] = ()  # of which it is, where several write another one of its name
+    open: bool = False  # it has columns of other tables, too
 
     @property
     def columns(self) -> list[str]:

@@ -34,15 +34,10 @@ _FREE = {"--overwrite", "--resume", "--trust-remote-code"}
 
 @dataclass(frozen=True)
 class Job:
-    """A command that measures one model, as it is run.
+    """A command that measures one model, as it is run."""
 
-    Attributes:
-        command: as the paper's list has it.
-        words: what is typed behind ``normprobe``.
-    """
-
-    command: PaperCommand
-    words: tuple[str, ...]
+    command: PaperCommand  # as the paper's list has it
+    words: tuple[str, ...]  # what is typed behind ``normprobe``
 
     @property
     def model(self) -> str:
@@ -123,20 +118,13 @@ def _told(words: Sequence[str]) -> list[str]:
 
 
 class Forecast(NamedTuple):
-    """What a command will take.
+    """What a command will take."""
 
-    Attributes:
-        files: bytes that it fetches of each weight file that is not here, None where the hub does
-            not tell.
-        whole: files are fetched whole, and stay in the hub's cache; else ranges of them.
-        cached: bytes of the tensors it reads that lie in the hub's cache.
-        memory: bytes of all tensors it reads.
-    """
-
+    # bytes that it fetches of each weight file that is not here, None where the hub does not tell
     files: dict[str, int | None]
-    whole: bool
-    cached: int
-    memory: int
+    whole: bool  # files are fetched whole, and stay in the hub's cache; else ranges of them
+    cached: int  # bytes of the tensors it reads that lie in the hub's cache
+    memory: int  # bytes of all tensors it reads
 
 
 def forecast_apart(job: Job) -> Forecast | NormprobeError:

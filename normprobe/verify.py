@@ -41,17 +41,13 @@ _PLACE = ("device", "dtype", "attn_implementation", "threads", "platform")
 
 @dataclass(frozen=True)
 class Verified:
-    """What measuring again found.
+    """What measuring again found."""
 
-    Attributes:
-        table: a row a sample and quantity: ``sample_id``, ``quantity``, how many ``numbers`` there
-            are, how many are ``different``, the ``largest_relative_difference`` of these (NaN: they
-            are no single numbers) and ``where`` that is.
-        changed: what is not as it was, a line each: model, data, library versions, device.
-    """
-
+    # a row a sample and quantity: ``sample_id``, ``quantity``, how many ``numbers`` there are, how
+    # many are ``different``, the ``largest_relative_difference`` of these (NaN: they are no single
+    # numbers) and ``where`` that is
     table: pd.DataFrame
-    changed: list[str]
+    changed: list[str]  # what is not as it was, a line each: model, data, library versions, device
 
     @property
     def equal(self) -> bool:

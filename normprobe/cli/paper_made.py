@@ -45,15 +45,11 @@ Lacking = tuple[str, str, str]
 
 
 class Made(NamedTuple):
-    """What there is of a table or a figure.
+    """What there is of a table or a figure."""
 
-    Attributes:
-        result: a table, or a figure as a PNG file; None: neither could be made.
-        lacking: what is not there, and why.
-    """
-
+    # a table, or a figure as a PNG file; None: neither could be made
     result: PaperTable | Path | None
-    lacking: list[Lacking]
+    lacking: list[Lacking]  # what is not there, and why
 
 
 def make(

@@ -8,78 +8,57 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class HubSource:
-    """One place where rows are published.
+    """One place where rows are published."""
 
-    Attributes:
-        repo: data set id.
-        config: configuration name; ``None`` where there is one only.
-        split: split name.
-    """
-
-    repo: str
-    config: str | None
-    split: str
+    repo: str  # data set id
+    config: str | None  # configuration name; ``None`` where there is one only
+    split: str  # split name
 
 
 @dataclass(frozen=True)
 class JsonFile:
-    """The official form of a benchmark: a JSON file, its pictures in a folder beside it.
+    """The official form of a benchmark: a JSON file, its pictures in a folder beside it."""
 
-    Attributes:
-        columns: names that every question has.
-        image: the one among them that holds the path of the picture.
-        question: the one that holds the question.
-        key: the one that identifies it; ``None``: its content, for published ids repeat.
-        folder: of the pictures, in that of the file; ``""`` where they are in this one.
-        lines: whether the file is JSON lines, a question each; else one list.
-    """
-
-    columns: tuple[str, ...]
-    image: str
-    question: str = "question"
+    columns: tuple[str, ...]  # names that every question has
+    image: str  # the one among them that holds the path of the picture
+    question: str = "question"  # the one that holds the question
+    # the one that identifies it; ``None``: its content, for published ids repeat
     key: str | None = None
-    folder: str = ""
-    lines: bool = False
+    folder: str = ""  # of the pictures, in that of the file; ``""`` where they are in this one
+    lines: bool = False  # whether the file is JSON lines, a question each; else one list
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What ``published`` has to know to read the tables and the official file of a benchmark.
+    """What ``published`` has to know to read the tables and the official file of a benchmark."""
 
-    Attributes:
-        name: as in ``--data NAME``. A file whose name begins with it holds this benchmark.
-        template: the prompt, a format string over ``{question}``, ``{hint}`` and ``{options}``.
-        subsets: as in ``--data NAME:SUBSET``, the first is the default; each with the places that
-            publish its rows, tried in this order.
-        columns: of the table on the hub. A table that has all of them holds this benchmark,
-            whatever the name of its file.
-        key: the column that identifies a row. A table without it is keyed by ``index``, as the
-            TSVs of VLMEvalKit are, or else by the content of its rows.
-        group: the column that is put before the key where a table holds several groups.
-        options: the column that holds a list of options, or one column for each option. A table
-            without them has its options in those of the columns A, B, ... that are there.
-        options_template: ``template`` of tables with a column A; ``None``: the same.
-        text_only: a row without an image is a question of text alone, not a fault.
-        required: columns without which a table is refused, besides ``question`` and ``image``.
-        copies_from: keys are whole numbers, and rows from this key on repeat others: no questions.
-        file_names: what the names of its files begin with, of letters and digits alone: a regular
-            expression. ``None``: its name, or the columns of a table tell it.
-        json_file: its official form, where that is a JSON file.
-    """
-
-    name: str
-    template: str
+    name: str  # as in ``--data NAME``. A file whose name begins with it holds this benchmark.
+    template: str  # the prompt, a format string over ``{question}``, ``{hint}`` and ``{options}``
+    # as in ``--data NAME:SUBSET``, the first is the default; each with the places that publish its
+    # rows, tried in this order
     subsets: Mapping[str, tuple[HubSource, ...]]
+    # of the table on the hub. A table that has all of them holds this benchmark, whatever the name
+    # of its file.
     columns: tuple[str, ...]
+    # the column that identifies a row. A table without it is keyed by ``index``, as the TSVs of
+    # VLMEvalKit are, or else by the content of its rows.
     key: str | None = None
+    # the column that is put before the key where a table holds several groups
     group: str | None = None
+    # the column that holds a list of options, or one column for each option. A table without them
+    # has its options in those of the columns A, B, ... that are there.
     options: tuple[str, ...] = ()
+    # ``template`` of tables with a column A; ``None``: the same
     options_template: str | None = None
-    text_only: bool = False
+    text_only: bool = False  # a row without an image is a question of text alone, not a fault
+    # columns without which a table is refused, besides ``question`` and ``image``
     required: tuple[str, ...] = ()
+    # keys are whole numbers, and rows from this key on repeat others: no questions
     copies_from: int | None = None
+    # what the names of its files begin with, of letters and digits alone: a regular expression.
+    # ``None``: its name, or the columns of a table tell it.
     file_names: str | None = None
-    json_file: JsonFile | None = None
+    json_file: JsonFile | None = None  # its official form, where that is a JSON file
 
     def wording(self, columns: Sequence[str]) -> str:
         """The template for a table with these columns."""

@@ -35,17 +35,11 @@ WRITE_LINES = 'write FILE.jsonl, a line each: {"image": "cat.jpg", "prompt": "Wh
 
 @dataclass(frozen=True)
 class Rows:
-    """A table with the place of every row.
+    """A table with the place of every row."""
 
-    Attributes:
-        table: the columns of the file or the hub, unchanged.
-        source: names the table in errors.
-        places: of each row.
-    """
-
-    table: pa.Table
-    source: str
-    places: Sequence[Place]
+    table: pa.Table  # the columns of the file or the hub, unchanged
+    source: str  # names the table in errors
+    places: Sequence[Place]  # of each row
 
     @property
     def columns(self) -> list[str]:

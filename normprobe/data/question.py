@@ -32,19 +32,13 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """One row of a data set, not read yet.
+    """One row of a data set, not read yet."""
 
-    Attributes:
-        benchmark: name of the benchmark; of one's own data ``text``, ``prompts`` or ``images``.
-        key: identifies the row within the data set.
-        load: reads the row and decodes its images. Raises ``BadRow`` if the row cannot be used.
-        has_image: False where the row is known to be text alone.
-    """
-
-    benchmark: str
-    key: str
+    benchmark: str  # name of the benchmark; of one's own data ``text``, ``prompts`` or ``images``
+    key: str  # identifies the row within the data set
+    # reads the row and decodes its images. Raises ``BadRow`` if the row cannot be used.
     load: Callable[[], Content]
-    has_image: bool = True
+    has_image: bool = True  # False where the row is known to be text alone
 
     @property
     def id(self) -> str:
@@ -54,50 +48,34 @@ class Question:
 
 @dataclass(frozen=True)
 class QuestionSource:
-    """The questions of one table, file or folder.
+    """The questions of one table, file or folder."""
 
-    Attributes:
-        benchmark: as in ``Question``.
-        template: their prompt, as a format string.
-        label: short; tells apart the sources of one benchmark.
-        where: JSON-able record of where they come from.
-        questions: all of them.
-    """
-
-    benchmark: str
-    template: str
-    label: str
-    where: dict[str, Any]
-    questions: list[Question]
+    benchmark: str  # as in ``Question``
+    template: str  # their prompt, as a format string
+    label: str  # short; tells apart the sources of one benchmark
+    where: dict[str, Any]  # JSON-able record of where they come from
+    questions: list[Question]  # all of them
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the rows of one form become questions; what it calls raises ``BadRow``.
+    """How the rows of one form become questions; what it calls raises ``BadRow``."""
 
-    Attributes:
-        benchmark: as in ``Question``.
-        template: as in ``QuestionSource``.
-        key: what identifies a row: text of its own, or its content as bytes, which are hashed.
-        prompt: the prompt of a row.
-        images: the pictures of a row; of all rows by key, one may hold the picture of another.
-        referent: what a word of the prompt means in the pictures.
-        answer: the right answer, where the row holds it.
-        has_image: False for a row that is known to be text alone.
-        columns: that every row has to have, where rows are not those of one table.
-        key_column: names the key where two rows have the same.
-    """
-
-    benchmark: str
-    template: str
+    benchmark: str  # as in ``Question``
+    template: str  # as in ``QuestionSource``
+    # what identifies a row: text of its own, or its content as bytes, which are hashed
     key: Callable[[Row], str | bytes]
-    prompt: Callable[[Row], str]
+    prompt: Callable[[Row], str]  # the prompt of a row
+    # the pictures of a row; of all rows by key, one may hold the picture of another
     images: Callable[[Row, Mapping[str, Row]], tuple[Image.Image, ...]] = lambda row, rows: ()
+    # what a word of the prompt means in the pictures
     referent: Callable[[Row, str, Sequence[Image.Image]], Referent | None] = lambda *_: None
+    # the right answer, where the row holds it
     answer: Callable[[Row], Answer | None] = lambda row: None
+    # False for a row that is known to be text alone
     has_image: Callable[[Row], bool] = lambda row: True
-    columns: Sequence[str] = ()
-    key_column: str = ""
+    columns: Sequence[str] = ()  # that every row has to have, where rows are not those of one table
+    key_column: str = ""  # names the key where two rows have the same
 
     def source(
         self, rows: Iterable[Row], label: str, where: dict[str, Any], bad: BadRows

@@ -11,21 +11,13 @@ from normprobe.errors import NormprobeError
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands in a data set.
+    """Where something stands in a data set."""
 
-    Attributes:
-        file: path of a file, or id of a data set on the hub.
-        row: counted from 1 without the header; ``None``: the whole file.
-        column: name of the column; ``None``: the whole row.
-        unit: what ``row`` counts: rows, or lines of a text file.
-        note: more about the cell, such as the file that it names.
-    """
-
-    file: str
-    row: int | None = None
-    column: str | None = None
-    unit: str = "row"
-    note: str = ""
+    file: str  # path of a file, or id of a data set on the hub
+    row: int | None = None  # counted from 1 without the header; ``None``: the whole file
+    column: str | None = None  # name of the column; ``None``: the whole row
+    unit: str = "row"  # what ``row`` counts: rows, or lines of a text file
+    note: str = ""  # more about the cell, such as the file that it names
 
     def at(self, column: str) -> Place:
         """The cell of this row in a column."""

@@ -19,15 +19,10 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Referent:
-    """What a word of a prompt means in the picture: the pair that grounding is about.
+    """What a word of a prompt means in the picture: the pair that grounding is about."""
 
-    Attributes:
-        word: or a phrase; it stands in the prompt, after the picture.
-        box: around what it means.
-    """
-
-    word: str
-    box: Box
+    word: str  # or a phrase; it stands in the prompt, after the picture
+    box: Box  # around what it means
 
 
 @dataclass(frozen=True)

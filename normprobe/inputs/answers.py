@@ -28,21 +28,15 @@ _OF_A_SUFFIX = {"paligemma": {"token_type_ids": 1}}
 
 @dataclass(frozen=True)
 class AnswerTokens:
-    """An answer as the chat template writes it.
+    """An answer as the chat template writes it."""
 
-    Attributes:
-        given: ids that the template writes before every answer: an empty block of thoughts.
-        scored: ids of the answer, and of the token that ends the turn.
-        options: the id by which each option differs from the others; empty where none does.
-        right: which of them is the right one.
-        place: of that id among those that are scored.
-    """
-
+    # ids that the template writes before every answer: an empty block of thoughts
     given: tuple[int, ...] = ()
-    scored: tuple[int, ...] = ()
+    scored: tuple[int, ...] = ()  # ids of the answer, and of the token that ends the turn
+    # the id by which each option differs from the others; empty where none does
     options: tuple[int, ...] = ()
-    right: int = 0
-    place: int = 0
+    right: int = 0  # which of them is the right one
+    place: int = 0  # of that id among those that are scored
 
 
 def answer_tokens(builder: InputBuilder, sample: Sample, answer: Answer) -> AnswerTokens:

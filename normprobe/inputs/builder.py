@@ -28,31 +28,24 @@ WRITE = "say how its inputs are made: `normprobe inputs MODEL --write inputs.py`
 
 @dataclass(frozen=True)
 class InputBuilder:
-    """Turns samples into the inputs of one model: images and text in the order of their pieces.
+    """Turns samples into the inputs of one model: images and text in the order of their pieces."""
 
-    Attributes:
-        processor: from ``load_processor``. A bare tokenizer reads the prompts and leaves the images
-            out; a bare image processor reads the images alone.
-        system: ``None`` keeps what the chat template does; ``"none"`` suppresses a system prompt
-            that the template would insert; other text is the system prompt.
-        model_type: ``config.model_type`` of the model.
-        own_code: whether the model's code is not that of transformers.
-        inputs_file: of the model's family, or the user's. Its ``build`` comes first, with the
-            shapes and the padding of the model's own processor.
-        model: what ``build`` of the inputs file gets.
-        bounded: whether the processor's files are a stranger's: what they make of samples is
-            limited in a worker, and rehearsed elsewhere.
-        longest: how many tokens a prompt may have; None: any number.
-    """
-
+    # from ``load_processor``. A bare tokenizer reads the prompts and leaves the images out; a bare
+    # image processor reads the images alone.
     processor: Any
+    # ``None`` keeps what the chat template does; ``"none"`` suppresses a system prompt that the
+    # template would insert; other text is the system prompt
     system: str | None = None
-    model_type: str | None = None
-    own_code: bool = False
+    model_type: str | None = None  # ``config.model_type`` of the model
+    own_code: bool = False  # whether the model's code is not that of transformers
+    # of the model's family, or the user's. Its ``build`` comes first, with the shapes and the
+    # padding of the model's own processor.
     inputs_file: InputsFile = NO_INPUTS_FILE
-    model: Any = None
+    model: Any = None  # what ``build`` of the inputs file gets
+    # whether the processor's files are a stranger's: what they make of samples is limited in a
+    # worker, and rehearsed elsewhere
     bounded: bool = False
-    longest: int | None = None
+    longest: int | None = None  # how many tokens a prompt may have; None: any number
 
     @property
     def tokenizer(self) -> Any:

@@ -94,19 +94,12 @@ INPUT_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch, without its pictures unless they are asked for: those stay in the worker.
+    """A batch, without its pictures unless they are asked for: those stay in the worker."""
 
-    Attributes:
-        image_hashes: by sample id, in the order of the batch.
-        prompt_hashes: likewise, of ``_prompt_hash``.
-        inputs: of ``InputBuilder.build``.
-        samples: with their pictures; none where they are not asked for.
-    """
-
-    image_hashes: dict[str, str | None]
-    prompt_hashes: dict[str, str]
-    inputs: BatchFeature
-    samples: list[Sample]
+    image_hashes: dict[str, str | None]  # by sample id, in the order of the batch
+    prompt_hashes: dict[str, str]  # likewise, of ``_prompt_hash``
+    inputs: BatchFeature  # of ``InputBuilder.build``
+    samples: list[Sample]  # with their pictures; none where they are not asked for
 
 
 def prefetched(

@@ -45,17 +45,12 @@ class CapturedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class CapturedStates:
-    """What one forward showed, copied to the CPU in the dtype of the model.
+    """What one forward showed, copied to the CPU in the dtype of the model."""
 
-    Attributes:
-        entered: what each decoder layer took.
-        left: what each returned.
-        told: ``hidden_states`` of the model's output, the last of them as it leaves the decoder;
-            None: the model does not offer them.
-    """
-
-    entered: list[Tensor]
-    left: list[Tensor]
+    entered: list[Tensor]  # what each decoder layer took
+    left: list[Tensor]  # what each returned
+    # ``hidden_states`` of the model's output, the last of them as it leaves the decoder; None: the
+    # model does not offer them
     told: list[Tensor] | None
 
 

@@ -51,32 +51,21 @@ _LONGEST_NAME = 255  # bytes between two slashes
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose config was read, but no weights yet.
+    """A checkpoint whose config was read, but no weights yet."""
 
-    Attributes:
-        name: as typed; of a local folder its last part. It names the run folder.
-        typed: as typed: what opens it again.
-        source: what ``from_pretrained`` takes: a local folder or a hub id.
-        revision: the resolved commit of a hub checkpoint.
-        config: the config, of a transformers class or of the repository's own code.
-        kind: one of the three kinds above.
-        trust_remote_code: whether the repository's own code may run.
-        adapter: a PEFT adapter that is merged into the weights: a local folder or a hub id.
-        adapter_revision: the resolved commit of an adapter on the hub.
-        alignment: the alignment norm that the checkpoint, or the adapter that opened it, holds.
-        bridges: what its own code needed to run on this transformers, of ``bridges.foreign_code``.
-    """
-
-    name: str
-    typed: str
-    source: str
-    revision: str | None
-    config: Any
-    kind: str
-    trust_remote_code: bool
+    name: str  # as typed; of a local folder its last part. It names the run folder.
+    typed: str  # as typed: what opens it again
+    source: str  # what ``from_pretrained`` takes: a local folder or a hub id
+    revision: str | None  # the resolved commit of a hub checkpoint
+    config: Any  # the config, of a transformers class or of the repository's own code
+    kind: str  # one of the three kinds above
+    trust_remote_code: bool  # whether the repository's own code may run
+    # a PEFT adapter that is merged into the weights: a local folder or a hub id
     adapter: str | None = None
-    adapter_revision: str | None = None
+    adapter_revision: str | None = None  # the resolved commit of an adapter on the hub
+    # the alignment norm that the checkpoint, or the adapter that opened it, holds
     alignment: AlignmentSettings | None = None
+    # what its own code needed to run on this transformers, of ``bridges.foreign_code``
     bridges: list[str] = field(default_factory=list, compare=False)
 
     @property

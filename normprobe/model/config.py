@@ -147,25 +147,17 @@ CONFIG_ENTRY = "norm_alignment"
 
 @dataclass(frozen=True)
 class AlignmentSettings:
-    """Where an alignment norm belongs.
+    """Where an alignment norm belongs."""
 
-    Attributes:
-        after: dotted name of the module whose output is normalised.
-        compensate: as in ``GlobalWeightCompensatedLayerNorm``.
-        folder: of an adapter; None: the norm is among the weights of the checkpoint itself.
-        base_model: of an adapter: the hub id or folder of the model that it was made for.
-        revision: commit of that hub id.
-        model_type: of that model, if the adapter says it.
-        hidden_size: how many gains an adapter holds, if it says so.
-    """
-
-    after: str
-    compensate: bool
+    after: str  # dotted name of the module whose output is normalised
+    compensate: bool  # as in ``GlobalWeightCompensatedLayerNorm``
+    # of an adapter; None: the norm is among the weights of the checkpoint itself
     folder: Path | None = None
+    # of an adapter: the hub id or folder of the model that it was made for
     base_model: str | None = None
-    revision: str | None = None
-    model_type: str | None = None
-    hidden_size: int | None = None
+    revision: str | None = None  # commit of that hub id
+    model_type: str | None = None  # of that model, if the adapter says it
+    hidden_size: int | None = None  # how many gains an adapter holds, if it says so
 
 
 def adapter_settings(folder: Path) -> AlignmentSettings | None:

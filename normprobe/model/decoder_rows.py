@@ -35,21 +35,13 @@ _HIDDEN = -1e4
 
 
 class DecoderRows(NamedTuple):
-    """Of the rows that enter decoder layer 1, each ``[batch, rows]``.
+    """Of the rows that enter decoder layer 1, each ``[batch, rows]``."""
 
-    Attributes:
-        words: which come from the text table alone.
-        ids: by which token; ``NO_ID`` elsewhere.
-        mixed: which follow words without being one: something mixes them before the decoder.
-        kept: what the mask that layer 1 receives, or else the prompt's, does not hide.
-        in_place: whether each word has the place that its id has in the prompt.
-    """
-
-    words: Tensor
-    ids: Tensor
-    mixed: Tensor
-    kept: Tensor
-    in_place: bool
+    words: Tensor  # which come from the text table alone
+    ids: Tensor  # by which token; ``NO_ID`` elsewhere
+    mixed: Tensor  # which follow words without being one: something mixes them before the decoder
+    kept: Tensor  # what the mask that layer 1 receives, or else the prompt's, does not hide
+    in_place: bool  # whether each word has the place that its id has in the prompt
 
 
 def decoder_rows(

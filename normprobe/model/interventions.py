@@ -68,17 +68,11 @@ OF_ANOTHER_PICTURE = (SWAP, SWAP_NORMS)
 
 @dataclass(frozen=True)
 class Intervention:
-    """What is done in one forward.
+    """What is done in one forward."""
 
-    Attributes:
-        name: of ``DOSES``, or ``UNTOUCHED``.
-        dose: by how much; NaN: it has none.
-        layer: of ``FREEZE_LAYER`` which, from 1; 0: all, or the decoder input.
-    """
-
-    name: str
-    dose: float = math.nan
-    layer: int = 0
+    name: str  # of ``DOSES``, or ``UNTOUCHED``
+    dose: float = math.nan  # by how much; NaN: it has none
+    layer: int = 0  # of ``FREEZE_LAYER`` which, from 1; 0: all, or the decoder input
 
 
 def planned(names: Sequence[str], layers: int) -> list[Intervention]:
@@ -98,17 +92,11 @@ def planned(names: Sequence[str], layers: int) -> list[Intervention]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which positions of the decoder hold what.
+    """Which positions of the decoder hold what."""
 
-    Attributes:
-        visual: ``[batch, positions]`` bool.
-        text: likewise.
-        seeds: of each sample, for what is drawn by chance.
-    """
-
-    visual: Tensor
-    text: Tensor
-    seeds: Sequence[int]
+    visual: Tensor  # ``[batch, positions]`` bool
+    text: Tensor  # likewise
+    seeds: Sequence[int]  # of each sample, for what is drawn by chance
 
 
 @contextmanager

@@ -493,22 +493,16 @@ def _holds_numbers(weight: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class MeasuredBatch:
-    """The inputs of one forward, and which group each of their tokens belongs to.
+    """The inputs of one forward, and which group each of their tokens belongs to."""
 
-    Attributes:
-        model: which they are for.
-        inputs: what the processor returned.
-        prompt_groups: ``[batch, seq]`` int8 codes of ``schema.TOKEN_GROUPS``, every placeholder
-            visual, padding ``schema.PADDING``.
-        structural: ``[states, hidden]`` at the decoder input; None: there cannot be any.
-        ids: of tokens, in the shape of ``prompt_groups``; None: there are none.
-    """
-
-    model: MeasuredModel
-    inputs: Mapping[str, Any]
+    model: MeasuredModel  # which they are for
+    inputs: Mapping[str, Any]  # what the processor returned
+    # ``[batch, seq]`` int8 codes of ``schema.TOKEN_GROUPS``, every placeholder visual, padding
+    # ``schema.PADDING``
     prompt_groups: Tensor
+    # ``[states, hidden]`` at the decoder input; None: there cannot be any
     structural: Tensor | None
-    ids: Tensor | None = None
+    ids: Tensor | None = None  # of tokens, in the shape of ``prompt_groups``; None: there are none
 
     def groups_at(self, decoder_input: Tensor) -> Tensor:
         """The token groups of what enters decoder layer 1.
@@ -562,17 +556,11 @@ class MeasuredBatch:
 
 
 class Placed(NamedTuple):
-    """What is known of tokens before structural ones are.
+    """What is known of tokens before structural ones are."""
 
-    Attributes:
-        groups: ``[batch, seq]`` codes of the prompts' positions; by rows of the decoder input.
-        ids: likewise; of a row that is no word NO_ID; None: there are none.
-        by_rows: the rows of the decoder input told it, and that some are structural.
-    """
-
-    groups: Tensor
-    ids: Tensor | None
-    by_rows: bool = False
+    groups: Tensor  # ``[batch, seq]`` codes of the prompts' positions; by rows of the decoder input
+    ids: Tensor | None  # likewise; of a row that is no word NO_ID; None: there are none
+    by_rows: bool = False  # the rows of the decoder input told it, and that some are structural
 
 
 def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Tensor | None]:

@@ -87,17 +87,11 @@ PLACE = ("left", "top", "right", "bottom")
 
 
 class Picture(NamedTuple):
-    """One image of a prompt.
+    """One image of a prompt."""
 
-    Attributes:
-        image: RGB.
-        build: makes the inputs of the prompt with another picture in its place.
-        alone: whether the prompt has no other image.
-    """
-
-    image: Image.Image
-    build: Build
-    alone: bool
+    image: Image.Image  # RGB
+    build: Build  # makes the inputs of the prompt with another picture in its place
+    alone: bool  # whether the prompt has no other image
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -111,16 +105,12 @@ class Picture(NamedTuple):
 
 
 class NormMap(NamedTuple):
-    """What is known of one picture.
+    """What is known of one picture."""
 
-    Attributes:
-        rows: one row a (layer or stage, visual token), as ``rows_at`` makes them; empty where
-            nothing is known.
-        unknown: what has no map, and why.
-    """
-
+    # one row a (layer or stage, visual token), as ``rows_at`` makes them; empty where nothing is
+    # known
     rows: pd.DataFrame
-    unknown: Mapping[str, str]
+    unknown: Mapping[str, str]  # what has no map, and why
 
 
 def rows_at(boxes: Array, **columns: ArrayLike) -> pd.DataFrame:

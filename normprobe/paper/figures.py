@@ -129,19 +129,13 @@ def _published_norm(published: pd.DataFrame | None) -> float | None:
 
 
 class AttentionPairs(NamedTuple):
-    """Maps of one or more models over pictures.
+    """Maps of one or more models over pictures."""
 
-    Attributes:
-        maps: ``heatmaps.csv`` of all runs, with ``run`` (what the model is called) and ``image``.
-        images: ``[height, width, 3]`` each; ``image`` counts them from 1.
-        captions: of each picture, its name and the text that is asked.
-        warnings: which runs stand alone.
-    """
-
+    # ``heatmaps.csv`` of all runs, with ``run`` (what the model is called) and ``image``
     maps: pd.DataFrame
-    images: list[NDArray[np.uint8]]
-    captions: list[str]
-    warnings: list[str]
+    images: list[NDArray[np.uint8]]  # ``[height, width, 3]`` each; ``image`` counts them from 1
+    captions: list[str]  # of each picture, its name and the text that is asked
+    warnings: list[str]  # which runs stand alone
 
 
 def attention_pairs(runs: Sequence[tuple[str, RunStore]]) -> AttentionPairs:

@@ -67,24 +67,17 @@ Scale = Literal["zero", "ratio", "share", "cosine", "signed", "difference", "nea
 
 @dataclass(frozen=True)
 class Curve:
-    """A column over the layers.
+    """A column over the layers."""
 
-    Attributes:
-        name: in the legend; that of a token group needs none of its panel's own.
-        column: what is drawn, with its interval and its band where the table has them.
-        look: colour, marker and line.
-        where: the rows: those that hold these values.
-        spread: a metric whose 5 and 95 % quantiles of tokens are a pale band behind; empty: none.
-        doubted: a column that says where a point is drawn hollow; empty: none.
-        across: the column that it is drawn over: ``layer``, or ``dose`` on a logarithmic axis.
-    """
-
-    name: str
-    column: str
-    look: GroupLook
+    name: str  # in the legend; that of a token group needs none of its panel's own
+    column: str  # what is drawn, with its interval and its band where the table has them
+    look: GroupLook  # colour, marker and line
+    # the rows: those that hold these values
     where: Mapping[str, object] = field(default_factory=dict)
+    # a metric whose 5 and 95 % quantiles of tokens are a pale band behind; empty: none
     spread: str = ""
-    doubted: str = ""
+    doubted: str = ""  # a column that says where a point is drawn hollow; empty: none
+    # the column that it is drawn over: ``layer``, or ``dose`` on a logarithmic axis
     across: str = "layer"
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -105,19 +98,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on the same axes.
+    """Curves on the same axes."""
 
-    Attributes:
-        title: what they are.
-        curves: back to front.
-        scale: of the axis.
-        judged: what calls the range in which each curve holds.
-    """
-
-    title: str
-    curves: Sequence[Curve]
-    scale: Scale = "zero"
-    judged: str = ""
+    title: str  # what they are
+    curves: Sequence[Curve]  # back to front
+    scale: Scale = "zero"  # of the axis
+    judged: str = ""  # what calls the range in which each curve holds
 
     def values(self, table: pd.DataFrame) -> NDArray[np.float64]:
         """Every number that its axis has to hold."""

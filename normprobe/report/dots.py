@@ -30,49 +30,30 @@ _FRAME_OF_RUNS = 1.1  # inches for title, axis and legend
 
 @dataclass(frozen=True)
 class Dot:
-    """A mean.
+    """A mean."""
 
-    Attributes:
-        stage: what it stands below, with its neighbours of the same stage.
-        name: of its line.
-        look: colour and marker.
-        value: the mean.
-        interval: the ends of its 95 % interval; NaN: it has none.
-        spread: between which numbers 5-95 % of the tokens or rows lie; NaN: unknown.
-        hollow: it is drawn so.
-        ratio: to the reference; NaN: not said.
-        after: a number that it goes to, drawn hollow; NaN: none.
-        told: what stands beside it; empty: the mean, and the ratio.
-        mark: what stands before its name.
-    """
-
-    stage: str
-    name: str
-    look: GroupLook
-    value: float
-    interval: tuple[float, float]
+    stage: str  # what it stands below, with its neighbours of the same stage
+    name: str  # of its line
+    look: GroupLook  # colour and marker
+    value: float  # the mean
+    interval: tuple[float, float]  # the ends of its 95 % interval; NaN: it has none
+    # between which numbers 5-95 % of the tokens or rows lie; NaN: unknown
     spread: tuple[float, float] = (float("nan"), float("nan"))
-    hollow: bool = False
-    ratio: float = float("nan")
-    after: float = float("nan")
-    told: str = ""
-    mark: str = ""
+    hollow: bool = False  # it is drawn so
+    ratio: float = float("nan")  # to the reference; NaN: not said
+    after: float = float("nan")  # a number that it goes to, drawn hollow; NaN: none
+    told: str = ""  # what stands beside it; empty: the mean, and the ratio
+    mark: str = ""  # what stands before its name
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Means on one logarithmic axis, and a line that they are read against.
+    """Means on one logarithmic axis, and a line that they are read against."""
 
-    Attributes:
-        label: what is drawn, for the page.
-        axis: what the numbers are.
-        rows: from top to bottom.
-        reference: name, number and colour of the line; None: there is none.
-    """
-
-    label: str
-    axis: str
-    rows: Sequence[Dot]
+    label: str  # what is drawn, for the page
+    axis: str  # what the numbers are
+    rows: Sequence[Dot]  # from top to bottom
+    # name, number and colour of the line; None: there is none
     reference: tuple[str, float, str] | None = None
 
 

@@ -40,17 +40,11 @@ FAST = Words("more quickly", "more slowly", "about as fast", f"at rates {OPEN}")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % interval.
+    """A number and its 95 % interval."""
 
-    Attributes:
-        value: the number.
-        low: the lower end; NaN: there is no interval.
-        high: the upper end, likewise.
-    """
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
+    value: float  # the number
+    low: float = math.nan  # the lower end; NaN: there is no interval
+    high: float = math.nan  # the upper end, likewise
 
     @property
     def has_interval(self) -> bool:

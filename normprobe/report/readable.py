@@ -97,24 +97,16 @@ ROUNDED = "Numbers have 4 significant digits; counts are exact."
 
 @dataclass(frozen=True)
 class ReadableTable:
-    """Cells of text.
+    """Cells of text."""
 
-    Attributes:
-        headers: of each column; a header of two parts stands below its first part, which it shares
-            with its neighbours.
-        rows: a cell a column.
-        numeric: of each column, whether it holds numbers.
-        notes: what stands below.
-        title: what stands above; empty: nothing.
-        label: what a text refers to it by; empty: nothing.
-    """
-
+    # of each column; a header of two parts stands below its first part, which it shares with its
+    # neighbours
     headers: Sequence[tuple[str, ...]]
-    rows: Sequence[Sequence[str]]
-    numeric: Sequence[bool]
-    notes: Sequence[str] = ()
-    title: str = ""
-    label: str = ""
+    rows: Sequence[Sequence[str]]  # a cell a column
+    numeric: Sequence[bool]  # of each column, whether it holds numbers
+    notes: Sequence[str] = ()  # what stands below
+    title: str = ""  # what stands above; empty: nothing
+    label: str = ""  # what a text refers to it by; empty: nothing
 
 
 def readable_table(table: pd.DataFrame) -> ReadableTable:

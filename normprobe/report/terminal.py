@@ -213,21 +213,14 @@ def print_readable(table: ReadableTable, console: Console) -> None:
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of a table over layers.
+    """A column of a table over layers."""
 
-    Attributes:
-        header: lines below each other; what it shares with its left neighbour stands once.
-        column: whose numbers.
-        where: of the rows that hold these values.
-        written: how a number is written.
-        doubted: a column that says where a number gets a star; empty: none.
-    """
-
+    # lines below each other; what it shares with its left neighbour stands once
     header: tuple[str, ...]
-    column: str
-    where: Mapping[str, object] = field(default_factory=dict)
-    written: Callable[[float], str] = significant
-    doubted: str = ""
+    column: str  # whose numbers
+    where: Mapping[str, object] = field(default_factory=dict)  # of the rows that hold these values
+    written: Callable[[float], str] = significant  # how a number is written
+    doubted: str = ""  # a column that says where a number gets a star; empty: none
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """Those of a table that it shows."""

@@ -100,15 +100,10 @@ _IMPORTED_ONCE = ["normprobe.probe"]
 
 
 class Ended(NamedTuple):
-    """What work in a process of its own has left.
+    """What work in a process of its own has left."""
 
-    Attributes:
-        sent: what it sent, in order.
-        problem: why its process ended early, in one line; empty: it did not.
-    """
-
-    sent: list[Any]
-    problem: str
+    sent: list[Any]  # what it sent, in order
+    problem: str  # why its process ended early, in one line; empty: it did not
 
 
 def done_apart(work: Callable[[Send], None], log: Path, *, timeout: float | None = None) -> Ended:

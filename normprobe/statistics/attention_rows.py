@@ -10,20 +10,15 @@ from normprobe.statistics.token_metrics import token_norms
 
 
 class VisualAttention(NamedTuple):
-    """How some query rows of one layer attend to visual keys.
+    """How some query rows of one layer attend to visual keys."""
 
-    Attributes:
-        share: ``[heads, rows]``, sum of the weights on visual keys.
-        even_share: ``[heads, rows]``, that sum if the row spread evenly over the keys it may see.
-        entropy: ``[heads, rows]``, nats, of the weights on visual keys renormalised to sum 1; NaN
-            where a row gives them nothing.
-        by_key: ``[heads, rows, visual keys]``, the weights.
-    """
-
-    share: Tensor
+    share: Tensor  # ``[heads, rows]``, sum of the weights on visual keys
+    # ``[heads, rows]``, that sum if the row spread evenly over the keys it may see
     even_share: Tensor
+    # ``[heads, rows]``, nats, of the weights on visual keys renormalised to sum 1; NaN where a row
+    # gives them nothing
     entropy: Tensor
-    by_key: Tensor
+    by_key: Tensor  # ``[heads, rows, visual keys]``, the weights
 
 
 def attention_scores(

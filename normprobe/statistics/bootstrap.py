@@ -29,19 +29,12 @@ Array = NDArray[np.float64]
 
 
 class Scale(NamedTuple):
-    """Where the draws of a quantity lie evenly around it.
+    """Where the draws of a quantity lie evenly around it."""
 
-    Attributes:
-        forward: from the quantity to that scale.
-        back: from there.
-        least: the smallest that the quantity can be.
-        most: the largest.
-    """
-
-    forward: Callable[[Array], Array]
-    back: Callable[[Array], Array]
-    least: float = -math.inf
-    most: float = math.inf
+    forward: Callable[[Array], Array]  # from the quantity to that scale
+    back: Callable[[Array], Array]  # from there
+    least: float = -math.inf  # the smallest that the quantity can be
+    most: float = math.inf  # the largest
 
 
 def _logit(share: Array) -> Array:
@@ -270,19 +263,13 @@ FEWEST = 5
 
 
 class Correlation(NamedTuple):
-    """A rank correlation and its 95 % interval.
+    """A rank correlation and its 95 % interval."""
 
-    Attributes:
-        models: how many have both numbers.
-        value: -1 to 1; NaN with fewer than ``FEWEST`` models, or where one number never differs.
-        low: the lower end of the interval; NaN as ``value``.
-        high: the upper end, likewise.
-    """
-
-    models: int
+    models: int  # how many have both numbers
+    # -1 to 1; NaN with fewer than ``FEWEST`` models, or where one number never differs
     value: float = np.nan
-    low: float = np.nan
-    high: float = np.nan
+    low: float = np.nan  # the lower end of the interval; NaN as ``value``
+    high: float = np.nan  # the upper end, likewise
 
 
 def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Correlation:

@@ -138,15 +138,10 @@ class Resampled:
 
 
 class Together(NamedTuple):
-    """Cells that one sentence could name, and so have one band.
+    """Cells that one sentence could name, and so have one band."""
 
-    Attributes:
-        columns: of the table.
-        rows: which of its rows; None: all.
-    """
-
-    columns: Sequence[str]
-    rows: "pd.Series[bool] | None" = None
+    columns: Sequence[str]  # of the table
+    rows: "pd.Series[bool] | None" = None  # which of its rows; None: all
 
 
 def with_intervals(

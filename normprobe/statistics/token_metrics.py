@@ -45,17 +45,11 @@ def token_norms(states: Tensor) -> Tensor:
 
 
 class Moved(NamedTuple):
-    """How a layer moves its tokens.
+    """How a layer moves its tokens."""
 
-    Attributes:
-        metrics: ``[6, batch, seq]`` in the order of ``schema.TOKEN_METRICS``.
-        perpendicular: ``[batch, seq, hidden]``, D_perp.
-        turned: ``[batch, seq]``, its norms.
-    """
-
-    metrics: Tensor
-    perpendicular: Tensor
-    turned: Tensor
+    metrics: Tensor  # ``[6, batch, seq]`` in the order of ``schema.TOKEN_METRICS``
+    perpendicular: Tensor  # ``[batch, seq, hidden]``, D_perp
+    turned: Tensor  # ``[batch, seq]``, its norms
 
 
 def token_metrics(
@@ -174,18 +168,13 @@ def group_masks(groups: Tensor) -> Tensor:
 
 
 class Directions(NamedTuple):
-    """The mean directions of one state, per sample, over its finite tokens.
+    """The mean directions of one state, per sample, over its finite tokens."""
 
-    Attributes:
-        means: ``[batch, len(POOLED_GROUPS), hidden]``, the mean vector of each group.
-        units: ``[batch, 2, hidden]``, the mean unit vector of each of ``MODALITIES``. A row of
-            zeros has no direction and is left out.
-        tokens: ``[batch, 2]``, how many tokens these are means of.
-    """
-
-    means: Tensor
+    means: Tensor  # ``[batch, len(POOLED_GROUPS), hidden]``, the mean vector of each group
+    # ``[batch, 2, hidden]``, the mean unit vector of each of ``MODALITIES``. A row of zeros has no
+    # direction and is left out.
     units: Tensor
-    tokens: Tensor
+    tokens: Tensor  # ``[batch, 2]``, how many tokens these are means of
 
     def to(self, device: torch.device) -> "Directions":
         """The same on another device."""

@@ -37,19 +37,12 @@ _LOG = "log.txt"
 
 @dataclass(frozen=True)
 class How:
-    """How each model is measured.
+    """How each model is measured."""
 
-    Attributes:
-        measurements: in this order; the first loads what the others read.
-        sampling: which samples, and how many at once.
-        loading: how it is loaded; the list has the revisions.
-        timeout: seconds that a model may take; None: no limit.
-    """
-
-    measurements: tuple[str, ...]
-    sampling: Sampling
-    loading: Loading
-    timeout: float | None
+    measurements: tuple[str, ...]  # in this order; the first loads what the others read
+    sampling: Sampling  # which samples, and how many at once
+    loading: Loading  # how it is loaded; the list has the revisions
+    timeout: float | None  # seconds that a model may take; None: no limit
 
 
 def measured_apart(model: ListedModel, how: How, folder: Path) -> dict[str, Any]:

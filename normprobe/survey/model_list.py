@@ -12,15 +12,10 @@ _FORMAT = "give a model a line, # for comments, or a CSV file with a column mode
 
 
 class ListedModel(NamedTuple):
-    """A model as it was listed.
+    """A model as it was listed."""
 
-    Attributes:
-        model: ``specimen``, a local folder or a hub id.
-        revision: branch, tag or commit of a hub id; empty: its default.
-    """
-
-    model: str
-    revision: str = ""
+    model: str  # ``specimen``, a local folder or a hub id
+    revision: str = ""  # branch, tag or commit of a hub id; empty: its default
 
     def __str__(self) -> str:
         return f"{self.model}@{self.revision}" if self.revision else self.model

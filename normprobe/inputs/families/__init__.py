@@ -21,16 +21,12 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 
 @dataclass(frozen=True)
 class Family:
-    """What tells a family: a type alone may be that of other code, too.
+    """What tells a family: a type alone may be that of other code, too."""
 
-    Attributes:
-        module: where it stands.
-        classes: names of its model classes, as ``architectures`` or ``auto_map`` gives them.
-        field: a config field that other models of this type and class lack; empty: there are none.
-    """
-
-    module: str
+    module: str  # where it stands
+    # names of its model classes, as ``architectures`` or ``auto_map`` gives them
     classes: tuple[str, ...]
+    # a config field that other models of this type and class lack; empty: there are none
     field: str = ""
 
 

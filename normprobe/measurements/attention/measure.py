@@ -55,24 +55,20 @@ _ASK = "output_attentions"
 
 
 class MeasuredAttention(NamedTuple):
-    """What ``measure_attention`` finds.
+    """What ``measure_attention`` finds."""
 
-    Attributes:
-        table: the rows of attention.csv, one a layer and query.
-        heads: the rows of heads.csv, one a layer, query and head, which are numbered from 1.
-        heatmaps: the rows of heatmaps.csv, one a layer, query and visual token: the token's place
-            as fractions of the image, and the attention it receives; with several images also the
-            number of its image. None: places are unknown.
-        images: with several images the rows of images.csv, one a layer, query and image: how much
-            of the attention falls on its tokens. None: one image, or they cannot be told apart.
-        places: for each image, how well the model confirmed the places, the correlation of where
-            the image was changed with which tokens reacted; or why they are unknown.
-    """
-
-    table: pd.DataFrame
+    table: pd.DataFrame  # the rows of attention.csv, one a layer and query
+    # the rows of heads.csv, one a layer, query and head, which are numbered from 1
     heads: pd.DataFrame
+    # the rows of heatmaps.csv, one a layer, query and visual token: the token's place as fractions
+    # of the image, and the attention it receives; with several images also the number of its image.
+    # None: places are unknown.
     heatmaps: pd.DataFrame | None
+    # with several images the rows of images.csv, one a layer, query and image: how much of the
+    # attention falls on its tokens. None: one image, or they cannot be told apart.
     images: pd.DataFrame | None
+    # for each image, how well the model confirmed the places, the correlation of where the image
+    # was changed with which tokens reacted; or why they are unknown
     places: list[float | str]
 
 

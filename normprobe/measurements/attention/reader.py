@@ -17,25 +17,22 @@ _CROSS = re.compile(r"cross|encoder|enc_")
 
 
 class HeadNumbers(NamedTuple):
-    """What one query of one layer gives to visual keys, head by head, in float64 on the CPU.
+    """What one query of one layer gives to visual keys, head by head, in float64 on the CPU."""
 
-    Attributes:
-        share: ``[heads, tokens]``, of a token's attention the part that falls on visual keys.
-        even_share: ``[heads, tokens]``, that part if it spread evenly over all that it may see.
-        entropy: ``[heads, tokens]``, of the weights on visual keys, renormalised, over the
-            logarithm of their number. NaN for a token that gives them nothing, or a single key.
-        by_key: ``[heads, visual keys]``, the weights, mean over the query's tokens.
-        visible: how many visual keys some row sees: of empty tiles, which a mask hides from all
-            text, none is counted.
-        scores: ``[visual keys]``, before the softmax, mean over heads and tokens; NaN where the
-            model returns its weights itself, or a key cannot be seen.
-    """
-
+    # ``[heads, tokens]``, of a token's attention the part that falls on visual keys
     share: NDArray[np.float64]
+    # ``[heads, tokens]``, that part if it spread evenly over all that it may see
     even_share: NDArray[np.float64]
+    # ``[heads, tokens]``, of the weights on visual keys, renormalised, over the logarithm of their
+    # number. NaN for a token that gives them nothing, or a single key.
     entropy: NDArray[np.float64]
+    # ``[heads, visual keys]``, the weights, mean over the query's tokens
     by_key: NDArray[np.float64]
+    # how many visual keys some row sees: of empty tiles, which a mask hides from all text, none is
+    # counted
     visible: int
+    # ``[visual keys]``, before the softmax, mean over heads and tokens; NaN where the model returns
+    # its weights itself, or a key cannot be seen
     scores: NDArray[np.float64]
 
 

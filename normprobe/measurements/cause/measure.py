@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,18 +70,14 @@ _ANGLE = TOKEN_METRICS.index("angle")
 
 @dataclass(frozen=True)
 class SeenCause:
-    """What the forwards of a batch leave, on their way to the CPU.
+    """What the forwards of a batch leave, on their way to the CPU."""
 
-    Attributes:
-        forwards: what was done in each, the first ``UNTOUCHED``, and how many arrays it left.
-        answered: of each sample, how its answer was found.
-        arrived: ``[batch]`` how many visual tokens each sample has; then of each forward outcomes
-            ``[OUTCOMES, batch]``, but of ``NORM_AT_LAYER``, and of each layer ``[ANGLES, batch]``,
-            but of ``FREEZE_LAYER``.
-    """
-
+    # what was done in each, the first ``UNTOUCHED``, and how many arrays it left
     forwards: list[tuple[Intervention, int]]
-    answered: list[str]
+    answered: list[str]  # of each sample, how its answer was found
+    # ``[batch]`` how many visual tokens each sample has; then of each forward outcomes ``[OUTCOMES,
+    # batch]``, but of ``NORM_AT_LAYER``, and of each layer ``[ANGLES, batch]``, but of
+    # ``FREEZE_LAYER``
     arrived: Callable[[], list[NDArray[Any]]]
 
 
@@ -127,13 +123,6 @@ def rows(seen: SeenCause, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-class _Untouched(NamedTuple):
-    """What the others are compared with."""
-
-    probabilities: list[Tensor]  # of each sample [answer tokens, vocabulary], logarithms
-    states: Tensor  # [batch, positions, hidden] behind the last layer
-
-
 class _Batch:
     """A batch with its answers, and what is known of its untouched forward."""
 
@@ -150,14 +139,17 @@ class _Batch:
         self.rows: Rows | None = None
         config = getattr(model.model, "config", None)
         self._model_type = str(getattr(config, "model_type", ""))
-        self.answers = [self._right_answer(sample) for sample in samples]
-        self.answered = ["right" if answer else "greedy" for answer in self.answers]
+        self.answered = ["greedy" if sample.answer is None else "right" for sample in samples]
+        self.answers = [
+            answer_tokens(builder, sample, sample.answer) if sample.answer else AnswerTokens()
+            for sample in samples
+        ]
         self._answer_the_rest()
-        answered, self.starts = self._with_answers(inputs)
-        self._ids = find_named(answered, "input_ids")
-        self.inputs = moved_to(model.model, answered)
+        self._put_answers()
         self._batch = model.batch(self.inputs)
-        self._untouched: _Untouched | None = None
+        # What others are compared with: of each sample [answer tokens, vocabulary] logarithms of
+        # probabilities, and [batch, positions, hidden] behind the last layer.
+        self._untouched: tuple[list[Tensor], Tensor] | None = None
 
     def seen(self, plan: Sequence[Intervention]) -> SeenCause:
         """Run everything."""
@@ -174,7 +166,7 @@ class _Batch:
         Where tokens see those behind them, the answer changes the states that are measured.
         """
         ids = find_named(self.prompts, "input_ids")
-        lengths = [len(answer.given) + len(answer.scored) for answer in self.answers if answer]
+        lengths = [len(answer.given) + len(answer.scored) for answer in self.answers]
         words = [[int(ids[row, self.starts[row] - 1])] * n for row, n in enumerate(lengths)]
         angles = []
         for inputs in (self.inputs, with_tokens(self.prompts, words, self._model_type)[0]):
@@ -192,24 +184,22 @@ class _Batch:
 
     def _forward(self, done: Intervention) -> list[Tensor]:
         """Outcomes and angles of one forward; nothing: it cannot be done with this batch."""
-        inputs: dict[str, Any] | None = self.inputs
-        other = None
-        if done.name == BLANK:
-            inputs = self._with_other_pictures(_grey)
-        elif done.name in OF_ANOTHER_PICTURE:
-            pictured = self._with_other_pictures(_another)
-            inputs = None if pictured is None else self.inputs
-            other = None if pictured is None else self.model.decoder_input(pictured)
-        if inputs is None:
-            return []
         if done.name == NORM_AT_LAYER:
             return self._norms_at_layers()
+        inputs, other = self.inputs, None
+        if done.name in (BLANK, *OF_ANOTHER_PICTURE):
+            pictured = self._with_other_pictures(_grey if done.name == BLANK else _another)
+            if pictured is None:
+                return []
+            if done.name == BLANK:
+                inputs = pictured
+            else:
+                other = self.model.decoder_input(pictured)
         reader, logits = _Reader(self.rows_at), list[Tensor]()
         doing = (
             nullcontext() if self.rows is None else intervened(self.layers, done, self.rows, other)
         )
-        seeing = self._seeing_logits(logits)
-        with doing, attached(*reader.handles(self.layers), seeing):
+        with doing, attached(*reader.handles(self.layers), self._seeing_logits(logits)):
             run_until(self.model.model, moved_to(self.model.model, inputs))
         angles = [] if done.name == FREEZE_LAYER else reader.angles  # other layers only hear of it
         return [self._outcomes(logits[0], reader.last), *angles]
@@ -220,12 +210,9 @@ class _Batch:
             groups = self._batch.groups_at(x)
             behind = self._offset(groups.shape[1])
             for row, (start, answer) in enumerate(zip(self.starts, self.answers, strict=True)):
-                assert answer is not None
                 end = start + len(answer.given) + len(answer.scored)
                 groups[row, start + behind : end + behind] = PADDING
-            visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
-            seeds = [xxh3_64_intdigest(sample.id.encode()) % 2**32 for sample in self.samples]
-            self.rows = Rows(visual, text, seeds)
+            self.rows = _rows_of(groups, [_number_of(sample) % 2**32 for sample in self.samples])
         return self.rows
 
     def _offset(self, positions: int) -> int:
@@ -258,13 +245,12 @@ class _Batch:
             for row, (place, count) in enumerate(self._predicted(logits.shape[1]))
         ]
         if self._untouched is None:
-            self._untouched = _Untouched(probabilities, last)
-        before = self._untouched
-        moved = _moved(before.states, last, self.rows.text)
+            self._untouched = probabilities, last
+        before, states = self._untouched
+        moved = _moved(states, last, self.rows.text)
         found = []
-        for row, (now, was) in enumerate(zip(probabilities, before.probabilities, strict=True)):
+        for row, (now, was) in enumerate(zip(probabilities, before, strict=True)):
             answer = self.answers[row]
-            assert answer is not None
             scored = torch.tensor(answer.scored, device=now.device)
             given, chosen = now.argmax(dim=-1), was.argmax(dim=-1)
             right = (given == scored).all()
@@ -272,10 +258,10 @@ class _Batch:
                 first = now[answer.place, torch.tensor(answer.options, device=now.device)]
                 right = first.argmax() == answer.right
             nll = -now.gather(-1, scored.unsqueeze(-1)).mean()
-            known = self.answered[row] == "right"
+            known = 1.0 if self.answered[row] == "right" else torch.nan
             numbers = [
-                nll if known else torch.full_like(nll, torch.nan),
-                right.to(nll) if known else torch.full_like(nll, torch.nan),
+                nll * known,
+                right.to(nll) * known,
                 (was.exp() * (was - now)).sum(dim=-1).mean().clamp_min(0.0),
                 (given != chosen).any().to(nll),
                 moved[row].to(nll),
@@ -289,7 +275,6 @@ class _Batch:
         return [
             (start + behind + len(answer.given) - 1, len(answer.scored))
             for start, answer in zip(self.starts, self.answers, strict=True)
-            if answer is not None
         ]
 
     def _norms_at_layers(self) -> list[Tensor]:
@@ -303,44 +288,40 @@ class _Batch:
             x, h = called_as_loud_as_text(layer, args, kwargs, self.rows)
             found.append(_angles(x, h, self.rows))
 
-        handles = [after_call(layer, call_again) for layer in self.layers]
-        with attached(*handles):
+        with attached(*(after_call(layer, call_again) for layer in self.layers)):
             run_until(self.model.model, self.inputs, leaving=self.layers[-1])
         return found
 
     # --- answers and pictures --------------------------------------------------------------------
 
-    def _right_answer(self, sample: Sample) -> AnswerTokens | None:
-        answer = sample.answer
-        return None if answer is None else answer_tokens(self.builder, sample, answer)
-
     def _answer_the_rest(self) -> None:
         """Give samples without an answer the model's own, token by token."""
-        left = [row for row, answer in enumerate(self.answers) if answer is None]
-        for row in left:
-            self.answers[row] = AnswerTokens()
+        left = [row for row, how in enumerate(self.answered) if how == "greedy"]
         ends = _end_ids(self.model.model, self.builder.tokenizer)
         for _ in range(LONGEST_ANSWER):
             if not left:
                 return
-            inputs, self.starts = self._with_answers(self.prompts)
-            self._ids = find_named(inputs, "input_ids")
-            self.inputs = moved_to(self.model.model, inputs)
+            self._put_answers()
             seen: list[Tensor] = []
             with attached(self._seeing_logits(seen)):
                 run_until(self.model.model, self.inputs)
             behind = self._offset(seen[0].shape[1])
             for row in list(left):
                 answer = self.answers[row]
-                assert answer is not None
                 last = self.starts[row] + behind + len(answer.scored) - 1
                 token = int(seen[0][row, last].argmax())
                 self.answers[row] = replace(answer, scored=(*answer.scored, token))
                 if token in ends:
                     left.remove(row)
 
+    def _put_answers(self) -> None:
+        """Put the answers known so far behind the prompts."""
+        answered, self.starts = self._with_answers(self.prompts)
+        self._ids = find_named(answered, "input_ids")
+        self.inputs = moved_to(self.model.model, answered)
+
     def _with_answers(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        tokens = [(*a.given, *a.scored) if a else () for a in self.answers]
+        tokens = [(*answer.given, *answer.scored) for answer in self.answers]
         return with_tokens(inputs, tokens, self._model_type)
 
     def _with_other_pictures(
@@ -393,15 +374,22 @@ def angles_of(model: MeasuredModel, inputs: Mapping[str, Any]) -> list[NDArray[A
 
     def rows_at(x: Tensor) -> Rows:
         if not rows:
-            groups = batch.groups_at(x)
-            visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
-            rows.append(Rows(visual, text, []))
+            rows.append(_rows_of(batch.groups_at(x), []))
         return rows[0]
 
     reader, layers = _Reader(rows_at), model.decoder_layers
     with observing(model.model), attached(*reader.handles(layers)):
         run_until(model.model, moved_to(model.model, inputs), leaving=layers[-1])
     return to_host(reader.angles)()
+
+
+def _rows_of(groups: Tensor, seeds: Sequence[int]) -> Rows:
+    visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
+    return Rows(visual, text, seeds)
+
+
+def _number_of(sample: Sample) -> int:
+    return xxh3_64_intdigest(sample.id.encode())
 
 
 def _angles(x: Tensor, h: Tensor, rows: Rows) -> Tensor:
@@ -430,7 +418,7 @@ def _grey(_: Sample, image: Image.Image) -> Image.Image:
 def _another(sample: Sample, image: Image.Image) -> Image.Image:
     """One of the bundled photographs, the same for a sample each time, in the size of its own."""
     photographs = sorted(Path(bundled_data_dir() / "images").glob("*.jpg"))
-    chosen = photographs[xxh3_64_intdigest(sample.id.encode()) % len(photographs)]
+    chosen = photographs[_number_of(sample) % len(photographs)]
     with Image.open(chosen) as photograph:
         return photograph.convert("RGB").resize(image.size)
 

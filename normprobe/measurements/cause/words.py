@@ -12,23 +12,20 @@ from normprobe.report.ratio_words import FAST, Estimate, agreeing, brackets, rat
 from normprobe.report.sentences import layer_names, layers_in_words
 from normprobe.runs.run_folder import RunStore
 
-#: Interventions without a dose that the whole model has a row of, as subjects of a sentence.
+#: Interventions as subjects of a sentence, in order.
 SUBJECTS = {
     "freeze": "Freezing them in all layers",
+    "freeze-layer": "Freezing them in one layer",
+    "scale": "Scaling them at the decoder input",
     "scale-to-text": "Making them as loud as text at the decoder input",
     "swap": "Their norms on the directions of another picture's",
     "swap-norms": "Their directions with the norms of another picture's",
     "permute": "Putting them in another order",
     "blank": "A grey picture",
-}
-#: Those with doses.
-DOSED = {
-    "scale": "Scaling them at the decoder input",
     "gain": "A gain on their updates",
     "scale-text": "Scaling all text rows",
     "placebo": "Scaling as many random text rows",
 }
-_TOLD_APART = ("freeze", "scale-to-text", "scale")
 #: Where each branch reads states behind a norm, a scale s is a gain of 1/s on what is added.
 OPENED_BY_A_NORM = ("pre", "pre-parallel", "sandwich")
 _OFF = "as they move text states further than the placebo, or answers further than a grey picture"
@@ -38,25 +35,15 @@ _OPEN = "is not shown to change"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of the answers.
+    """What becomes of the answers."""
 
-    Attributes:
-        quantity: of cause.csv.
-        scale: from its unit to that of a sentence; below 0: less is worse.
-        decimals: of its numbers; None: as many as the narrowest interval asks for.
-        unit: in a sentence.
-        more: the verb of more of it.
-        less: of less of it.
-        changed: what an intervention is not shown to change.
-    """
-
-    quantity: str
-    scale: float
-    decimals: int | None
-    unit: str
-    more: str
-    less: str
-    changed: str
+    quantity: str  # of cause.csv
+    scale: float  # from its unit to that of a sentence; below 0: less is worse
+    decimals: int | None  # of its numbers; None: as many as the narrowest interval asks for
+    unit: str  # in a sentence
+    more: str  # the verb of more of it
+    less: str  # of less of it
+    changed: str  # what an intervention is not shown to change
 
 
 _RIGHT = (
@@ -72,26 +59,18 @@ _OWN = (
 def verdict(run: RunStore) -> str:
     """What turning comes from, and what it is worth to the answers."""
     cause = run.table("cause")
-    found = outcomes(cause)
-    sentences = [*_first(cause), _doses(cause, "freeze-layer", "Freezing them in one layer", found)]
-    sentences.append(_scaling(cause, str(run.record.get("norm_placement") or ""), found))
-    sentences += [_whole(cause, name, found) for name in SUBJECTS if name not in _TOLD_APART]
-    sentences += [
-        _doses(cause, name, subject, found)
-        for name, subject in DOSED.items()
-        if name not in _TOLD_APART
-    ]
-    return " ".join(filter(None, [*sentences, _left_out(cause), _closing(cause)]))
+    told = {name: _worth(cause, name) for name in SUBJECTS}
+    if told["scale"] or told["scale-to-text"]:
+        told["scale-to-text"] = f"{told['scale-to-text']} {_placement(run)}".strip()
+    sentences = [_turning(cause), *told.values(), _left_out(cause), _closing(cause)]
+    return " ".join(filter(None, sentences))
 
 
 def main_sentences(run: RunStore) -> str:
     """What turning comes from, and what all of it is worth."""
     cause = run.table("cause")
-    return " ".join(filter(None, [*_first(cause), _closing(cause)]))
-
-
-def _first(cause: pd.DataFrame) -> list[str]:
-    return [_turning(cause), _freeze(cause, outcomes(cause))]
+    sentences = [_turning(cause), _worth(cause, "freeze"), _closing(cause)]
+    return " ".join(filter(None, sentences))
 
 
 def outcomes(cause: pd.DataFrame) -> list[Outcome]:
@@ -111,20 +90,17 @@ def on_map(rows: pd.DataFrame) -> "pd.Series[bool]":
     return ~rows["off_map"].eq(True)
 
 
-def effects(rows: pd.DataFrame) -> list[Estimate]:
-    """The effect of each row with its 95 % interval."""
-    columns = ["effect", *(f"effect{end}" for end in INTERVAL)]
+def effects(rows: pd.DataFrame, ends: Sequence[str] = INTERVAL) -> list[Estimate]:
+    """The effect of each row with its 95 % interval, or its band."""
+    columns = ["effect", *(f"effect{end}" for end in ends)]
     return [Estimate(*row) for row in rows[columns].astype(float).itertuples(index=False)]
 
 
 def together(rows: pd.DataFrame) -> list[Estimate]:
     """With ends that hold for all rows at once: of layers their band, of doses by Bonferroni."""
-    bands = rows[["effect", *(f"effect{end}" for end in BAND)]].astype(float)
     return [
         known if known.has_interval else alone.widened(wider_for(len(rows)))
-        for known, alone in zip(
-            (Estimate(*row) for row in bands.itertuples(index=False)), effects(rows), strict=True
-        )
+        for known, alone in zip(effects(rows, BAND), effects(rows), strict=True)
     ]
 
 
@@ -140,11 +116,9 @@ def rounded(
         least = min((size for size in sizes if size > 0), default=0.1)
         decimals = min(_DECIMALS, max(0, 1 - math.floor(math.log10(least))))
     found = []
-    for number in numbers:
-        ends = (number.low, number.high) if scale > 0 else (number.high, number.low)
-        found.append(
-            Estimate(*(round(scale * end, decimals) + 0.0 for end in (number.value, *ends)))
-        )
+    for n in numbers:
+        ends = n.value * scale, *sorted((n.low * scale, n.high * scale))
+        found.append(Estimate(*(round(end, decimals) + 0.0 for end in ends)))
     return found, decimals
 
 
@@ -193,24 +167,31 @@ def _turning(cause: pd.DataFrame) -> str:
     )
 
 
-def _freeze(cause: pd.DataFrame, found: Sequence[Outcome]) -> str:
-    """What all turning of visual tokens is worth to the answers: a bound, unless they gain."""
-    told = _whole(cause, "freeze", found)
-    if "[" not in told or " gains " in told:
-        return told
-    return f"{told[:-1]}: all that their turning is worth, the most that inertia can cost here."
-
-
-def _whole(cause: pd.DataFrame, intervention: str, found: Sequence[Outcome]) -> str:
-    """What an intervention on the whole model does to the answers."""
+def _worth(cause: pd.DataFrame, intervention: str) -> str:
+    """What an intervention does to the answers; doses, or layers, to the first outcome by sign."""
     parts = []
-    for outcome in found:
+    for place, outcome in enumerate(outcomes(cause)):
         rows = chosen(cause, intervention, outcome.quantity)
-        numbers, decimals = rounded(
-            effects(rows[on_map(rows) & (rows["layer"] == 0)]), outcome.scale, outcome.decimals
-        )
-        parts += [_said(outcome, [number], decimals) for number in numbers]
-    return f"{SUBJECTS[intervention]} {_joined(parts)}." if parts else ""
+        rows = rows[on_map(rows)].sort_values(["layer", "dose"])
+        several = bool((rows["layer"] > 0).any() or rows["dose"].notna().any())
+        if several and place:
+            break
+        numbers = together(rows) if several else effects(rows)
+        alike: dict[tuple[bool, int | None], list[int]] = {}
+        for row, (number, dose) in enumerate(zip(numbers, rows["dose"], strict=True)):
+            (printed,), _ = rounded([number], outcome.scale, outcome.decimals)
+            louder = printed.sign is not None and dose > 1
+            alike.setdefault((louder, printed.sign), []).append(row)
+        for these_rows in alike.values():
+            these = [numbers[row] for row in these_rows]
+            told, decimals = rounded(these, outcome.scale, outcome.decimals)
+            parts.append(_said(outcome, told, decimals) + _which(rows.iloc[these_rows]))
+    if not parts:
+        return ""
+    sentence = f"{SUBJECTS[intervention]} {_joined(parts)}"
+    if intervention == "freeze" and "[" in sentence and " gains " not in sentence:
+        sentence += ": all that their turning is worth, the most that inertia can cost here"
+    return f"{sentence}."
 
 
 def _said(outcome: Outcome, numbers: Sequence[Estimate], decimals: int) -> str:
@@ -234,55 +215,30 @@ def _joined(parts: Sequence[str]) -> str:
     return f"{', '.join(head)} and {last}" if head else last
 
 
-def _doses(cause: pd.DataFrame, intervention: str, subject: str, found: Sequence[Outcome]) -> str:
-    """What doses, or layers, of an intervention do to the first outcome, sign by sign."""
-    if not found:
-        return ""
-    outcome = found[0]
-    rows = chosen(cause, intervention, outcome.quantity)
-    rows = rows[on_map(rows)].sort_values(["layer", "dose"])
-    numbers = together(rows)
-    alike: dict[tuple[bool, int | None], list[int]] = {}
-    for place, (number, dose) in enumerate(zip(numbers, rows["dose"], strict=True)):
-        (printed,), _ = rounded([number], outcome.scale, outcome.decimals)
-        louder = printed.sign is not None and dose > 1
-        alike.setdefault((louder, printed.sign), []).append(place)
-    parts = []
-    for places in alike.values():
-        told, decimals = rounded(
-            [numbers[place] for place in places], outcome.scale, outcome.decimals
-        )
-        parts.append(f"{_said(outcome, told, decimals)} {_named(rows.iloc[places])}")
-    return f"{subject} {_joined(parts)}." if parts else ""
-
-
-def _named(rows: pd.DataFrame) -> str:
-    """``in layers 1-3``; ``by 0.5, 2``."""
+def _which(rows: pd.DataFrame) -> str:
+    """`` in layers 1-3``; `` by 0.5, 2``; nothing: the whole model, without a dose."""
     if (rows["layer"] > 0).all():
-        return f"in {layer_names([int(layer) for layer in rows['layer']])}"
-    return f"by {', '.join(f'{dose:g}' for dose in rows['dose'])}"
+        return f" in {layer_names([int(layer) for layer in rows['layer']])}"
+    doses = rows["dose"].dropna()
+    return f" by {', '.join(f'{dose:g}' for dose in doses)}" if len(doses) else ""
 
 
-def _scaling(cause: pd.DataFrame, placement: str, found: Sequence[Outcome]) -> str:
-    """What louder and quieter visual tokens do to the answers, and whether that is inertia."""
-    told = [
-        _doses(cause, "scale", DOSED["scale"], found),
-        _whole(cause, "scale-to-text", found),
-    ]
-    named = placement.partition(":")[0]
-    if any(told) and named and named not in OPENED_BY_A_NORM:
-        told.append(
-            f"Norm placement of this decoder: {named}. A scale need not be a gain on updates "
-            "there, and inertia alone."
-        )
-    return " ".join(filter(None, told))
+def _placement(run: RunStore) -> str:
+    """Where scales are no gains on updates."""
+    named = str(run.record.get("norm_placement") or "").partition(":")[0]
+    if not named or named in OPENED_BY_A_NORM:
+        return ""
+    return (
+        f"Norm placement of this decoder: {named}. A scale need not be a gain on updates there, "
+        "and inertia alone."
+    )
 
 
 def _left_out(cause: pd.DataFrame) -> str:
     """Which doses nothing is said of."""
     rows = cause[~on_map(cause) & (cause["layer"] == 0)].drop_duplicates(["intervention", "dose"])
     named = [
-        str(name) + f" {_named(rows_of)}" * bool(rows_of["dose"].notna().all())
+        f"{name}{_which(rows_of)}"
         for name, rows_of in rows.sort_values("dose").groupby("intervention", sort=False)
     ]
     return f"Off the map, {_OFF}: {'; '.join(named)}." if named else ""

@@ -28,20 +28,14 @@ _IDENTITIES = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison finds.
+    """What a comparison finds."""
 
-    Attributes:
-        tables: ``compare`` and ``ranking``, named as their CSV files, ``correlation`` where enough
-            runs have disparity and inertia, and what the measurement shows of all runs beside them.
-        images: pictures that these are about, by name.
-        facts: what its record says.
-        warnings: why a difference may not be one of the models.
-    """
-
+    # ``compare`` and ``ranking``, named as their CSV files, ``correlation`` where enough runs have
+    # disparity and inertia, and what the measurement shows of all runs beside them
     tables: dict[str, pd.DataFrame]
-    images: dict[str, Image.Image]
-    facts: dict[str, Any]
-    warnings: list[str]
+    images: dict[str, Image.Image]  # pictures that these are about, by name
+    facts: dict[str, Any]  # what its record says
+    warnings: list[str]  # why a difference may not be one of the models
 
 
 def open_runs(runs: Sequence[RunStore | Path]) -> list[RunStore]:

@@ -28,21 +28,14 @@ _ID_FIELD = re.compile(r"token_(id|index)$")
 
 @dataclass(frozen=True)
 class TextTable:
-    """A text embedding table.
+    """A text embedding table."""
 
-    Attributes:
-        weight: ``[rows, hidden]``.
-        vocabulary: id of each token by its spelling; ids beyond the table are left out.
-        special: ids of special tokens.
-        visual: ids of the tokens that bound or hold an image.
-        tokenizer: what reads an id; None: nothing does.
-    """
-
-    weight: Tensor
+    weight: Tensor  # ``[rows, hidden]``
+    # id of each token by its spelling; ids beyond the table are left out
     vocabulary: Mapping[str, int]
-    special: frozenset[int]
-    visual: frozenset[int]
-    tokenizer: Any = None
+    special: frozenset[int]  # ids of special tokens
+    visual: frozenset[int]  # ids of the tokens that bound or hold an image
+    tokenizer: Any = None  # what reads an id; None: nothing does
 
     @cached_property
     def norms(self) -> NDArray[np.float64]:

@@ -40,22 +40,16 @@ LEFT_OUT = "left_out"
 
 @dataclass(frozen=True)
 class SeenGrounding:
-    """What one forward leaves, on its way to the CPU.
+    """What one forward leaves, on its way to the CPU."""
 
-    Attributes:
-        layers: how many the decoder has.
-        inside: ``[visual tokens]`` which share of each place lies in the box; NaN: the token shows
-            none of the image.
-        scored: the layers with a score.
-        arrived: ``[visual tokens]`` of the layers from 0 the cosine, then of ``scored`` the score.
-        left_out: why the sample was not measured; empty: it was.
-    """
-
-    layers: int
+    layers: int  # how many the decoder has
+    # ``[visual tokens]`` which share of each place lies in the box; NaN: the token shows none of
+    # the image
     inside: Array
-    scored: Sequence[int] = ()
+    scored: Sequence[int] = ()  # the layers with a score
+    # ``[visual tokens]`` of the layers from 0 the cosine, then of ``scored`` the score
     arrived: Callable[[], list[NDArray[Any]]] = list
-    left_out: str = ""
+    left_out: str = ""  # why the sample was not measured; empty: it was
 
 
 def observer(

@@ -34,17 +34,11 @@ from normprobe.report.terminal import (
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a checkpoint shows.
+    """What a checkpoint shows."""
 
-    Attributes:
-        facts: named facts of the model, in the order to print them.
-        parts: of ``parts_table``.
-        weights: of ``weights_table``; None where nobody asked.
-    """
-
-    facts: dict[str, object]
-    parts: pd.DataFrame
-    weights: pd.DataFrame | None
+    facts: dict[str, object]  # named facts of the model, in the order to print them
+    parts: pd.DataFrame  # of ``parts_table``
+    weights: pd.DataFrame | None  # of ``weights_table``; None where nobody asked
 
 
 def inspected(

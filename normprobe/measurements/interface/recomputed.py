@@ -45,15 +45,10 @@ _VISUAL, _SPECIAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(SPECIAL)
 
 @dataclass(frozen=True)
 class RowsFromPixels:
-    """The rows that enter a vision encoder, one after another.
+    """The rows that enter a vision encoder, one after another."""
 
-    Attributes:
-        groups: ``[rows]`` codes: patches are visual, class and register rows special; padding.
-        leading: ``[rows]`` bool, where each tile has its class and register rows.
-    """
-
-    groups: Codes
-    leading: NDArray[np.bool_]
+    groups: Codes  # ``[rows]`` codes: patches are visual, class and register rows special; padding
+    leading: NDArray[np.bool_]  # ``[rows]`` bool, where each tile has its class and register rows
 
     def in_stage(self, rows: int) -> Codes | None:
         """The groups of as many rows of a stage behind.

@@ -38,17 +38,11 @@ Per = Literal["token", "group", "pair"]
 
 @dataclass(frozen=True)
 class OwnNumber:
-    """A function that measures a number, of ``per_token``, ``per_group`` or ``per_pair``.
+    """A function that measures a number, of ``per_token``, ``per_group`` or ``per_pair``."""
 
-    Attributes:
-        quantity: what it is.
-        per: what it is a number of.
-        function: that measures it.
-    """
-
-    quantity: Quantity
-    per: Per
-    function: Callable[..., Tensor]
+    quantity: Quantity  # what it is
+    per: Per  # what it is a number of
+    function: Callable[..., Tensor]  # that measures it
 
     def __call__(self, *arguments: Tensor) -> Tensor:
         """Call the function itself."""

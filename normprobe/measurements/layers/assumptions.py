@@ -46,27 +46,18 @@ Applies = Callable[[pd.DataFrame], "pd.Series[bool]"]
 
 @dataclass(frozen=True)
 class Criterion:
-    """One number by which an assumption, or a consequence of the theory, is judged.
+    """One number by which an assumption, or a consequence of the theory, is judged."""
 
-    Attributes:
-        assumption: as in the paper.
-        source: where in the paper.
-        number: what the number is.
-        column: of theory.csv.
-        low: the smallest number that is compatible.
-        high: the largest.
-        applies: theory.csv to the layers in which the number can say anything; None: all.
-        neutral: a range outside of the other in which the number says neither: where the whole
-            interval lies in it the assumption does not apply, where it holds an end it is open.
-    """
-
-    assumption: str
-    source: str
-    number: str
-    column: str
-    low: float
-    high: float
+    assumption: str  # as in the paper
+    source: str  # where in the paper
+    number: str  # what the number is
+    column: str  # of theory.csv
+    low: float  # the smallest number that is compatible
+    high: float  # the largest
+    # theory.csv to the layers in which the number can say anything; None: all
     applies: Applies | None = None
+    # a range outside of the other in which the number says neither: where the whole interval lies
+    # in it the assumption does not apply, where it holds an end it is open
     neutral: tuple[float, float] | None = None
 
 

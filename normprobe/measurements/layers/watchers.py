@@ -28,12 +28,9 @@ class Watcher(Protocol):
     """Looks at each layer beside what ``measure`` reads, where an option asks for it.
 
     There is one a forward.
-
-    Attributes:
-        metrics: the names of its numbers, each of a token.
     """
 
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...]  # the names of its numbers, each of a token
 
     def watching(self, layers: Sequence[nn.Module]) -> AbstractContextManager[object]:
         """Its hooks, around the forward."""

@@ -48,16 +48,11 @@ class _Table:
 
 
 class SurveyedModel(NamedTuple):
-    """What was measured of a model.
+    """What was measured of a model."""
 
-    Attributes:
-        name: as it is shown.
-        model: a hub id, or a folder.
-        rows: quantity of the paper -> the row of a main table that measures it.
-    """
-
-    name: str
-    model: str
+    name: str  # as it is shown
+    model: str  # a hub id, or a folder
+    # quantity of the paper -> the row of a main table that measures it
     rows: Mapping[str, "pd.Series[Any]"]
 
 

@@ -22,30 +22,19 @@ from normprobe.statistics.token_metrics import token_norms, widened
 
 
 class Branch(NamedTuple):
-    """What a branch of a layer adds.
+    """What a branch of a layer adds."""
 
-    Attributes:
-        name: of ``schema.BRANCHES``.
-        state: ``[batch, seq, hidden]``, the state that it turns.
-        terms: likewise; their sum is what it adds.
-    """
-
-    name: str
-    state: Tensor
-    terms: list[Tensor]
+    name: str  # of ``schema.BRANCHES``
+    state: Tensor  # ``[batch, seq, hidden]``, the state that it turns
+    terms: list[Tensor]  # likewise; their sum is what it adds
 
 
 class Split(NamedTuple):
-    """A layer that has ended.
+    """A layer that has ended."""
 
-    Attributes:
-        branches: what they add; empty where that is not known.
-        reason: why it is not known, of the layer; else empty.
-        fits: one bool: the layer's output is its input and what the branches add, to rounding.
-    """
-
-    branches: list[Branch]
-    reason: str = ""
+    branches: list[Branch]  # what they add; empty where that is not known
+    reason: str = ""  # why it is not known, of the layer; else empty
+    # one bool: the layer's output is its input and what the branches add, to rounding
     fits: Tensor | None = None
 
 

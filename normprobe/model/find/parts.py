@@ -18,14 +18,10 @@ _CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_toke
 
 
 class Stream(NamedTuple):
-    """How to read one residual stream.
+    """How to read one residual stream."""
 
-    Attributes:
-        meaning: which stream it is, for the output.
-        read: from the state between two layers and the text config to ``[batch, seq, hidden]``.
-    """
-
-    meaning: str
+    meaning: str  # which stream it is, for the output
+    # from the state between two layers and the text config to ``[batch, seq, hidden]``
     read: Callable[[Tensor, Any], Tensor]
 
 

@@ -112,19 +112,12 @@ Held = State | Flow
 
 @dataclass
 class Followed:
-    """What was seen in a layer that has ended.
+    """What was seen in a layer that has ended."""
 
-    Attributes:
-        output: the state that it returned; None: it has not run.
-        held: what that comes from; None: nothing that was followed.
-        normed: kinds of the states that norms read.
-        opened: how many children read a norm of the residual.
-    """
-
-    output: Tensor | None = None
-    held: Held | None = None
-    normed: frozenset[str] = frozenset()
-    opened: int = 0
+    output: Tensor | None = None  # the state that it returned; None: it has not run
+    held: Held | None = None  # what that comes from; None: nothing that was followed
+    normed: frozenset[str] = frozenset()  # kinds of the states that norms read
+    opened: int = 0  # how many children read a norm of the residual
 
 
 class Residual:

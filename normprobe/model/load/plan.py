@@ -113,27 +113,20 @@ NO_PARTS = "its structure does not tell its parts, and to find them the whole mo
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What a load will read.
+    """What a load will read."""
 
-    Attributes:
-        checkpoint: of ``open_checkpoint``.
-        model_class: builds the model without the tensors that are not needed.
-        weights: the checkpoint's files.
-        keys: the tensors to read; None: all of them, as ``from_pretrained`` reads them.
-        dtype: the float type that ``auto`` stands for, the one of most bytes in the files that are
-            read; None: the config's (of a quantised checkpoint).
-        because: why everything is read; empty where only some of the tensors are, or where
-            everything was asked for.
-        notes: where config and files differ, in words.
-    """
-
-    checkpoint: Checkpoint
-    model_class: Any
-    weights: WeightFiles
+    checkpoint: Checkpoint  # of ``open_checkpoint``
+    model_class: Any  # builds the model without the tensors that are not needed
+    weights: WeightFiles  # the checkpoint's files
+    # the tensors to read; None: all of them, as ``from_pretrained`` reads them
     keys: frozenset[str] | None
+    # the float type that ``auto`` stands for, the one of most bytes in the files that are read;
+    # None: the config's (of a quantised checkpoint)
     dtype: Any = None
+    # why everything is read; empty where only some of the tensors are, or where everything was
+    # asked for
     because: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # where config and files differ, in words
 
     @property
     def files(self) -> list[str]:

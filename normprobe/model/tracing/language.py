@@ -14,19 +14,12 @@ from normprobe.model.tracing.recording import differs
 
 @dataclass(frozen=True)
 class Stack:
-    """A list of blocks of which some ran.
+    """A list of blocks of which some ran."""
 
-    Attributes:
-        name: of the list, dotted.
-        size: how many parameters it has.
-        calls: the first call of each block that ran, in order of time.
-        numbers: the place of each of these blocks in the list, from 1.
-    """
-
-    name: str
-    size: int
-    calls: tuple[ObservedCall, ...]
-    numbers: tuple[int, ...]
+    name: str  # of the list, dotted
+    size: int  # how many parameters it has
+    calls: tuple[ObservedCall, ...]  # the first call of each block that ran, in order of time
+    numbers: tuple[int, ...]  # the place of each of these blocks in the list, from 1
 
     @property
     def began(self) -> int:
@@ -94,18 +87,14 @@ def holds(outer: str, inner: str) -> bool:
 
 @dataclass(frozen=True)
 class Language:
-    """The stack that reads the text.
+    """The stack that reads the text."""
 
-    Attributes:
-        stack: the list of decoder layers.
-        visual: ``[batch, seq]`` bool, positions of layer 1's input that change with the pixels;
-            None where the image is not in the sequence.
-        text: ``[batch, seq]`` bool, positions that change with the words and not with the pixels;
-            with either, where none changes with the words alone (UDOP adds a patch to each word).
-    """
-
-    stack: Stack
+    stack: Stack  # the list of decoder layers
+    # ``[batch, seq]`` bool, positions of layer 1's input that change with the pixels; None where
+    # the image is not in the sequence
     visual: Tensor | None
+    # ``[batch, seq]`` bool, positions that change with the words and not with the pixels; with
+    # either, where none changes with the words alone (UDOP adds a patch to each word)
     text: Tensor
 
 
@@ -185,15 +174,10 @@ def injected_layers(language: Language) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class VisualTokens:
-    """The visual tokens as the decoder layers read them.
+    """The visual tokens as the decoder layers read them."""
 
-    Attributes:
-        states: the tensors that hold them, the last in time first.
-        read: the time at which they are read.
-    """
-
-    states: tuple[Observation, ...]
-    read: int
+    states: tuple[Observation, ...]  # the tensors that hold them, the last in time first
+    read: int  # the time at which they are read
 
 
 def visual_tokens(

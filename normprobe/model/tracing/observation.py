@@ -182,23 +182,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class ObservedCall:
-    """One run of one module in the three forwards; see ``recording.Call``.
+    """One run of one module in the three forwards; see ``recording.Call``."""
 
-    Attributes:
-        name: of the module, dotted.
-        began: the time in the first forward.
-        ended: likewise.
-        inputs: the floating-point tensors that the module took.
-        outputs: those that it returned.
-        reads_ids: names of the model's inputs of token ids that it took.
-    """
-
-    name: str
-    began: int
-    ended: int
-    inputs: tuple[Observation, ...]
-    outputs: tuple[Observation, ...]
-    reads_ids: tuple[str, ...]
+    name: str  # of the module, dotted
+    began: int  # the time in the first forward
+    ended: int  # likewise
+    inputs: tuple[Observation, ...]  # the floating-point tensors that the module took
+    outputs: tuple[Observation, ...]  # those that it returned
+    reads_ids: tuple[str, ...]  # names of the model's inputs of token ids that it took
 
 
 def observe(base: Recording, pixels: Recording, words: Recording) -> list[ObservedCall]:

@@ -35,15 +35,10 @@ def find_embedding(calls: Sequence[ObservedCall], language: Language) -> str | N
 
 @dataclass(frozen=True)
 class Source:
-    """Where the visual tokens come from.
+    """Where the visual tokens come from."""
 
-    Attributes:
-        name: of the outermost module that emits them.
-        emitters: all modules that emit them, in order of time.
-    """
-
-    name: str
-    emitters: tuple[str, ...]
+    name: str  # of the outermost module that emits them
+    emitters: tuple[str, ...]  # all modules that emit them, in order of time
 
 
 def find_projector(

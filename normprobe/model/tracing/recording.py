@@ -38,22 +38,15 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is kept of one tensor.
+    """What is kept of one tensor."""
 
-    Attributes:
-        shape: the leading axes; the tensor is ``[*shape, width]``.
-        width: how many numbers a vector has.
-        vectors: random projections of each vector, ``[vectors, PROJECTIONS]`` float32 on the CPU;
-            their norm is near that of the vector.
-        moments: ``[vectors, 3]``: sums of absolute values, squares and fourth powers.
-        resolution: relative changes below this are rounding.
-    """
-
-    shape: tuple[int, ...]
-    width: int
+    shape: tuple[int, ...]  # the leading axes; the tensor is ``[*shape, width]``
+    width: int  # how many numbers a vector has
+    # random projections of each vector, ``[vectors, PROJECTIONS]`` float32 on the CPU; their norm
+    # is near that of the vector
     vectors: Tensor
-    moments: Tensor
-    resolution: float
+    moments: Tensor  # ``[vectors, 3]``: sums of absolute values, squares and fourth powers
+    resolution: float  # relative changes below this are rounding
 
 
 def sketch(tensor: Tensor) -> Sketch:
@@ -155,25 +148,17 @@ _BLOCKS = 3
 
 @dataclass
 class Call:
-    """One run of one module.
+    """One run of one module."""
 
-    Attributes:
-        name: of the module, dotted.
-        began: the time; a clock that ticks whenever a module begins or ends.
-        ended: likewise.
-        inputs: the floating-point tensors that the module took.
-        outputs: those that it returned.
-        reads_ids: names of the model's inputs of token ids that the module took, or some of them.
-        ids_read: how many ids it took so.
-    """
-
-    name: str
-    began: int
-    ended: int = -1
+    name: str  # of the module, dotted
+    began: int  # the time; a clock that ticks whenever a module begins or ends
+    ended: int = -1  # likewise
+    # the floating-point tensors that the module took
     inputs: list[Sketch] = field(default_factory=list)
-    outputs: list[Sketch] = field(default_factory=list)
+    outputs: list[Sketch] = field(default_factory=list)  # those that it returned
+    # names of the model's inputs of token ids that the module took, or some of them
     reads_ids: tuple[str, ...] = ()
-    ids_read: int = 0
+    ids_read: int = 0  # how many ids it took so
 
 
 #: Calls by module and how often it had run before: the same key is the same step in every forward.

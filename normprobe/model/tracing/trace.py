@@ -43,35 +43,28 @@ from normprobe.tensors import find_named, flattened
 
 @dataclass(frozen=True)
 class TracedParts:
-    """Where a model keeps its parts, as dotted names; None where the trace finds none.
+    """Where a model keeps its parts, as dotted names; None where the trace finds none."""
 
-    Attributes:
-        decoder_layers: the list of layers that reads the text, and the image if it is in the
-            sequence.
-        visual_positions: ``[batch, seq]`` bool, positions of layer 1's input that change with the
-            pixels. ``seq`` is longer than the ids where visual tokens are prepended.
-        projector: outermost module that emits the visual tokens, up to scale, order and grouping.
-        vision_encoder: the module whose output feeds the projector.
-        text_embedding: the module that turns ids into the states at text positions.
-        fusion: ``in-sequence``, ``prepended``, ``added``, ``discrete``, ``cross-attention``, or
-            ``none`` where the decoder layers do not read the image.
-        injected_layers: layers, from 1, whose input differs from the output of the layer before at
-            visual positions (DeepStack).
-        emitters: all modules that emit the visual tokens, the projector and some inside it.
-        text_table: all modules that hold the weight of the text embedding, which may be tied.
-        encoder_layers: the list of layers of the vision encoder.
-    """
-
+    # the list of layers that reads the text, and the image if it is in the sequence
     decoder_layers: str | None
+    # ``[batch, seq]`` bool, positions of layer 1's input that change with the pixels. ``seq`` is
+    # longer than the ids where visual tokens are prepended.
     visual_positions: Tensor | None
+    # outermost module that emits the visual tokens, up to scale, order and grouping
     projector: str | None
-    vision_encoder: str | None
-    text_embedding: str | None
+    vision_encoder: str | None  # the module whose output feeds the projector
+    text_embedding: str | None  # the module that turns ids into the states at text positions
+    # ``in-sequence``, ``prepended``, ``added``, ``discrete``, ``cross-attention``, or ``none``
+    # where the decoder layers do not read the image
     fusion: str
+    # layers, from 1, whose input differs from the output of the layer before at visual positions
+    # (DeepStack)
     injected_layers: tuple[int, ...]
+    # all modules that emit the visual tokens, the projector and some inside it
     emitters: tuple[str, ...] = ()
+    # all modules that hold the weight of the text embedding, which may be tied
     text_table: tuple[str, ...] = ()
-    encoder_layers: str | None = None
+    encoder_layers: str | None = None  # the list of layers of the vision encoder
 
 
 def trace_parts(

@@ -83,22 +83,15 @@ def _short(name: str) -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that runs of a measurement may have.
+    """A figure that runs of a measurement may have."""
 
-    Attributes:
-        name: its own and that of its files.
-        tables: what it shows; without rows in the first there is no figure.
-        draw: ``draw(title, *tables, ax=None)``; ``ax`` is where: one axes or as many as it has
-            panels; without it, in a figure of its own.
-        images: the images of the run come behind the tables.
-        options: the options of the run come behind these.
-    """
-
-    name: str
-    tables: tuple[str, ...]
+    name: str  # its own and that of its files
+    tables: tuple[str, ...]  # what it shows; without rows in the first there is no figure
+    # ``draw(title, *tables, ax=None)``; ``ax`` is where: one axes or as many as it has panels;
+    # without it, in a figure of its own
     draw: "Callable[..., Figure]"
-    images: bool = False
-    options: bool = False
+    images: bool = False  # the images of the run come behind the tables
+    options: bool = False  # the options of the run come behind these
 
 
 class Figures(dict[str, "Figure"]):

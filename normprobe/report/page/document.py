@@ -255,22 +255,14 @@ _SCRIPTS = ("draw.js", "figure.js", "curves.js", "dots.js", "grid.js", "tables.j
 
 @dataclass(frozen=True)
 class Section:
-    """A run, and what its measurement shows of it.
+    """A run, and what its measurement shows of it."""
 
-    Attributes:
-        run: in a folder or in memory.
-        blocks: words, tables and figures of the measurement.
-        shown: tables that the blocks show; the others are added as they are.
-        repeated: figures of the run of which the blocks show everything.
-        headline: what the run says, in a few sentences.
-        lead: its figure for the first screen of a page of several runs; None: it has none.
-    """
-
-    run: RunStore
-    blocks: Sequence[Markup]
-    shown: Sequence[str] = ()
-    repeated: Sequence[str] = ()
-    headline: str = ""
+    run: RunStore  # in a folder or in memory
+    blocks: Sequence[Markup]  # words, tables and figures of the measurement
+    shown: Sequence[str] = ()  # tables that the blocks show; the others are added as they are
+    repeated: Sequence[str] = ()  # figures of the run of which the blocks show everything
+    headline: str = ""  # what the run says, in a few sentences
+    # its figure for the first screen of a page of several runs; None: it has none
     lead: Markup | None = None
 
 
