@@ -60,12 +60,6 @@ TABLES["interface_map"] = {
 TABLES["compare_training"] = {
     "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
 }
-TABLES["training"] = made_tables.training()
-TABLES["compare_watched"] = {
-    "compare": pd.concat(
-        [made_tables.training(run=x)["training"].assign(run=f"sft-{x:g}") for x in (1.0, 0.5)]
-    )
-}
 
 #: Case -> the names of its figures, in order.
 FIGURES = {
@@ -79,8 +73,6 @@ FIGURES = {
     "cause": ("cause", "effects", "by_layer"),
     "compare_layers": ("small_multiples", "overlay"),
     "compare_training": ("training", "small_multiples"),
-    "training": ("training",),
-    "compare_watched": ("compare_training",),
     "compare_interface": ("compare_interface",),
     "compare_grounding": ("compare_grounding",),
     "compare_cause": ("compare_cause",),
@@ -108,6 +100,5 @@ def drawings(case: str, run: RunFolder) -> list[Drawing]:
     """What draws a case."""
     command, _, compared = case.partition("_")
     if compared:
-        names = {"training": "layers", "watched": "training"}  # checkpoints; trainings
-        run = RunFolder(run.path, {"compared": names.get(compared, compared)})
+        run = RunFolder(run.path, {"compared": compared.replace("training", "layers")})
     return measurement(command).drawings(run)

@@ -254,14 +254,6 @@ CASES = {
         {"compared": "layers"},
         WORDS,
     ),
-    "compare-watched": Case(
-        "compare",
-        TABLES["compare_watched"] | ranks("disparity_last_step", 19.0, 9.5),
-        {"compared": "training"},
-        (*WORDS, "page"),
-    ),
-    # --- training -------------------------------------------------------------------------------
-    "training": Case("training", TABLES["training"]),
     # --- survey ---------------------------------------------------------------------------------
     "survey": Case("survey", survey(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)),
     "survey-no-inertia": Case("survey", survey(*[np.nan] * 6), forms=WORDS),

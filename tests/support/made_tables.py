@@ -467,33 +467,3 @@ def visual_histogram():
             pd.DataFrame({"source": source, "left": left, "right": left * 1.02, "count": counts})
         )
     return pd.concat(frames, ignore_index=True)
-
-
-def training(steps=(0, 100, 200), run=1.0):
-    """The tables of a training whose visual norms fall, with one alarm."""
-    states, weights = [], []
-    for place, step in enumerate(steps):
-        for group, norms, angles in (
-            ("visual", np.array(VISUAL_NORM) * run / (1 + place), VISUAL_ANGLE),
-            ("text", np.array(TEXT_NORM), TEXT_ANGLE),
-        ):
-            for layer, (norm, angle) in enumerate(zip(norms, angles, strict=True)):
-                states.append(
-                    {
-                        "training_step": step, "layer": layer, "group": group,
-                        "dtype": "float32", "tokens": 64, "nonfinite": 0, "norm_mean": norm,
-                        "norm_geometric_mean": norm * 0.98, "norm_max": norm * 1.5,
-                        "norm_geometric_ratio_to_text": norm / TEXT_NORM[layer],
-                        "angle_mean": angle, "relative_update_mean": angle,
-                    }
-                )  # fmt: skip
-        for part, gradient in (("vision_encoder", 0.02), ("projector", 4.0), ("decoder_layers", 1)):
-            row = {"training_step": step, "part": part, "gradient_norm": gradient / (1 + place)}
-            weights.append(row | {"update_ratio": 1e-3})
-    words = "a step moves the projector by 0.2 of its weights, above 0.1"
-    alarm = {"training_step": 100, "alarm": "update", "where": "projector", "words": words}
-    return {
-        "training": pd.DataFrame(states),
-        "gradients": pd.DataFrame(weights),
-        "alarms": pd.DataFrame([alarm]),
-    }
