@@ -3,8 +3,8 @@
 One LLaVA-shaped random model (hidden size 1024, 256 visual tokens, float32) at 8 and 32 layers.
 Each round runs every way once, so that a busy machine slows all of them; ratios are of medians.
 Run by `make cost`, which writes the table into docs/explanation/cost.md. nnsight has a row where it
-is installed. What a measurement costs in training is told in steps of the Trainer, measured after
-each; `--only-training` measures that alone.
+is installed. What watching costs in training is told by steps with and without it, in turns;
+`--only-training` measures that alone.
 """
 
 import re
@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -225,28 +226,28 @@ def measure_all(model: Any, data: DataSet, builder: InputBuilder) -> None:
 def beside_training(
     model: Any, processor: Any, batch: int, rounds: int
 ) -> tuple[float, float, float]:
-    """Median seconds of a step without a watch, of one that is not due, and of one that is."""
+    """Median CPU seconds of a step of a twin without a watch, of one not due, and of one due."""
     inputs = dict(InputBuilder(processor).build([*open_data("sample", limit=batch)]))
     inputs["labels"] = inputs["input_ids"]
-    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-5)
-    taken: dict[str, list[float]] = {"bare": [], "idle": [], "due": []}
+    models = {name: deepcopy(model).train() for name in ("bare", "watched")}
+    optimizers = {
+        name: torch.optim.AdamW(each.parameters(), lr=1e-5) for name, each in models.items()
+    }
 
-    def step(kind: str, seen: Watch | None = None) -> None:
-        began = time.perf_counter()
-        model(**inputs).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if seen is not None:
+    def step(name: str, seen: Watch) -> None:
+        models[name](**inputs).loss.backward()
+        optimizers[name].step()
+        optimizers[name].zero_grad()
+        if name == "watched":
             seen.end_step()
-        taken[kind].append(time.perf_counter() - began)
 
-    step("bare")
-    with watch(model, 2, output=None) as seen:
-        for number in range(2 * rounds):  # the first of them finds out what is structural
-            seen.step = number
-            step("idle" if number % 2 else "due", seen)
-    for _ in range(rounds):
-        step("bare")
+    kinds = {"bare": "bare", "not due": "watched", "due": "watched"}
+    taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with watch(models["watched"], 2, output=None) as seen:
+        for _ in range(rounds + 1):  # in the first, watch finds out what is structural
+            for kind, name in kinds.items():
+                seen.step = int(kind != "due")
+                taken[kind].append(seconds_of(partial(step, name, seen))[0])
     bare, idle, due = (statistics.median(seconds[1:]) for seconds in taken.values())
     return bare, idle, due
 
@@ -264,7 +265,7 @@ def training_table(rounds: int) -> str:
         lines.append(f"| {name} | {bare:.2f} s | {' | '.join(cells)} |")
     return (
         "\n".join(lines)
-        + f"\n\nMedians of {rounds} steps with AdamW on 1 CPU thread of a busy machine, in turns.\n"
+        + f"\n\nCPU time on 1 thread: medians of {rounds} steps with AdamW, all kinds in turns.\n"
     )
 
 

@@ -68,9 +68,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "AxolotlPlugin": "normprobe.axolotl",
+    "AxolotlPlugin": "normprobe.launchers",
     "GlobalWeightCompensatedLayerNorm": "normprobe.model.align.norm",
-    "LightningCallback": "normprobe.lightning",
+    "LightningCallback": "normprobe.launchers",
     "NormProbeCallback": "normprobe.callback",
     "NormprobeError": "normprobe.errors",
     "Parts": "normprobe.model.find.parts",

@@ -5,11 +5,12 @@ Trainer(..., callbacks=[NormProbeCallback(every=100)])
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from normprobe.options import AUTO
@@ -53,13 +54,7 @@ class NormProbeCallback(TrainerCallback):
         self._special = special_token_ids
         self.watch: Watch | None = None
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch the model, at the step at which the training begins or goes on."""
         special, processor = self._special, kwargs.get("processing_class")
         if special is None:
@@ -71,31 +66,19 @@ class NormProbeCallback(TrainerCallback):
         self.watch = watch(
             kwargs["model"],
             self._every,
-            lambda values: self._send(values, args, state, control),
+            partial(self._send, args, state, control),
             output=self._output,
             special_token_ids=special,
         )
 
-    def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tell the step."""
         assert self.watch is not None
         self.watch.step = state.global_step
         if self._inputs is not None and self.watch.due:
             self.watch.read_inputs(self._inputs)
 
-    def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the numbers of a step that was due."""
         assert self.watch is not None
         due = self.watch.due
@@ -103,25 +86,13 @@ class NormProbeCallback(TrainerCallback):
         if due and self._on_alarm == "stop" and _in_any_process(bool(self.watch.alarms), args):
             control.should_training_stop = True
 
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Finish the run, whose main process draws its figures."""
         self.on_step_begin(args, state, control)
         assert self.watch is not None
         self.watch.close()
 
-    def _send(
-        self,
-        values: dict[str, float],
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-    ) -> None:
+    def _send(self, args: Any, state: Any, control: Any, values: dict[str, float]) -> None:
         """Give the numbers to the loggers; a progress bar would print them all."""
         if self._log is not None:
             self._log(dict(values))

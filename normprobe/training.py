@@ -42,7 +42,6 @@ from normprobe.inputs.on_device import moved_to, pixel_inputs
 from normprobe.measurements.training.alarms import Alarm, Judge
 from normprobe.measurements.training.measure import (
     ForwardReader,
-    SeenForward,
     UpdateReader,
     part_weights,
 )
@@ -60,33 +59,52 @@ log = logging.getLogger(__name__)
 #: Seconds between two writes of what was measured.
 _WRITTEN_EVERY = 10.0
 
-Log = Callable[[dict[str, float]], Any]
-
 
 class Watch:
-    """Reads a training on steps that are due; close it, or use it as a context manager.
+    """Watch a training: norms, angles, gradients and updates of the forwards that it runs anyway.
+
+    On steps that are due the first batch is read, as the model trains on it, and the gradients as
+    the optimizer gets them. On other steps nothing is computed, and no device is waited for. The
+    weights are the same to the last bit as without it. A context manager; else ``close()`` it.
+
+    Args:
+        model: that trains, wrapped or not: a transformers model, or one of PEFT. Watch it before
+            ``torch.compile`` first runs.
+        every: steps from one measurement to the next; the first step is measured.
+        log: what else gets the numbers: a function of a dict, such as ``wandb.log``, or a
+            TensorBoard ``SummaryWriter``. The run folder has them in any case.
+        output: the run folder. ``auto``: below ``runs/``; None: the run stays in memory. A folder
+            that holds a training goes on: what it had from the same step on is replaced.
+        on_alarm: ``stop``: the next forward raises what was wrong.
+        special_token_ids: ids to report as ``special``, usually ``tokenizer.all_special_ids``.
+        named: parts named by hand, as ``find_parts`` takes them.
 
     Attributes:
         step: optimizer steps that were taken; set it where a training goes on.
         alarms: what seems wrong so far.
+
+    Raises:
+        NormprobeError: the parts are not found, or the folder cannot be written.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        every: int,
-        loggers: Iterable[Log],
-        output: str | Path | None,
-        on_alarm: str,
-        special_token_ids: Iterable[int],
-        named: Mapping[str, Any] | None,
+        every: int = 100,
+        log: Any = None,
+        *,
+        output: str | Path | None = AUTO,
+        on_alarm: Literal["warn", "stop"] = "warn",
+        special_token_ids: Iterable[int] = (),
+        named: Mapping[str, Any] | None = None,
     ) -> None:
         if every < 1:
             raise NormprobeError(f"every={every}: expected at least 1 step", "pass every=100")
         if on_alarm not in ("warn", "stop"):
             raise NormprobeError(f"on_alarm={on_alarm!r}: no such choice", "pass warn or stop")
         self.every, self.step, self.alarms = every, 0, list[Alarm]()
-        self._loggers, self._stops = list(loggers), on_alarm == "stop"
+        self._log = partial(_scalars, log) if hasattr(log, "add_scalar") else log
+        self._stops = on_alarm == "stop"
         self._root = root = extract_model_from_parallel(model, keep_torch_compile=False)
         base: nn.Module = root.get_base_model() if hasattr(root, "get_base_model") else root
         self._model = MeasuredModel(base, find_parts(base, named=named), [*special_token_ids])
@@ -162,7 +180,7 @@ class Watch:
     def _begin_step(self) -> None:
         self._reader: ForwardReader | None = None
         self._inputs: Mapping[str, Any] = {}
-        self._seen: SeenForward | None = None
+        self._seen: ForwardReader | None = None
         self._states: pd.DataFrame | None = None
         self._updates: UpdateReader | None = None
         self._warmth, self._read = 1.0, False
@@ -216,9 +234,8 @@ class Watch:
         self._buffer.append(rows)
         if time.monotonic() - self._written > _WRITTEN_EVERY:
             self._write()
-        values = log_values(step, rows, self.alarms)
-        for logger in self._loggers:
-            logger(values)
+        if self._log is not None:
+            self._log(log_values(step, rows, self.alarms))
 
     def _write(self) -> None:
         self._written = time.monotonic()
@@ -273,7 +290,7 @@ class Watch:
     def _after_forward(self, *_: Any) -> None:
         reader, self._reader = self._reader, None
         if reader is not None and not self._busy:
-            self._seen = reader.seen(self._inputs)
+            self._seen = reader if reader.send(self._inputs) else None
             for layer in reader.skipped:
                 warn(self._store, f"layer {layer} overwrites its input: its update is not known")
 
@@ -291,7 +308,7 @@ class Watch:
         finally:
             self._busy, self._reader = False, None
         if reader is not None:
-            self._seen = reader.seen(self._inputs)
+            self._seen = reader if reader.send(self._inputs) else None
 
     def before_update(self, optimizer: Optimizer) -> None:
         """Gradients are complete, and the weights not moved yet."""
@@ -339,39 +356,8 @@ class Watch:
         return store, 0
 
 
-def watch(
-    model: nn.Module,
-    every: int = 100,
-    log: Any = None,
-    *,
-    output: str | Path | None = AUTO,
-    on_alarm: Literal["warn", "stop"] = "warn",
-    special_token_ids: Iterable[int] = (),
-    named: Mapping[str, Any] | None = None,
-) -> Watch:
-    """Watch a training: norms, angles, gradients and updates of the forwards that it runs anyway.
-
-    On steps that are due the first batch is read, as the model trains on it, and the gradients as
-    the optimizer gets them. On other steps nothing is computed, and no device is waited for. The
-    weights are the same to the last bit as without it.
-
-    Args:
-        model: that trains, wrapped or not: a transformers model, or one of PEFT. Watch it before
-            ``torch.compile`` first runs.
-        every: steps from one measurement to the next; the first step is measured.
-        log: what else gets the numbers: a function of a dict, such as ``wandb.log``, or a
-            TensorBoard ``SummaryWriter``. The run folder has them in any case.
-        output: the run folder. ``auto``: below ``runs/``; None: the run stays in memory. A folder
-            that holds a training goes on: what it had from the same step on is replaced.
-        on_alarm: ``stop``: the next forward raises what was wrong.
-        special_token_ids: ids to report as ``special``, usually ``tokenizer.all_special_ids``.
-        named: parts named by hand, as ``find_parts`` takes them.
-
-    Raises:
-        NormprobeError: the parts are not found, or the folder cannot be written.
-    """
-    loggers = [] if log is None else [partial(_scalars, log) if hasattr(log, "add_scalar") else log]
-    return Watch(model, every, loggers, output, on_alarm, special_token_ids, named)
+#: Said as what it does.
+watch = Watch
 
 
 def _scalars(writer: Any, values: dict[str, float]) -> None:

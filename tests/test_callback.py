@@ -2,7 +2,10 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,13 +26,21 @@ from transformers import (
     TrainingArguments,
 )
 
-from normprobe import NormProbeCallback, align_norms, find_parts, load_run, probe_layers
-from normprobe.snippets import SNIPPETS
+import normprobe
+from normprobe import (
+    NormProbeCallback,
+    NormprobeError,
+    align_norms,
+    find_parts,
+    load_run,
+    probe_layers,
+)
 from normprobe.specimen import SPECIMEN_DIR
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
 STEPS = 4
+SNIPPETS = tomllib.loads((files("normprobe") / "snippets.toml").read_text("utf-8"))
 
 
 def samples_of(model: nn.Module, count: int = 8) -> list[dict[str, Any]]:
@@ -226,15 +237,24 @@ def test_axolotl_loads_the_plugin_by_its_name(monkeypatch: pytest.MonkeyPatch) -
     for name in ("axolotl", "axolotl.integrations"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "axolotl.integrations.base", base)
-    monkeypatch.delitem(sys.modules, "normprobe.axolotl", raising=False)
-    import normprobe
-
+    monkeypatch.delitem(sys.modules, "normprobe.launchers", raising=False)
     assert "normprobe.AxolotlPlugin" in SNIPPETS["axolotl"]
     plugin = normprobe.AxolotlPlugin()
     assert isinstance(plugin, base.BasePlugin)
     (callback,) = plugin.add_callbacks_pre_trainer({}, None)
     assert isinstance(callback, NormProbeCallback)
-    monkeypatch.delitem(sys.modules, "normprobe.axolotl", raising=False)
+    monkeypatch.delitem(sys.modules, "normprobe.launchers", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("AxolotlPlugin", "axolotl"), ("LightningCallback", "lightning")]
+)
+def test_a_launcher_that_is_not_installed_is_named(name: str, package: str) -> None:
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(NormprobeError, match=f"{name} needs {package}") as raised:
+        getattr(normprobe, name)()
+    assert raised.value.remedy == f"pip install {package}"
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """The commands that look at models: ``inspect``, ``inputs``, ``survey``, ``watch``."""
 
+import tomllib
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -178,6 +180,5 @@ def watch(
     ] = "loop",
 ) -> None:
     """The lines that watch a training from inside: norms, gradients, alarms."""
-    from normprobe.snippets import SNIPPETS
-
-    console.data(SNIPPETS[snippet].strip())
+    lines = tomllib.loads((files("normprobe") / "snippets.toml").read_text("utf-8"))
+    console.data(lines[snippet].strip())

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from normprobe.quantities import BAND, INTERVAL
@@ -56,7 +56,11 @@ _DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 _HOLDS = "#F7EFC6"  # behind everything
 _HOLLOW = {"linestyle": "none", "markerfacecolor": "white", "zorder": 4}
 _LEGEND_SIZE = 6.5  # points
-_ACROSS = {"layer": "decoder layer", "dose": "dose (states x dose)"}
+_ACROSS = {
+    "layer": "decoder layer",
+    "dose": "dose (states x dose)",
+    "training_step": "training step",
+}
 _DOUBTS = {"off_map": "off the map"}
 
 #: Of an axis: ``zero``: from zero, or logarithmic where the numbers span a factor of 10; ``ratio``:
@@ -77,7 +81,7 @@ class Curve:
     # a metric whose 5 and 95 % quantiles of tokens are a pale band behind; empty: none
     spread: str = ""
     doubted: str = ""  # a column that says where a point is drawn hollow; empty: none
-    # the column that it is drawn over: ``layer``, or ``dose`` on a logarithmic axis
+    # the column that it is drawn over: ``layer``, ``training_step``, ``dose`` on a logarithmic axis
     across: str = "layer"
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -136,14 +140,18 @@ def by_group(column: str, groups: Iterable[str] = GROUPS, **more: Any) -> tuple[
 
 
 def by_series(
-    table: pd.DataFrame, key: str, column: str, dashed: bool = False
+    table: pd.DataFrame,
+    key: str,
+    column: str,
+    dashed: bool = False,
+    where: Mapping[str, object] | None = None,
+    **more: Any,
 ) -> tuple[Curve, ...]:
     """A curve a run, query or the like, back to front, each in a look of its own."""
-    looks = ((name, series_look(place)) for place, name in enumerate(dict.fromkeys(table[key])))
-    curves = [
-        Curve(str(name), column, look if dashed else look._replace(linestyle="-"), {key: name})
-        for name, look in looks
-    ]
+    curves = []
+    for place, name in enumerate(dict.fromkeys(table[key])):
+        look = series_look(place) if dashed else series_look(place)._replace(linestyle="-")
+        curves.append(Curve(str(name), column, look, {key: name, **(where or {})}, **more))
     return tuple(reversed(curves))
 
 
@@ -168,7 +176,8 @@ def charts(declared: Iterable[Panel], table: pd.DataFrame) -> list[Chart]:
             if len(rows := curve.rows(table))
         ]
         drawn = chart(panel.title, series, zero=panel.scale not in ("cosine", "near"))
-        made.append(drawn | ({"across": panel.across} if panel.across != "layer" else {}))
+        across = {"across": panel.across.replace("_", " ")} if panel.across != "layer" else {}
+        made.append(drawn | across)
     return [drawn for drawn in made if drawn["series"]]
 
 
@@ -312,6 +321,8 @@ def draw_panel(
             axes.plot(doubted["layer"], doubted[curve.column], **hollow)
     if panel.across == "layer":
         mark_layers(axes, last)
+    elif panel.across == "training_step":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         mark_doses(
             axes, sorted({dose for curve in panel.curves for dose in curve.rows(table)["layer"]})

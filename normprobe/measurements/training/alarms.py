@@ -5,14 +5,13 @@ trainings that raise none.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
-from normprobe.measurements.training.measure import SeenForward
+from normprobe.measurements.training.measure import ForwardReader
 from normprobe.report.readable import significant
 from normprobe.schema import STRUCTURAL, VISUAL
 
@@ -28,8 +27,7 @@ IN_A_ROW = 2
 SAME = 1e-4
 
 
-@dataclass(frozen=True)
-class Alarm:
+class Alarm(NamedTuple):
     """Something that is wrong.
 
     Attributes:
@@ -55,7 +53,7 @@ class Judge:
         self._pictures: deque[tuple[tuple[float, ...], float]] = deque(maxlen=IN_A_ROW + 1)
         self._trained: set[str] = set()
 
-    def states(self, step: int, rows: pd.DataFrame, seen: SeenForward) -> list[Alarm]:
+    def states(self, step: int, rows: pd.DataFrame, seen: ForwardReader) -> list[Alarm]:
         """Of a forward."""
         found = [*_broken(rows), *_near_overflow(rows), *self._grown(step, rows)]
         return self._new(step, [*found, *self._blind(rows, seen)])
@@ -110,7 +108,7 @@ class Judge:
         while self._norms[0][0] <= step - WITHIN:
             self._norms.popleft()
 
-    def _blind(self, rows: pd.DataFrame, seen: SeenForward) -> Iterator[tuple[str, str, str]]:
+    def _blind(self, rows: pd.DataFrame, seen: ForwardReader) -> Iterator[tuple[str, str, str]]:
         """Visual tokens that do not depend on pixels."""
         within, between = seen.varies
         if not seen.pixels:
@@ -132,12 +130,12 @@ class Judge:
             yield "pixels", VISUAL, "other prompts come with the same pictures, step by step"
 
     def _new(self, step: int, found: list[tuple[str, str, str]]) -> list[Alarm]:
-        alarms = []
+        fresh: dict[tuple[str, str], Alarm] = {}
         for name, where, words in found:
             if (name, where) not in self._raised:
-                self._raised.add((name, where))
-                alarms.append(Alarm(step, name, where, words))
-        return alarms
+                fresh.setdefault((name, where), Alarm(step, name, where, words))
+        self._raised |= set(fresh)
+        return [*fresh.values()]
 
 
 def _broken(rows: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
@@ -162,12 +160,3 @@ def _near_overflow(rows: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
 
 def _words(part: str) -> str:
     return part.replace("_", " ")
-
-
-def alarms_table(alarms: list[Alarm]) -> pd.DataFrame:
-    """``alarms.csv``."""
-    rows: list[Mapping[str, Any]] = [
-        {"training_step": a.step, "alarm": a.name, "where": a.where, "words": a.words}
-        for a in alarms
-    ]
-    return pd.DataFrame(rows, columns=["training_step", "alarm", "where", "words"])

@@ -3,8 +3,9 @@
 import pandas as pd
 from rich.console import Console
 
-from normprobe.measurements.training.figures import step_charts
+from normprobe.measurements.training.figures import step_panels
 from normprobe.measurements.training.words import verdict
+from normprobe.report.charts import charts
 from normprobe.report.page.blocks import curves, heading, note, sentence, shown_table
 from normprobe.report.page.markup import Markup
 from normprobe.report.readable import readable_table
@@ -24,7 +25,11 @@ def show(run: RunStore, console: Console) -> None:
 def section(run: RunStore) -> list[Markup]:
     """Curves over steps, alarms, and the tables."""
     training, gradients = run.table("training"), run.table("gradients")
-    blocks = [sentence(verdict(run)), curves(step_charts(training, gradients)), note(_NOTE)]
+    blocks = [
+        sentence(verdict(run)),
+        curves(charts(*step_panels(training, gradients))),
+        note(_NOTE),
+    ]
     if (alarms := run.rows_of("alarms")) is not None:
         blocks += [heading("Alarms"), shown_table(alarms)]
     return [*blocks, heading("By step"), shown_table(_by_step(run))]

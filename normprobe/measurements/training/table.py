@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from normprobe.measurements.training.alarms import Alarm, alarms_table
+from normprobe.measurements.training.alarms import Alarm
 from normprobe.quantities import declared
 from normprobe.report.readable import significant
 from normprobe.schema import SPECIAL, STRUCTURAL
 
 
-def training_tables(rows: pd.DataFrame, alarms: Iterable[Alarm]) -> dict[str, pd.DataFrame]:
+def training_tables(rows: pd.DataFrame, alarms: list[Alarm]) -> dict[str, pd.DataFrame]:
     """Everything that a run of a training contains.
 
     Where a training was resumed at an earlier step, what it had measured from there on is replaced:
@@ -18,12 +18,9 @@ def training_tables(rows: pd.DataFrame, alarms: Iterable[Alarm]) -> dict[str, pd
     """
     declarations = declared("measurements.training")
     if not rows.empty:
-        begun = rows.groupby("attempt")["training_step"].transform("min")
-        first = {attempt: step for attempt, step in zip(rows["attempt"], begun, strict=True)}
-        replaced = pd.Series(False, rows.index)
-        for attempt, step in first.items():
-            replaced |= (rows["attempt"] < attempt) & (rows["training_step"] >= step)
-        rows = rows[~replaced].rename(columns={"stage": "part"})
+        for attempt, step in rows.groupby("attempt")["training_step"].min().items():
+            rows = rows[(rows["attempt"] >= attempt) | (rows["training_step"] < step)]
+        rows = rows.rename(columns={"stage": "part"})
     layer = rows["layer"].notna() if "layer" in rows else pd.Series(False, rows.index)
     states = rows[layer].reindex(columns=declarations["training"].columns)
     counts = ["training_step", "layer", "tokens", "nonfinite"]
@@ -31,7 +28,7 @@ def training_tables(rows: pd.DataFrame, alarms: Iterable[Alarm]) -> dict[str, pd
     return {
         "training": states.astype(dict.fromkeys(counts, int)).reset_index(drop=True),
         "gradients": weights.reset_index(drop=True),
-        "alarms": alarms_table(list(alarms)),
+        "alarms": pd.DataFrame(alarms, columns=declarations["alarms"].columns),
     }
 
 

@@ -1,33 +1,53 @@
-"""``LightningCallback``: ``watch`` for the Trainer of Lightning."""
+"""``LightningCallback`` and ``AxolotlPlugin``: ``watch`` where no Trainer takes a callback.
+
+In the YAML file of axolotl: ``plugins: [normprobe.AxolotlPlugin]``.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Literal
 
 from torch import nn
 from transformers import PreTrainedModel
 
+from normprobe.callback import NormProbeCallback
 from normprobe.errors import NormprobeError
 from normprobe.training import Watch, watch
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    try:
-        from pytorch_lightning import Callback
-    except ImportError as error:
-        raise NormprobeError(
-            "LightningCallback needs Lightning, which is not installed", "pip install lightning"
-        ) from error
+
+def _base(package: str, name: str, *modules: str) -> Any:
+    """The class to derive from; where its package is not installed, one that says so."""
+    for module in modules:
+        with suppress(ImportError):
+            return getattr(import_module(module), name)
+
+    def missing(own: type, *_: Any, **__: Any) -> None:
+        told = f"{own.__name__} needs {package}, which is not installed"
+        raise NormprobeError(told, f"pip install {package}")
+
+    return type(name, (), {"__new__": missing})
 
 
-class LightningCallback(Callback):  # type: ignore[misc]
+class AxolotlPlugin(_base("axolotl", "BasePlugin", "axolotl.integrations.base")):  # type: ignore[misc]
+    """Adds ``NormProbeCallback()`` to the trainer that axolotl builds."""
+
+    def add_callbacks_pre_trainer(self, cfg: Any, model: Any) -> list[NormProbeCallback]:
+        """The callback, before there is a trainer."""
+        return [NormProbeCallback()]
+
+
+class LightningCallback(
+    _base("lightning", "Callback", "lightning.pytorch", "pytorch_lightning")  # type: ignore[misc]
+):
     """Watch a Lightning training; all of its loggers get the numbers.
 
     Args:
         find: which module of a LightningModule is the model; None: the outermost of transformers
             or PEFT.
         on_alarm: ``stop``: the training ends behind the step.
-        **options: ``every``, ``log``, ``output``, ``special_token_ids``, ``named`` of ``watch``.
+        log: as of ``watch``, beside the loggers of the Trainer.
+        **options: ``every``, ``output``, ``special_token_ids``, ``named`` of ``watch``.
 
     Attributes:
         watch: what watches, once the training has begun.
@@ -37,12 +57,13 @@ class LightningCallback(Callback):  # type: ignore[misc]
         self,
         find: Callable[[Any], nn.Module] | None = None,
         *,
-        on_alarm: str = "warn",
+        on_alarm: Literal["warn", "stop"] = "warn",
+        log: Callable[[dict[str, float]], Any] | None = None,
         **options: Any,
     ) -> None:
         self._find, self._options, self._stops = find or _model_in, options, on_alarm == "stop"
-        self._log = options.pop("log", None)
-        self.watch: Watch | None = None
+        self._log = log
+        self.watch: Watch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch, at the step at which the training begins or goes on."""
@@ -58,18 +79,14 @@ class LightningCallback(Callback):  # type: ignore[misc]
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Read the gradients: Lightning runs forward and backward inside ``optimizer.step``."""
-        assert self.watch is not None
         self.watch.before_update(optimizer)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """Stop, where an alarm asks for it."""
-        assert self.watch is not None
-        if self._stops and self.watch.alarms:
-            trainer.should_stop = True
+        trainer.should_stop = trainer.should_stop or (self._stops and bool(self.watch.alarms))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Finish the run."""
-        assert self.watch is not None
         self.watch.close()
 
 
