@@ -249,7 +249,10 @@ def test_axolotl_loads_the_plugin_by_its_name(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("name", "package"), [("AxolotlPlugin", "axolotl"), ("LightningCallback", "lightning")]
 )
-def test_a_launcher_that_is_not_installed_is_named(name: str, package: str) -> None:
+def test_a_launcher_that_is_not_installed_is_named(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "normprobe.launchers", raising=False)
     if find_spec(package):
         pytest.skip(f"{package} is installed")
     with pytest.raises(NormprobeError, match=f"{name} needs {package}") as raised:
