@@ -18,7 +18,17 @@ CONTRACTS = {
     "measurements": {
         # a measurement folder
         *("MEASUREMENT", "measure.py", "table.py", "words.py", "norm_map.py", "recomputed.py"),
-        *("compared.py", "observe", "rows", "tables", "show", "verdict", "section", "norm_map"),
+        *(
+            "compared.py",
+            "observe",
+            "observer",
+            "rows",
+            "tables",
+            "show",
+            "verdict",
+            "section",
+            "norm_map",
+        ),
         *(
             "headline",
             "lead",

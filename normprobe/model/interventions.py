@@ -91,7 +91,7 @@ def planned(names: Sequence[str], layers: int) -> list[Intervention]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """Which positions of the decoder hold what."""
 
     visual: Tensor  # ``[batch, positions]`` bool
@@ -101,7 +101,7 @@ class Rows:
 
 @contextmanager
 def intervened(
-    layers: Sequence[nn.Module], done: Intervention, rows: Rows, other: Tensor | None = None
+    layers: Sequence[nn.Module], done: Intervention, rows: TokenRows, other: Tensor | None = None
 ) -> Iterator[None]:
     """Intervene in every forward of this thread inside the block.
 
@@ -126,7 +126,7 @@ def intervened(
         yield
 
 
-def as_loud_as_text(x: Tensor, rows: Rows) -> Tensor:
+def as_loud_as_text(x: Tensor, rows: TokenRows) -> Tensor:
     """``[batch, 1]`` what visual states are multiplied by to be as loud as text, by sample.
 
     Text over visual tokens, the geometric means of their norms.
@@ -137,7 +137,7 @@ def as_loud_as_text(x: Tensor, rows: Rows) -> Tensor:
 
 
 def called_as_loud_as_text(
-    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows
+    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], rows: TokenRows
 ) -> tuple[Tensor, Tensor]:
     """What a layer takes and returns where its visual states are as loud as text, beside a forward.
 
@@ -159,7 +159,7 @@ def called_as_loud_as_text(
 
 
 def _change_of(
-    done: Intervention, rows: Rows, other: Tensor | None
+    done: Intervention, rows: TokenRows, other: Tensor | None
 ) -> Callable[[Tensor], Tensor] | None:
     """What is done to the decoder input; None: nothing."""
     if done.name == SCALE:
@@ -185,7 +185,7 @@ def _scaled(x: Tensor, mask: Tensor, by: float | Tensor) -> Tensor:
     return torch.where(mask.to(x.device).unsqueeze(-1), wide * by, wide).to(x.dtype)
 
 
-def _some_text(rows: Rows) -> Tensor:
+def _some_text(rows: TokenRows) -> Tensor:
     """Text tokens by chance: as many as visual ones, at most half of the text."""
     visual, text = rows.visual.cpu(), rows.text.cpu()
     chosen = torch.zeros_like(text)
@@ -196,7 +196,7 @@ def _some_text(rows: Rows) -> Tensor:
     return chosen
 
 
-def _permuted(rows: Rows, x: Tensor) -> Tensor:
+def _permuted(rows: TokenRows, x: Tensor) -> Tensor:
     """Visual states of each sample in another order."""
     permuted = x.clone()
     for row, seed in enumerate(rows.seeds):

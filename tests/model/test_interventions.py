@@ -14,12 +14,12 @@ from support.tiny_inputs import SPECIAL_IDS
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe
-from normprobe.model.interventions import DOSES, Intervention, Rows, intervened
+from normprobe.model.interventions import DOSES, Intervention, TokenRows, intervened
 
 
-def rows_of(batch) -> Rows:
+def rows_of(batch) -> TokenRows:
     seeds = list(range(len(batch.answers)))
-    return Rows(batch.rows("visual"), batch.rows("text"), seeds)
+    return TokenRows(batch.rows("visual"), batch.rows("text"), seeds)
 
 
 @torch.no_grad()

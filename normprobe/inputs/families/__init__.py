@@ -4,7 +4,7 @@
 ``prompts``        MiniCPM-V 2.6, Phi-3-vision, Phi-4-multimodal: one text, placeholders in it
 ``internvl_chat``  InternVL: no processor at all
 ``molmo``          Molmo: one sample a call
-``parts``          IDEFICS, Keye-VL, Kimi-VL, MoonViT, NVILA: as others, but for a few words
+``declared_parts`` IDEFICS, Keye-VL, Kimi-VL, MoonViT, NVILA: as others, but for a few words
 
 To add a family, put an ``InputsFile`` into one of them, named as its ``config.model_type`` in upper
 case, and say in ``FAMILIES`` where it stands and what tells its models. Most need none: parts,
@@ -32,19 +32,19 @@ class Family:
 
 #: The family by ``config.model_type``.
 FAMILIES = {
-    "Keye": Family("parts", ("KeyeForConditionalGeneration",)),
+    "Keye": Family("declared_parts", ("KeyeForConditionalGeneration",)),
     "deepseek_vl_v2": Family("conversations", ("DeepseekVLV2ForCausalLM",)),  # DeepSeek-OCR, too
-    "idefics": Family("parts", ("IdeficsForVisionText2Text", "IdeficsModel")),
+    "idefics": Family("declared_parts", ("IdeficsForVisionText2Text", "IdeficsModel")),
     "internvl_chat": Family("internvl_chat", ("InternVLChatModel",)),
-    "kimi_vl": Family("parts", ("KimiVLForConditionalGeneration",)),
+    "kimi_vl": Family("declared_parts", ("KimiVLForConditionalGeneration",)),
     # MiniCPM-V 2.0 names its vision encoder by a hub id.
     "minicpmv": Family("prompts", ("MiniCPMV",), "vision_config"),
     "molmo": Family("molmo", ("MolmoForCausalLM",)),
-    "moonvit": Family("parts", ("MoonVitPretrainedModel",)),
+    "moonvit": Family("declared_parts", ("MoonVitPretrainedModel",)),
     "ovis2_5": Family("conversations", ("Ovis2_5",)),
     "phi3_v": Family("prompts", ("Phi3VForCausalLM",)),
     "phi4mm": Family("prompts", ("Phi4MMForCausalLM",)),
-    "vila": Family("parts", ("VILAForCausalLM", "VILAForConditionalGeneration")),
+    "vila": Family("declared_parts", ("VILAForCausalLM", "VILAForConditionalGeneration")),
 }
 
 

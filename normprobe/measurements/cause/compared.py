@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from normprobe.measurements.cause.figures import draw_effects, known_outcomes, named
+from normprobe.measurements.cause.figures import draw_effects, known_outcomes, named_interventions
 from normprobe.measurements.cause.shown import COLUMN_OF, effect_cell
-from normprobe.measurements.cause.words import chosen, effects
+from normprobe.measurements.cause.words import effects, rows_of
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.page.blocks import printed
 from normprobe.report.page.markup import Markup
@@ -56,7 +56,7 @@ def measures(cause: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str,
 
 
 def _effect(cause: pd.DataFrame, intervention: str, quantity: str) -> Estimate:
-    return next(iter(effects(chosen(cause, intervention, quantity))), Estimate(math.nan))
+    return next(iter(effects(rows_of(cause, intervention, quantity))), Estimate(math.nan))
 
 
 def section(compare: pd.DataFrame) -> list[Markup]:
@@ -74,7 +74,7 @@ def _beside(compare: pd.DataFrame, quantity: str) -> ReadableTable:
     runs = list(dict.fromkeys(rows["run"]))
     cells = [
         [str(name), *(effect_cell(of_one[of_one["run"] == run], quantity) for run in runs)]
-        for name, of_one in rows.assign(name=named(rows)).groupby("name", sort=False)
+        for name, of_one in rows.assign(name=named_interventions(rows)).groupby("name", sort=False)
     ]
     headers = [("",), *((str(run),) for run in runs)]
     title = COLUMN_OF[quantity][0]

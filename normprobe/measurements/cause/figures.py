@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from normprobe.measurements.cause.words import chosen, on_map
+from normprobe.measurements.cause.words import on_map, rows_of
 from normprobe.quantities import INTERVAL
 from normprobe.report.charts import PLAIN, Curve, Panel, draw_panels
 from normprobe.report.figures.draw import Drawing
@@ -25,7 +25,7 @@ from normprobe.runs.run_folder import RunStore
 from normprobe.schema import TEXT, VISUAL
 
 #: What becomes of answers: quantity, and its words with the unit.
-OUTCOMES = {
+OUTCOME_WORDS = {
     "nll": "change of NLL (nats a token)",
     "accuracy": "change of accuracy (share)",
     "kl": "KL to untouched (nats a token)",
@@ -54,7 +54,7 @@ def drawings(run: RunStore) -> list[Drawing]:
     offered = (
         (Drawing("cause", ("cause",), draw_doses), dose_panels),
         (Drawing("effects", ("cause",), draw_effects), known_outcomes),
-        (Drawing("by_layer", ("cause",), draw_layers), layer_panels),
+        (Drawing("by_layer", ("cause",), draw_layers), effect_panels),
     )
     return [drawing for drawing, of in offered if cause is None or of(cause)]
 
@@ -62,7 +62,7 @@ def drawings(run: RunStore) -> list[Drawing]:
 def known_outcomes(cause: pd.DataFrame) -> list[str]:
     """What is known of answers: of right ones where there are any."""
     known = set(cause.loc[cause["effect"].notna() & (cause["layer"] == 0), "quantity"])
-    return [name for name in OUTCOMES if name in known][:3]
+    return [name for name in OUTCOME_WORDS if name in known][:3]
 
 
 # --- by dose -------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def known_outcomes(cause: pd.DataFrame) -> list[str]:
 
 def dose_panels(cause: pd.DataFrame) -> list[Panel]:
     """Visual angle and answers by dose, of ``with_levels(cause)``."""
-    layers = np.sort(chosen(cause, "scale", "visual_angle")["layer"].unique())
+    layers = np.sort(rows_of(cause, "scale", "visual_angle")["layer"].unique())
     if not len(layers):
         return []
     drawn = layers[np.unique(np.linspace(0, len(layers) - 1, _DEPTHS).round().astype(int))]
@@ -80,13 +80,13 @@ def dose_panels(cause: pd.DataFrame) -> list[Panel]:
         for layer, colour in zip(drawn[::-1], colours, strict=True)
     ]
     found = [Panel("visual angle (radians per layer)", angles)]
-    for quantity in [name for name in OUTCOMES if len(chosen(cause, "scale", name))][:1]:
+    for quantity in [name for name in OUTCOME_WORDS if len(rows_of(cause, "scale", name))][:1]:
         curves = [
             _by_dose(name, name, quantity, look)
             for name, look in (_LEVELS | _DOSED).items()
-            if len(chosen(cause, name, quantity))
+            if len(rows_of(cause, name, quantity))
         ]
-        found.append(Panel(OUTCOMES[quantity], curves, "difference"))
+        found.append(Panel(OUTCOME_WORDS[quantity], curves, "difference"))
     return found
 
 
@@ -115,7 +115,7 @@ def draw_doses(title: str, cause: pd.DataFrame, ax: Given = None) -> Figure:
     drawing = draw_panels(title, declared, table, ax, columns=len(declared), height=2.6)
     if declared[-1].scale == "difference":
         axes = drawing.axes[len(declared) - 1] if ax is None else np.ravel(np.asarray(ax))[-1]
-        _see_small_ones(axes, "y", chosen(cause, "scale", known_outcomes(cause)[0]))
+        _see_small_ones(axes, "y", rows_of(cause, "scale", known_outcomes(cause)[0]))
     return drawing
 
 
@@ -136,13 +136,13 @@ def draw_effects(title: str, cause: pd.DataFrame, ax: Given = None) -> Figure:
     """What each intervention on the whole model does to answers; of several runs, beside others."""
     quantities = known_outcomes(cause)
     rows = cause[cause["quantity"].isin(quantities) & ~cause["intervention"].isin(OF_ONE_LAYER)]
-    rows = rows.assign(name=named(rows), run=rows.get("run", ""))
+    rows = rows.assign(name=named_interventions(rows), run=rows.get("run", ""))
     names, runs = list(dict.fromkeys(rows["name"])), list(dict.fromkeys(rows["run"]))
     height = _FRAME + _LINE * len(names) * max(1.0, len(runs) / 2)
     shape = (1, max(1, len(quantities)))
     drawing, grid = panels(title, DOUBLE_WIDTH, height, shape, ax, sharey=True)
     for axes, quantity in zip(grid.flat, quantities, strict=False):
-        axes.set_title(OUTCOMES[quantity], loc="left")
+        axes.set_title(OUTCOME_WORDS[quantity], loc="left")
         axes.axvline(0, color="0.4", linewidth=0.9, zorder=0)
         here = rows[rows["quantity"] == quantity]
         for place, run in enumerate(runs):
@@ -173,7 +173,7 @@ def draw_effects(title: str, cause: pd.DataFrame, ax: Given = None) -> Figure:
     return drawing
 
 
-def named(rows: pd.DataFrame) -> "pd.Series[str]":
+def named_interventions(rows: pd.DataFrame) -> "pd.Series[str]":
     """``scale 0.5``; an intervention without a dose by its name."""
     doses = rows["dose"].map(lambda dose: "" if np.isnan(dose) else f" {dose:g}")
     return rows["intervention"] + doses
@@ -182,10 +182,10 @@ def named(rows: pd.DataFrame) -> "pd.Series[str]":
 # --- by layer ------------------------------------------------------------------------------------
 
 
-def layer_panels(cause: pd.DataFrame) -> list[Panel]:
+def effect_panels(cause: pd.DataFrame) -> list[Panel]:
     """What one layer changes: read with other norms, or frozen."""
     found = []
-    if len(chosen(cause, "norm-at-layer", "angle_ratio")):
+    if len(rows_of(cause, "norm-at-layer", "angle_ratio")):
         where = {"intervention": "norm-at-layer", "quantity": "angle_ratio"}
         curves = [
             Curve("read as loud as text", "value", PLAIN[1], where),
@@ -195,11 +195,11 @@ def layer_panels(cause: pd.DataFrame) -> list[Panel]:
         where = {"intervention": "norm-at-layer", "quantity": "visual_angle"}
         curve = Curve("read as loud as text / untouched", "effect", GROUP_LOOKS[VISUAL], where)
         found.append(Panel("visual angle: as loud as text / untouched", [curve], "ratio"))
-    frozen = [name for name in OUTCOMES if len(chosen(cause, "freeze-layer", name))]
+    frozen = [name for name in OUTCOME_WORDS if len(rows_of(cause, "freeze-layer", name))]
     for quantity in frozen[:2]:
         where = {"intervention": "freeze-layer", "quantity": quantity}
         curve = Curve("frozen in this layer", "effect", GROUP_LOOKS[VISUAL], where)
-        title = f"frozen in one layer: {OUTCOMES[quantity]}"
+        title = f"frozen in one layer: {OUTCOME_WORDS[quantity]}"
         found.append(Panel(title, [curve], "difference"))
     return found
 
@@ -207,4 +207,4 @@ def layer_panels(cause: pd.DataFrame) -> list[Panel]:
 def draw_layers(title: str, cause: pd.DataFrame, ax: Given = None) -> Figure:
     """Turning and answers by the layer that is changed."""
     by_layer = cause[cause["intervention"].isin(OF_ONE_LAYER) & (cause["layer"] > 0)]
-    return draw_panels(title, layer_panels(cause), by_layer, ax, columns=2, height=2.1)
+    return draw_panels(title, effect_panels(cause), by_layer, ax, columns=2, height=2.1)

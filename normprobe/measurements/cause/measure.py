@@ -44,7 +44,7 @@ from normprobe.model.interventions import (
     OF_ANOTHER_PICTURE,
     UNTOUCHED,
     Intervention,
-    Rows,
+    TokenRows,
     called_as_loud_as_text,
     intervened,
     planned,
@@ -136,7 +136,7 @@ class _Batch:
         self.model, self.builder, self.samples = model, builder, samples
         self.layers = model.decoder_layers
         self.prompts = inputs
-        self.rows: Rows | None = None
+        self.rows: TokenRows | None = None
         config = getattr(model.model, "config", None)
         self._model_type = str(getattr(config, "model_type", ""))
         self.answered = ["greedy" if sample.answer is None else "right" for sample in samples]
@@ -204,7 +204,7 @@ class _Batch:
         angles = [] if done.name == FREEZE_LAYER else reader.angles  # other layers only hear of it
         return [self._outcomes(logits[0], reader.last), *angles]
 
-    def rows_at(self, x: Tensor) -> Rows:
+    def rows_at(self, x: Tensor) -> TokenRows:
         """Which rows are visual, and text of the prompts; asked for in the untouched forward."""
         if self.rows is None:
             groups = self._batch.groups_at(x)
@@ -340,7 +340,7 @@ class _Batch:
 class _Reader:
     """Keeps the angles of each layer, and the state behind the last, of one forward."""
 
-    def __init__(self, rows_at: Callable[[Tensor], Rows]) -> None:
+    def __init__(self, rows_at: Callable[[Tensor], TokenRows]) -> None:
         self._rows_at = rows_at
         self._entered: tuple[Tensor, int] | None = None
         self.angles: list[Tensor] = []
@@ -370,9 +370,9 @@ class _Reader:
 def angles_of(model: MeasuredModel, inputs: Mapping[str, Any]) -> list[NDArray[Any]]:
     """``[ANGLES, batch]`` of each layer, untouched and without an answer."""
     batch = model.batch(inputs)
-    rows: list[Rows] = []
+    rows: list[TokenRows] = []
 
-    def rows_at(x: Tensor) -> Rows:
+    def rows_at(x: Tensor) -> TokenRows:
         if not rows:
             rows.append(_rows_of(batch.groups_at(x), []))
         return rows[0]
@@ -383,16 +383,16 @@ def angles_of(model: MeasuredModel, inputs: Mapping[str, Any]) -> list[NDArray[A
     return to_host(reader.angles)()
 
 
-def _rows_of(groups: Tensor, seeds: Sequence[int]) -> Rows:
+def _rows_of(groups: Tensor, seeds: Sequence[int]) -> TokenRows:
     visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
-    return Rows(visual, text, seeds)
+    return TokenRows(visual, text, seeds)
 
 
 def _number_of(sample: Sample) -> int:
     return xxh3_64_intdigest(sample.id.encode())
 
 
-def _angles(x: Tensor, h: Tensor, rows: Rows) -> Tensor:
+def _angles(x: Tensor, h: Tensor, rows: TokenRows) -> Tensor:
     """``[ANGLES, batch]``: mean logarithms of the angles of tokens that turn, and their number."""
     logs = token_metrics(x, h).metrics[_ANGLE].log()
     found = []

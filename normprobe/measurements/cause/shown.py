@@ -9,20 +9,20 @@ from rich.console import Console
 
 from normprobe.measurements.cause.figures import (
     OF_ONE_LAYER,
-    OUTCOMES,
+    OUTCOME_WORDS,
     dose_panels,
+    effect_panels,
     known_outcomes,
-    layer_panels,
-    named,
+    named_interventions,
     with_levels,
 )
 from normprobe.measurements.cause.words import (
-    chosen,
     effects,
     in_words,
     main_sentences,
     on_map,
     rounded,
+    rows_of,
     verdict,
 )
 from normprobe.report.charts import charts
@@ -69,7 +69,7 @@ def readable(name: str, table: pd.DataFrame) -> ReadableTable | None:
 def interventions(table: pd.DataFrame) -> ReadableTable:
     """An intervention on the whole model a row."""
     rows = table[table["intervention"] != "freeze-layer"]
-    rows = rows.assign(name=named(rows) + np.where(on_map(rows), "", " *"))
+    rows = rows.assign(name=named_interventions(rows) + np.where(on_map(rows), "", " *"))
     known = [*rows.loc[rows["quantity"] == "share_removed", "quantity"][:1], *known_outcomes(rows)]
     cells = [
         [str(done), _angle(of_one), *(effect_cell(of_one, quantity) for quantity in known)]
@@ -119,13 +119,15 @@ _LAYER_NOTES = (
 def _layer_columns(by_layer: pd.DataFrame) -> list[NumberColumn]:
     """The ratio of angles under other norms, and the first outcome of one frozen layer."""
     columns = []
-    if len(chosen(by_layer, "norm-at-layer", "angle_ratio")):
+    if len(rows_of(by_layer, "norm-at-layer", "angle_ratio")):
         where = {"intervention": "norm-at-layer", "quantity": "angle_ratio"}
         columns = [
             NumberColumn(("text / visual angle", words), column, where, _THREE)
             for words, column in (("untouched", "untouched"), ("as loud as text", "value"))
         ]
-    for quantity in [name for name in OUTCOMES if len(chosen(by_layer, "freeze-layer", name))][:1]:
+    for quantity in [
+        name for name in OUTCOME_WORDS if len(rows_of(by_layer, "freeze-layer", name))
+    ][:1]:
         where = {"intervention": "freeze-layer", "quantity": quantity}
         columns += [
             NumberColumn(("frozen", COLUMN_OF[quantity][0]), "effect", where, "{:.4f}".format),
@@ -152,7 +154,7 @@ def lead(run: RunStore) -> Markup:
 def section(run: RunStore) -> list[Markup]:
     """By dose, by intervention, by layer."""
     cause = run.table("cause")
-    by_layer = charts(layer_panels(cause), cause[cause["layer"] > 0])
+    by_layer = charts(effect_panels(cause), cause[cause["layer"] > 0])
     drawn = [heading("Layer by layer"), curves(by_layer), note(" ".join(_LAYER_NOTES))]
     return [
         sentence(verdict(run)),

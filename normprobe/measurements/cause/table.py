@@ -24,8 +24,6 @@ from normprobe.statistics.resampling import Resampled, image_units
 #: Outcomes whose effect is a difference from the untouched forward; of the others it is the value.
 DIFFERENCES = {"nll": "nll", "correct": "accuracy"}
 SHARE_REMOVED = "share_removed"
-#: Effects that are ratios to the untouched forward.
-RATIOS = ("visual_angle", "text_angle", "angle_ratio")
 
 #: Interventions whose dose may be more than a decoder has ever met.
 DOSED = (SCALE, SCALE_TO_TEXT, SCALE_TEXT, GAIN)

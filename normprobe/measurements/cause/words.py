@@ -79,7 +79,7 @@ def outcomes(cause: pd.DataFrame) -> list[Outcome]:
     return [one for one in (_RIGHT if "nll" in known else _OWN) if one.quantity in known]
 
 
-def chosen(cause: pd.DataFrame, intervention: str, quantity: str) -> pd.DataFrame:
+def rows_of(cause: pd.DataFrame, intervention: str, quantity: str) -> pd.DataFrame:
     """The rows of one number of one intervention that are known."""
     rows = cause[(cause["intervention"] == intervention) & (cause["quantity"] == quantity)]
     return rows[rows["effect"].notna()]
@@ -139,15 +139,15 @@ def in_words(numbers: Sequence[Estimate], decimals: int, unit: str = "") -> str:
 
 def _turning(cause: pd.DataFrame) -> str:
     """What becomes of turning where each layer by itself reads visual rows as loud as text."""
-    rows = chosen(cause, "norm-at-layer", "visual_angle")
+    rows = rows_of(cause, "norm-at-layer", "visual_angle")
     turning = layers_in_words(ratios_by_layer(rows, "effect"), FAST)
     if not turning:
         return ""
     told = (
         f"Against untouched ones, visual tokens that a layer reads as loud as text turn {turning}"
     )
-    text = chosen(cause, "norm-at-layer", "angle_ratio")
-    removed = effects(chosen(cause, "norm-at-layer", "share_removed"))
+    text = rows_of(cause, "norm-at-layer", "angle_ratio")
+    removed = effects(rows_of(cause, "norm-at-layer", "share_removed"))
     if text.empty or not removed:
         return f"{told}."
     before, after = (
@@ -171,7 +171,7 @@ def _worth(cause: pd.DataFrame, intervention: str) -> str:
     """What an intervention does to the answers; doses, or layers, to the first outcome by sign."""
     parts = []
     for place, outcome in enumerate(outcomes(cause)):
-        rows = chosen(cause, intervention, outcome.quantity)
+        rows = rows_of(cause, intervention, outcome.quantity)
         rows = rows[on_map(rows)].sort_values(["layer", "dose"])
         several = bool((rows["layer"] > 0).any() or rows["dose"].notna().any())
         if several and place:
