@@ -7,7 +7,7 @@ import pandas as pd
 
 from normprobe.measurements.cause.figures import draw_effects, known_outcomes, named_interventions
 from normprobe.measurements.cause.shown import COLUMN_OF, effect_cell
-from normprobe.measurements.cause.words import effects, rows_of
+from normprobe.measurements.cause.words import effect_rows, effects
 from normprobe.report.figures.draw import Drawing
 from normprobe.report.page.blocks import printed
 from normprobe.report.page.markup import Markup
@@ -56,7 +56,7 @@ def measures(cause: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str,
 
 
 def _effect(cause: pd.DataFrame, intervention: str, quantity: str) -> Estimate:
-    return next(iter(effects(rows_of(cause, intervention, quantity))), Estimate(math.nan))
+    return next(iter(effects(effect_rows(cause, intervention, quantity))), Estimate(math.nan))
 
 
 def section(compare: pd.DataFrame) -> list[Markup]:

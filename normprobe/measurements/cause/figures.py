@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from normprobe.measurements.cause.words import on_map, rows_of
+from normprobe.measurements.cause.words import effect_rows, on_map
 from normprobe.quantities import INTERVAL
 from normprobe.report.charts import PLAIN, Curve, Panel, draw_panels
 from normprobe.report.figures.draw import Drawing
@@ -70,7 +70,7 @@ def known_outcomes(cause: pd.DataFrame) -> list[str]:
 
 def dose_panels(cause: pd.DataFrame) -> list[Panel]:
     """Visual angle and answers by dose, of ``with_levels(cause)``."""
-    layers = np.sort(rows_of(cause, "scale", "visual_angle")["layer"].unique())
+    layers = np.sort(effect_rows(cause, "scale", "visual_angle")["layer"].unique())
     if not len(layers):
         return []
     drawn = layers[np.unique(np.linspace(0, len(layers) - 1, _DEPTHS).round().astype(int))]
@@ -80,11 +80,11 @@ def dose_panels(cause: pd.DataFrame) -> list[Panel]:
         for layer, colour in zip(drawn[::-1], colours, strict=True)
     ]
     found = [Panel("visual angle (radians per layer)", angles)]
-    for quantity in [name for name in OUTCOME_WORDS if len(rows_of(cause, "scale", name))][:1]:
+    for quantity in [name for name in OUTCOME_WORDS if len(effect_rows(cause, "scale", name))][:1]:
         curves = [
             _by_dose(name, name, quantity, look)
             for name, look in (_LEVELS | _DOSED).items()
-            if len(rows_of(cause, name, quantity))
+            if len(effect_rows(cause, name, quantity))
         ]
         found.append(Panel(OUTCOME_WORDS[quantity], curves, "difference"))
     return found
@@ -115,7 +115,7 @@ def draw_doses(title: str, cause: pd.DataFrame, ax: Given = None) -> Figure:
     drawing = draw_panels(title, declared, table, ax, columns=len(declared), height=2.6)
     if declared[-1].scale == "difference":
         axes = drawing.axes[len(declared) - 1] if ax is None else np.ravel(np.asarray(ax))[-1]
-        _see_small_ones(axes, "y", rows_of(cause, "scale", known_outcomes(cause)[0]))
+        _see_small_ones(axes, "y", effect_rows(cause, "scale", known_outcomes(cause)[0]))
     return drawing
 
 
@@ -185,7 +185,7 @@ def named_interventions(rows: pd.DataFrame) -> "pd.Series[str]":
 def effect_panels(cause: pd.DataFrame) -> list[Panel]:
     """What one layer changes: read with other norms, or frozen."""
     found = []
-    if len(rows_of(cause, "norm-at-layer", "angle_ratio")):
+    if len(effect_rows(cause, "norm-at-layer", "angle_ratio")):
         where = {"intervention": "norm-at-layer", "quantity": "angle_ratio"}
         curves = [
             Curve("read as loud as text", "value", PLAIN[1], where),
@@ -195,7 +195,7 @@ def effect_panels(cause: pd.DataFrame) -> list[Panel]:
         where = {"intervention": "norm-at-layer", "quantity": "visual_angle"}
         curve = Curve("read as loud as text / untouched", "effect", GROUP_LOOKS[VISUAL], where)
         found.append(Panel("visual angle: as loud as text / untouched", [curve], "ratio"))
-    frozen = [name for name in OUTCOME_WORDS if len(rows_of(cause, "freeze-layer", name))]
+    frozen = [name for name in OUTCOME_WORDS if len(effect_rows(cause, "freeze-layer", name))]
     for quantity in frozen[:2]:
         where = {"intervention": "freeze-layer", "quantity": quantity}
         curve = Curve("frozen in this layer", "effect", GROUP_LOOKS[VISUAL], where)

@@ -17,12 +17,12 @@ from normprobe.measurements.cause.figures import (
     with_levels,
 )
 from normprobe.measurements.cause.words import (
+    effect_rows,
     effects,
     in_words,
     main_sentences,
     on_map,
     rounded,
-    rows_of,
     verdict,
 )
 from normprobe.report.charts import charts
@@ -119,14 +119,14 @@ _LAYER_NOTES = (
 def _layer_columns(by_layer: pd.DataFrame) -> list[NumberColumn]:
     """The ratio of angles under other norms, and the first outcome of one frozen layer."""
     columns = []
-    if len(rows_of(by_layer, "norm-at-layer", "angle_ratio")):
+    if len(effect_rows(by_layer, "norm-at-layer", "angle_ratio")):
         where = {"intervention": "norm-at-layer", "quantity": "angle_ratio"}
         columns = [
             NumberColumn(("text / visual angle", words), column, where, _THREE)
             for words, column in (("untouched", "untouched"), ("as loud as text", "value"))
         ]
     for quantity in [
-        name for name in OUTCOME_WORDS if len(rows_of(by_layer, "freeze-layer", name))
+        name for name in OUTCOME_WORDS if len(effect_rows(by_layer, "freeze-layer", name))
     ][:1]:
         where = {"intervention": "freeze-layer", "quantity": quantity}
         columns += [

@@ -79,7 +79,7 @@ def outcomes(cause: pd.DataFrame) -> list[Outcome]:
     return [one for one in (_RIGHT if "nll" in known else _OWN) if one.quantity in known]
 
 
-def rows_of(cause: pd.DataFrame, intervention: str, quantity: str) -> pd.DataFrame:
+def effect_rows(cause: pd.DataFrame, intervention: str, quantity: str) -> pd.DataFrame:
     """The rows of one number of one intervention that are known."""
     rows = cause[(cause["intervention"] == intervention) & (cause["quantity"] == quantity)]
     return rows[rows["effect"].notna()]
@@ -139,15 +139,15 @@ def in_words(numbers: Sequence[Estimate], decimals: int, unit: str = "") -> str:
 
 def _turning(cause: pd.DataFrame) -> str:
     """What becomes of turning where each layer by itself reads visual rows as loud as text."""
-    rows = rows_of(cause, "norm-at-layer", "visual_angle")
+    rows = effect_rows(cause, "norm-at-layer", "visual_angle")
     turning = layers_in_words(ratios_by_layer(rows, "effect"), FAST)
     if not turning:
         return ""
     told = (
         f"Against untouched ones, visual tokens that a layer reads as loud as text turn {turning}"
     )
-    text = rows_of(cause, "norm-at-layer", "angle_ratio")
-    removed = effects(rows_of(cause, "norm-at-layer", "share_removed"))
+    text = effect_rows(cause, "norm-at-layer", "angle_ratio")
+    removed = effects(effect_rows(cause, "norm-at-layer", "share_removed"))
     if text.empty or not removed:
         return f"{told}."
     before, after = (
@@ -171,7 +171,7 @@ def _worth(cause: pd.DataFrame, intervention: str) -> str:
     """What an intervention does to the answers; doses, or layers, to the first outcome by sign."""
     parts = []
     for place, outcome in enumerate(outcomes(cause)):
-        rows = rows_of(cause, intervention, outcome.quantity)
+        rows = effect_rows(cause, intervention, outcome.quantity)
         rows = rows[on_map(rows)].sort_values(["layer", "dose"])
         several = bool((rows["layer"] > 0).any() or rows["dose"].notna().any())
         if several and place:
@@ -238,8 +238,8 @@ def _left_out(cause: pd.DataFrame) -> str:
     """Which doses nothing is said of."""
     rows = cause[~on_map(cause) & (cause["layer"] == 0)].drop_duplicates(["intervention", "dose"])
     named = [
-        f"{name}{_which(rows_of)}"
-        for name, rows_of in rows.sort_values("dose").groupby("intervention", sort=False)
+        f"{name}{_which(effect_rows)}"
+        for name, effect_rows in rows.sort_values("dose").groupby("intervention", sort=False)
     ]
     return f"Off the map, {_OFF}: {'; '.join(named)}." if named else ""
 
