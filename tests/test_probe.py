@@ -420,13 +420,12 @@ def test_verify_takes_the_vision_side_of_a_dual_encoder() -> None:
     assert "doubts" not in record
 
 
-def test_verify_doubts_a_wrong_image_token_id() -> None:
+def test_a_wrong_image_token_id_is_refused() -> None:
     model = tiny_model("llava")
     inputs = tiny_inputs(model)
     other = int(inputs["input_ids"][0, -1])
-    run = Probe(model, named={"image_token_ids": (other,)}).layers(inputs, verify=True)
-    (doubt,) = [text for text in run.record["doubts"] if "recomputed" in text]
-    assert "visual tokens" in doubt and "norm" in doubt
+    with pytest.raises(NormprobeError, match="that are taken for text"):
+        Probe(model, named={"image_token_ids": (other,)}).layers(inputs)
 
 
 def test_verify_doubts_buffers_that_are_not_those_of_a_fresh_build(

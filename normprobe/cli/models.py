@@ -173,10 +173,15 @@ def survey(
         console.show_run(run, display, doubts if strict else [])
 
 
+@grouped
 def watch(
     snippet: Annotated[
         Literal["trl", "swift", "axolotl", "llamafactory", "lightning", "loop"],
-        typer.Option(help="What runs the training; loop: your own, or accelerate."),
+        typer.Option(
+            help="What runs the training: trl, swift, axolotl, llamafactory, lightning; loop: your "
+            "own, or accelerate.",
+            metavar="NAME",
+        ),
     ] = "loop",
 ) -> None:
     """The lines that watch a training from inside: norms, gradients, alarms."""

@@ -36,6 +36,7 @@ OPTIONS = {
     f"--batch-size -b --workers {ANY} --keep --timeout {FOLDER} --resume --strict {SHOWN}",
     "inspect": f"--weights {MODEL} {READ}",
     "inputs": f"--revision --trust-remote-code {ON} --write --verbose -v --help -h",
+    "watch": "--snippet --help -h",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} --verbose -v --help -h",
     "paper": "--run --from --without-published --model --trust-remote-code --data --limit -n "

@@ -228,6 +228,7 @@ def find_or_trace(
     try:
         parts = find_parts(model, named=named)
     except NormprobeError as failure:
+        _modules_named(model, named)  # refuses what is not there before anything runs
         try:
             traced = _traced(model, example())
             return with_named(model, traced, named), "by hand" if named else "trace"
@@ -251,9 +252,7 @@ def find_or_trace(
 
 def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Parts:
     """Traced parts, and those named by hand in place of what was traced."""
-    modules = {role: name for role, name in named.items() if role in ROLES and name is not None}
-    for role, name in modules.items():
-        check_name(model, role, name)
+    modules = _modules_named(model, named)
     others = {f"{kind}_token_ids" for kind in ("image", "video", "audio")} | {
         "fusion",
         "class_rows",
@@ -262,6 +261,14 @@ def with_named(model: nn.Module, parts: Parts, named: Mapping[str, Any]) -> Part
     ids = {name: tuple(value) for name, value in said.items() if name.endswith("_ids")}
     found = {role: Part(name, model.get_submodule(name)) for role, name in modules.items()}
     return replace(parts, **{**said, **ids, **found})
+
+
+def _modules_named(model: nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The modules among what is named by hand, each of which is there."""
+    modules = {role: name for role, name in named.items() if role in ROLES and name is not None}
+    for role, name in modules.items():
+        check_name(model, role, name)
+    return modules
 
 
 def _traced(model: nn.Module, inputs: Mapping[str, Any]) -> Parts:
