@@ -96,4 +96,4 @@ def test_where_no_layer_decides_none_is_named(tmp_path):
         table = effects_of_freezing(None, seed, tmp_path)
         assert (table.set_index("layer").loc[:4, "effect"] != 0).all()  # noise there is
         named += ((table["effect_band_low"] > 0) | (table["effect_band_high"] < 0)).any()
-    assert named <= 1
+    assert named <= 3  # 95 % bands name one of twenty by chance, four once in a hundred times
