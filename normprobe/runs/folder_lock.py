@@ -29,6 +29,19 @@ _FILE = ".lock"
 #: keep the interpreter busy for a while, or its network may.
 BEAT, SILENT = 10.0, 120.0
 
+#: The locks of the system that this process holds. A process forked from it closes its copies: it
+#: may outlive this one for a while, and the lock must not.
+_DESCRIPTORS: set[int] = set()
+
+
+def _close_copies() -> None:
+    while _DESCRIPTORS:
+        os.close(_DESCRIPTORS.pop())
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_close_copies)
+
 
 def holds_files(folder: Path) -> bool:
     """Whether a folder holds anything but a lock and files that were never finished."""
@@ -104,7 +117,9 @@ class FolderLock:
             self._release = weakref.finalize(
                 self, _give_back, *state, descriptor if locked else None, os.getpid()
             )
-            if not locked:
+            if locked:
+                _DESCRIPTORS.add(descriptor)
+            else:
                 threading.Thread(target=_beat, args=state, daemon=True).start()
         finally:
             if not kept:
@@ -168,6 +183,7 @@ def _give_back(
         if _read(file) == text:
             file.unlink()
     if descriptor is not None:
+        _DESCRIPTORS.discard(descriptor)
         os.close(descriptor)
 
 

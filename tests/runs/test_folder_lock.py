@@ -53,6 +53,23 @@ def test_the_second_of_two_is_refused_until_the_first_ends(tmp_path: Path) -> No
         process.wait()
 
 
+def test_a_lock_does_not_outlive_its_process_in_one_forked_from_it(tmp_path: Path) -> None:
+    forks = f"import os\n{HOLD}".replace("print(", "child = os.fork()\nif child: print(child, ")
+    process = subprocess.Popen(
+        [sys.executable, "-c", forks, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline().split()[0])
+    try:
+        process.kill()
+        process.wait()
+        os.kill(child, 0)  # it lives, as a worker does for some seconds
+        RunFolder.create(tmp_path, overwrite=True, record=RECORD).finish()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
 def test_one_process_is_two_writers_too(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path, overwrite=False, record=RECORD)
     with pytest.raises(NormprobeError, match="is writing into"):
