@@ -1,6 +1,6 @@
 """Interventions on the visual tokens of a decoder, each for one forward, by hooks.
 
-    with intervened(model, Intervention("scale", 0.5), rows):
+    with intervened(layers, Intervention("scale", 0.5), rows):
         run_until(model.model, inputs)
 
 Each changes states of one token group where a decoder layer reads or writes them. Nothing stays.

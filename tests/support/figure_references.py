@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from normprobe.report.figures.draw import build, png
+from normprobe.report.figures.draw import build
+from normprobe.report.figures.style import image_bytes, look
 from normprobe.runs.run_folder import RunFolder
 from support.figure_cases import FIGURES, TABLES, drawings, write
 
@@ -29,7 +30,8 @@ def drawn(case: str, folder: Path) -> dict[str, Figure]:
 
 def grey(figure: Figure) -> NDArray[np.float64]:
     """A figure in pixels, 0 black to 1 white."""
-    return _grey(io.BytesIO(png(figure, dpi=_DPI)))
+    with look():
+        return _grey(io.BytesIO(image_bytes(figure, "png", dpi=_DPI)))
 
 
 def difference(figure: NDArray[np.float64], reference: NDArray[np.float64]) -> float:

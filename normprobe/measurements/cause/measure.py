@@ -8,7 +8,6 @@ the answer belong to no group: angles are those of the prompt alone.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -234,6 +233,12 @@ class _Batch:
                     f"{self.model} returns no logits of its tokens: no answer has a probability",
                     "pass the model with its language modelling head",
                 )
+            if seen[0].shape[1] < self._ids.shape[1]:
+                raise NormprobeError(
+                    f"{self.model} returns logits of {seen[0].shape[1]} of "
+                    f"{self._ids.shape[1]} tokens: the others of an answer have no probability",
+                    "let its forward return the logits of all tokens",
+                )
 
         return after_call(self.model.model, see)
 
@@ -417,7 +422,7 @@ def _grey(_: Sample, image: Image.Image) -> Image.Image:
 
 def _another(sample: Sample, image: Image.Image) -> Image.Image:
     """One of the bundled photographs, the same for a sample each time, in the size of its own."""
-    photographs = sorted(Path(bundled_data_dir() / "images").glob("*.jpg"))
+    photographs = sorted((bundled_data_dir() / "images").glob("*.jpg"))
     chosen = photographs[_number_of(sample) % len(photographs)]
     with Image.open(chosen) as photograph:
         return photograph.convert("RGB").resize(image.size)

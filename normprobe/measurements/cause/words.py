@@ -238,8 +238,8 @@ def _left_out(cause: pd.DataFrame) -> str:
     """Which doses nothing is said of."""
     rows = cause[~on_map(cause) & (cause["layer"] == 0)].drop_duplicates(["intervention", "dose"])
     named = [
-        f"{name}{_which(effect_rows)}"
-        for name, effect_rows in rows.sort_values("dose").groupby("intervention", sort=False)
+        f"{name}{_which(doses)}"
+        for name, doses in rows.sort_values("dose").groupby("intervention", sort=False)
     ]
     return f"Off the map, {_OFF}: {'; '.join(named)}." if named else ""
 

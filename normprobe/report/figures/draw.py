@@ -144,14 +144,6 @@ def _images(run: RunStore, table: "pd.DataFrame") -> "list[NDArray[np.uint8]]":
     return [run.image(image_name(number)) for number in range(1, count + 1)]
 
 
-def png(figure: "Figure", *, dpi: int) -> bytes:
-    """A figure of ``build`` as a PNG file."""
-    from normprobe.report.figures.style import image_bytes, look
-
-    with look():
-        return image_bytes(figure, "png", dpi=dpi)
-
-
 def image_tag(figure: "Figure") -> Markup:
     """A figure of ``build`` inside HTML: as wide as in print, and never wider than the page."""
     data, _ = figure._repr_png_()  # type: ignore[attr-defined]

@@ -250,6 +250,14 @@ def test_a_layer_that_overwrites_its_input_is_refused(monkeypatch):
         measured(batch, ["freeze"])
 
 
+def test_a_model_that_returns_the_last_logits_alone_is_refused(monkeypatch):
+    batch = batch_of("llava", 2, "right")
+    own = batch.model.lm_head.forward
+    monkeypatch.setattr(batch.model.lm_head, "forward", lambda x: own(x[:, -1:]))
+    with pytest.raises(NormprobeError, match="returns logits of 1 of "):
+        measured(batch, ["freeze"])
+
+
 def test_a_model_without_logits_is_refused():
     batch = batch_of("llava", 2, "right")
     bare = replace(batch, model=batch.model.model)
