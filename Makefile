@@ -15,6 +15,10 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
 
+# Trainings of TRL, Lightning and DeepSpeed, with an environment of its own.
+LAUNCHERS := .venv-launchers
+LAUNCHERS_READY := $(LAUNCHERS)/ready
+
 # The documentation, with an environment of its own.
 DOCS := .venv-docs
 DOCS_READY := $(DOCS)/ready
@@ -24,7 +28,7 @@ RELEASE := .venv-release
 RELEASE_READY := $(RELEASE)/ready
 WHEEL := .venv-wheel
 
-.PHONY: demo test test-all test-4.57 readme cost gpu types models loading-cost figures figure-references golden faults check \
+.PHONY: demo test test-all test-4.57 test-launchers readme cost gpu types models loading-cost figures figure-references golden faults check \
 	docs links columns wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -38,6 +42,9 @@ test-all: test  ## the slow tests too
 
 test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57: some two minutes on two cores
 	$(OLDER)/bin/pytest --numprocesses 2 $(OLDER_TESTS)
+
+test-launchers: $(LAUNCHERS_READY)  ## trainings of TRL, Lightning and DeepSpeed that are watched: two minutes
+	$(LAUNCHERS)/bin/pytest -m "" tests/test_callback.py
 
 readme: $(READY)  ## refresh the tables and the figure in the README
 	$(BIN)/python .ci/readme.py
@@ -135,4 +142,10 @@ $(RELEASE_READY): .ci/constraints.txt
 $(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt
 	$(PYTHON) -m venv $(OLDER)
 	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints-4.57.txt --editable '.[test]'
+	touch $@
+
+$(LAUNCHERS_READY): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(LAUNCHERS)
+	$(LAUNCHERS)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt \
+		--editable '.[test]' trl lightning tensorboard deepspeed
 	touch $@

@@ -271,6 +271,23 @@ def is_sharded(model: nn.Module) -> bool:
     return fsdp is not None and isinstance(model, getattr(fsdp, "FSDPModule", ()))
 
 
+def is_partitioned(model: nn.Module) -> bool:
+    """Whether DeepSpeed's ZeRO, stage 1 or 2, keeps gradients in pieces, one a process."""
+    return any(hasattr(weight, "_hp_mapping") for weight in model.parameters())
+
+
+def refuse_hidden_weights(model: nn.Module) -> None:
+    """Refuse a model whose layers hold no weights between two forwards."""
+    if any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules()):
+        holder, remedy = "FSDP1", "shard it with fully_shard (FSDP2; accelerate: fsdp_version 2)"
+    elif any(hasattr(weight, "ds_id") for weight in model.parameters()):
+        holder, remedy = "ZeRO stage 3", "train with stage 2, or with FSDP2"
+    else:
+        return
+    told = f"{holder} keeps the weights of {type(model).__name__} out of its layers"
+    raise NormprobeError(told, remedy)
+
+
 def run_until(
     model: nn.Module,
     inputs: Mapping[str, Any],

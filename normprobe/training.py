@@ -33,8 +33,10 @@ from torch.utils.hooks import RemovableHandle
 from normprobe.errors import NormprobeError
 from normprobe.hooks import (
     hidden_state_of,
+    is_partitioned,
     is_sharded,
     observing,
+    refuse_hidden_weights,
     run_until,
     same_random_numbers,
 )
@@ -105,6 +107,7 @@ class Watch:
         self.every, self.step, self.alarms = every, 0, list[Alarm]()
         self._log = partial(_scalars, log) if hasattr(log, "add_scalar") else log
         self._stops = on_alarm == "stop"
+        refuse_hidden_weights(model)  # as it was given: the next line takes wrappers off
         self._root = root = extract_model_from_parallel(model, keep_torch_compile=False)
         base: nn.Module = root.get_base_model() if hasattr(root, "get_base_model") else root
         self._model = MeasuredModel(base, find_parts(base, named=named), [*special_token_ids])
@@ -173,6 +176,8 @@ class Watch:
                 "was it watched before torch.compile first ran?",
             )
         else:
+            if "stage" not in rows:
+                warn(self._store, "no step of an optimizer of torch was seen: no gradient was read")
             finished(self._store, training_tables(rows, self.alarms), self._started)
 
     # --- a step -------------------------------------------------------------------------------
@@ -254,8 +259,10 @@ class Watch:
             self.step = taken
         self._judge_states()  # of an earlier batch of the step: a scaler may skip the whole step
         self._reader = None
-        if not self.due or self._read or not (self._writes or is_sharded(module)):
+        if not self.due or self._read:
             return
+        if not (self._writes or is_sharded(module) or is_partitioned(module)):
+            return  # here gradients are whole in each process
         names = signature(module.forward).parameters
         self._begin_reading({**kwargs, **dict(zip(names, args, strict=False))})
 
@@ -313,7 +320,7 @@ class Watch:
     def before_update(self, optimizer: Optimizer) -> None:
         """Gradients are complete, and the weights not moved yet."""
         if self._read and self._updates is None and self._trains(optimizer):
-            self._updates = UpdateReader(part_weights(self._root, self._model.parts))
+            self._updates = UpdateReader(part_weights(self._root, self._model.parts), optimizer)
             self._warmth = max(
                 float(group["lr"]) / float(group.get("initial_lr") or group["lr"] or 1.0)
                 for group in optimizer.param_groups
@@ -326,7 +333,8 @@ class Watch:
         if optimizer not in self._ours:
             own = {id(weight) for weight in self._root.parameters()}
             held = (weight for group in optimizer.param_groups for weight in group["params"])
-            self._ours[optimizer] = any(id(weight) in own for weight in held)
+            ours = any(id(weight) in own for weight in held)
+            self._ours[optimizer] = ours or is_partitioned(self._root)
         return self._ours[optimizer]
 
     # --- the run ------------------------------------------------------------------------------

@@ -260,10 +260,9 @@ def test_a_launcher_that_is_not_installed_is_named(
     assert raised.value.remedy == f"pip install {package}"
 
 
-@pytest.mark.slow
-def test_lightning(tmp_path: Path) -> None:
+def fitted_by_lightning(*callbacks: Any, blank: bool = False) -> Any:
+    """A training of 20 steps; its Trainer."""
     lightning = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
-    from normprobe import LightningCallback
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -277,21 +276,36 @@ def test_lightning(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
-    ends = []
-    for callbacks in ([], [LightningCallback(every=2, output=tmp_path / "run")]):
-        module = Module()
-        data = [collate(samples_of(module.model)[i : i + 2]) for i in (0, 2, 4, 6)] * 5
-        trainer = lightning.Trainer(
-            max_steps=20, max_epochs=2, callbacks=callbacks, accelerator="cpu", logger=False,
-            enable_checkpointing=False, enable_progress_bar=False,
-        )  # fmt: skip
-        trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=None))
-        ends.append([weight.detach().clone() for weight in module.model.parameters()])
+    module = Module()
+    data = [collate(samples_of(module.model)[i : i + 2]) for i in (0, 2, 4, 6)] * 5
+    for each in data if blank else ():
+        each["pixel_values"].zero_()
+    trainer = lightning.Trainer(
+        max_steps=20, max_epochs=2, callbacks=[*callbacks], accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False,
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=None))
+    return trainer
+
+
+@pytest.mark.slow
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    callback = normprobe.LightningCallback(every=2, output=tmp_path / "run")
+    ends = [[*fitted_by_lightning(*those).model.parameters()] for those in ([], [callback])]
     assert all(map(torch.equal, *ends))
     run = load_run(tmp_path / "run")
     assert list(run.table["training_step"].unique()) == list(range(0, 20, 2))
     assert run.tables["gradients"]["gradient_norm"].gt(0).all()
     assert "No alarm." in run.verdict
+
+
+@pytest.mark.slow
+def test_an_alarm_ends_a_training_of_lightning_where_it_is_asked_to(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+    callback = normprobe.LightningCallback(every=2, output=tmp_path / "run", on_alarm="stop")
+    assert fitted_by_lightning(callback, blank=True).global_step < 20
+    assert "all pictures are blank" in load_run(tmp_path / "run").verdict
 
 
 @pytest.mark.slow
@@ -329,14 +343,19 @@ def test_trl(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp2", "zero1", "zero2", "zero3"])
 def test_two_processes_train_as_without_it_and_one_writes(
-    sharded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if way.startswith("zero") and not find_spec("deepspeed"):
+        pytest.skip("DeepSpeed is not installed")
     (tmp_path / "script.py").write_text(PROCESSES)
     tests = Path(__file__).parent
     monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
-    done = torchrun(tmp_path, "script.py", *["fsdp"] * sharded)
+    done = torchrun(tmp_path, "script.py", way)
+    if way == "zero3":
+        assert "ZeRO stage 3 keeps the weights of Llava" in done.stderr
+        return
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done") == 2
     run = load_run(tmp_path / "run")
@@ -348,7 +367,7 @@ def test_two_processes_train_as_without_it_and_one_writes(
     assert found[0, 2, "text"] == pytest.approx(expected["norm"], rel=1e-5)
 
 
-#: Two processes train, with and without a watch: under DDP, or sharded by FSDP2.
+#: Two processes train, with and without a watch: under DDP, sharded by FSDP2, or by ZeRO.
 PROCESSES = """
 import json, os, sys
 import torch
@@ -358,7 +377,19 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 import normprobe
 
-torch.distributed.init_process_group("gloo")
+way = sys.argv[1]
+if way.startswith("zero"):
+    import deepspeed
+
+    deepspeed.init_distributed("gloo")
+    settings = {
+        "train_micro_batch_size_per_gpu": 3,
+        "zero_optimization": {"stage": int(way[-1])},
+        "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True,
+    }
+else:
+    torch.distributed.init_process_group("gloo")
 rank, mesh, ends = torch.distributed.get_rank(), init_device_mesh("cpu", (2,)), []
 plain, mean = tiny_model("llava").train(), {}
 for each in (0, 1):  # the gradient that both see, and the states of the first process
@@ -371,17 +402,24 @@ gradient = sum(float(w.grad.double().square().sum()) for w in projector.paramete
 expected = {"gradient": gradient, "norm": float(table.loc[(2, "text"), "norm_mean"])}
 for watched in (False, True):
     model = tiny_model("llava").train()
-    if "fsdp" in sys.argv:
+    trains = model
+    if way == "fsdp2":
         for module in (*model.get_decoder().layers, model):
             fully_shard(module, mesh=mesh)
-        trains = model
-    else:
-        trains = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if way == "ddp":
+        trains = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    elif way.startswith("zero"):
+        trains, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     seen = normprobe.watch(trains, 2, output="run") if watched else None
     for step in range(6):
         inputs = tiny_inputs(plain, 3, seed=2 * step + rank)
-        trains(**inputs, labels=inputs["input_ids"]).loss.backward()
+        loss = trains(**inputs, labels=inputs["input_ids"]).loss
+        if trains is not model and way != "ddp":
+            trains.backward(loss)
+            trains.step()
+            continue
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     if seen is not None:

@@ -24,7 +24,7 @@ def step_panels(
     training: pd.DataFrame, gradients: pd.DataFrame
 ) -> tuple[list[Panel], pd.DataFrame]:
     """What is drawn, and the table of it."""
-    gradients = gradients.assign(part=gradients["part"].str.replace("_", " "))
+    gradients = gradients.assign(part=gradients["part"].astype(str).str.replace("_", " "))
     depth = int(training["layer"].max())
     ratios = [
         Curve(

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.align.norm import NAME as ALIGNMENT_NORM
@@ -215,9 +216,11 @@ def part_weights(model: nn.Module, parts: Parts) -> dict[str, list[nn.Parameter]
 class UpdateReader:
     """Reads gradients when the optimizer is about to step, and how far the weights then move."""
 
-    def __init__(self, weights: Mapping[str, Sequence[nn.Parameter]]) -> None:
+    def __init__(self, weights: Mapping[str, Sequence[nn.Parameter]], optimizer: Optimizer) -> None:
         self._weights = weights
-        self._gradients = {part: _gradient_norm(those) for part, those in weights.items()}
+        self._gradients = {
+            part: _gradient_norm(those, optimizer) for part, those in weights.items()
+        }
         self._before = {part: _sampled(those) for part, those in weights.items()}
 
     def rows(self) -> pd.DataFrame:
@@ -233,16 +236,30 @@ class UpdateReader:
 
 
 @torch.no_grad()
-def _gradient_norm(weights: Sequence[nn.Parameter]) -> Tensor:
+def _gradient_norm(weights: Sequence[nn.Parameter], optimizer: Optimizer) -> Tensor:
     """The L2 norm of all gradients of some weights, of sharded ones of all shards; 0 of none."""
     norms = [torch.zeros((), device=_local(weights[0]).device)]
-    for gradient in (weight.grad for weight in weights if weight.grad is not None):
+    in_pieces = any(hasattr(weight, "_hp_mapping") for weight in weights)
+    gradients = (_piece(each, optimizer) if in_pieces else each.grad for each in weights)
+    for gradient in (each for each in gradients if each is not None):
         dense = gradient.coalesce().values() if gradient.is_sparse else gradient
         of_one: Any = torch.linalg.vector_norm(dense, dtype=torch.float32)
         whole = of_one.full_tensor() if hasattr(of_one, "full_tensor") else of_one
         norms.append(whole.to(norms[0].device))
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    if in_pieces:
+        torch.distributed.all_reduce(square := norm.square())
+        return square.sqrt()
     return norm
+
+
+def _piece(weight: Any, optimizer: Optimizer) -> Tensor | None:
+    """Of a gradient that ZeRO keeps in pieces, the one of this process."""
+    if (held := weight._hp_mapping) is None:
+        return None
+    (flat,) = optimizer.param_groups[held.param_group_index]["params"]
+    address = held.hp_fragment_address
+    return None if flat.grad is None else flat.grad.narrow(0, address.start, address.numel)
 
 
 @torch.no_grad()

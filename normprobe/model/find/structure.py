@@ -9,6 +9,7 @@ from torch import nn
 
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.failures import is_native, runs_own_code
+from normprobe.hooks import refuse_hidden_weights
 from normprobe.inputs.on_device import transformers_config
 from normprobe.model.config import vision_fields, vision_modules
 from normprobe.model.find.overrides import (
@@ -76,6 +77,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
             given by hand is no module, or when a model with code of its own speaks of images and
             no vision side is found.
     """
+    refuse_hidden_weights(model)
     named = named or {}
     names = {id(module): name for name, module in model.named_modules()}
     if unknown := sorted(named.keys() - set(OVERRIDE_KEYS)):
