@@ -11,7 +11,7 @@ from normprobe.measurements.layers.assumptions import assumptions_table
 from normprobe.report.figures.draw import Drawing
 from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import TOKEN_METRICS
-from support import made_cause, made_massive, made_tables
+from support import made_cause, made_massive, made_tables, made_training
 from support.made_bands import with_bands
 
 #: Case -> the tables of its run. ``compare_*`` compares runs of the measurement in its name,
@@ -45,6 +45,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "heatmaps": made_tables.heatmaps(),
     },
 }
+TABLES["training"] = made_training.tables(louder=5.0)
 for compared in ("layers", "interface", "grounding", "cause", "embeddings", "attention"):
     first = TABLES[compared][compared]
     runs = [first.assign(run=name) for name in ("llava-1.5-7b-hf", "qwen2.5-vl-7b-in…", "m #2")]
@@ -57,8 +58,12 @@ TABLES["interface_map"] = {
     "interface": TABLES["interface"]["interface"],
     "map": made_tables.norm_map("stage", ("vision_encoder", "projector_output")),
 }
-TABLES["compare_training"] = {
+TABLES["compare_checkpoints"] = {
     "compare": pd.concat([TABLES["layers"]["layers"].assign(run=f"{s}", step=s) for s in (0, 900)])
+}
+trainings = {name: made_training.tables(louder=x)["training"] for name, x in (("a", 5), ("b", 1))}
+TABLES["compare_training"] = {
+    "compare": pd.concat([table.assign(run=name) for name, table in trainings.items()])
 }
 
 #: Case -> the names of its figures, in order.
@@ -72,7 +77,9 @@ FIGURES = {
     "grounding": ("grounding",),
     "cause": ("cause", "effects", "by_layer"),
     "compare_layers": ("small_multiples", "overlay"),
-    "compare_training": ("training", "small_multiples"),
+    "compare_checkpoints": ("training", "small_multiples"),
+    "training": ("training",),
+    "compare_training": ("compare_training",),
     "compare_interface": ("compare_interface",),
     "compare_grounding": ("compare_grounding",),
     "compare_cause": ("compare_cause",),
@@ -100,5 +107,5 @@ def drawings(case: str, run: RunFolder) -> list[Drawing]:
     """What draws a case."""
     command, _, compared = case.partition("_")
     if compared:
-        run = RunFolder(run.path, {"compared": compared.replace("training", "layers")})
+        run = RunFolder(run.path, {"compared": compared.replace("checkpoints", "layers")})
     return measurement(command).drawings(run)

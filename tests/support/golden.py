@@ -233,15 +233,22 @@ CASES = {
     "attention-no-box": Case(
         "attention", {"attention": made_tables.attention(80, target=False)}, forms=WORDS
     ),
+    # --- training -------------------------------------------------------------------------------
+    "training": Case("training", TABLES["training"], forms=("terminal", "sentence", "page")),
+    "training-no-alarm": Case(
+        "training",
+        {name: TABLES["training"][name] for name in ("training", "gradients")},
+        forms=("sentence",),
+    ),
     # --- compare --------------------------------------------------------------------------------
     "compare": Case(
         "compare",
         TABLES["compare_layers"] | ranks("disparity_input", (5, 4, 6), (5.5, 4, 7), (2, 1.9, 2.1)),
         {"compared": "layers"},
     ),
-    "compare-training": Case(
+    "compare-checkpoints": Case(
         "compare",
-        TABLES["compare_training"] | ranks("disparity_input", 4.0, 82.0, steps=[0, 900]),
+        TABLES["compare_checkpoints"] | ranks("disparity_input", 4.0, 82.0, steps=[0, 900]),
         {"compared": "layers"},
         (*WORDS, "page"),
     ),
@@ -260,6 +267,7 @@ CASES = {
 }
 for _kind, _number in {
     "interface": "disparity_input",
+    "training": "disparity_last_step",
     "grounding": "weight_ratio",
     "cause": "freeze_ratio",
     "embeddings": "loudest_ratio",

@@ -13,6 +13,7 @@ COUNTED = (
     "base_id",
     "samples",
     "step",
+    "training_step",
     "hidden_size",
     "token_id",
     "nonfinite",

@@ -21,7 +21,7 @@ def verdict(run: RunStore) -> str:
         said.append(f"Visual tokens enter the decoder with {ends}.")
     if alarms is None:
         return " ".join([*said, "No alarm."])
-    raised = [f"step {row.training_step}: {row.words}" for row in alarms.itertuples()]
+    raised = [f"at step {row.training_step}, {row.words}" for row in alarms.itertuples()]
     return " ".join(
         [*said, f"{number_of(len(raised), 'alarm').capitalize()}: {'; '.join(raised)}."]
     )
