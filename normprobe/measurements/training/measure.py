@@ -30,7 +30,7 @@ FULL_LAYERS = 12
 _METRICS = [0, 2, 4]  # of ``TOKEN_METRICS``: norm, angle, relative_update
 
 #: Numbers of a weight that tell how far a step moves it, at most.
-_SAMPLED = 16384
+_SAMPLED = 4096
 
 
 def _aside(method: Callable[..., None]) -> Callable[..., None]:
