@@ -94,7 +94,12 @@ def test_the_numbers_are_those_of_probe_layers_and_of_float64(model_type: str) -
                     assert row[column] == pytest.approx(oracle[step][key][column], rel=1e-4)
 
 
-def test_gradients_and_updates_are_those_of_numpy() -> None:
+@pytest.mark.parametrize("sampled", [False, True])
+def test_gradients_and_updates_are_those_of_numpy(
+    sampled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sampled:
+        monkeypatch.setattr("normprobe.measurements.training.measure._SAMPLED", 10**9)
     model = tiny_model("llava").train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     parts = {role: part.module for role, part in find_parts(model)}
@@ -121,9 +126,9 @@ def test_gradients_and_updates_are_those_of_numpy() -> None:
     assert set(found.index) == set(expected)
     for role, numbers in expected.items():
         row = found.loc[role, ["gradient_norm", "update_ratio"]]
-        sampled = role == "text_embedding"  # it has more numbers than are read, and moves few rows
-        rtol = [1e-4, 0.1 if sampled else 1e-4]
-        assert (np.abs(row.astype(float) / numbers - 1) < rtol).all(), role
+        rough = 0.1 if role == "text_embedding" else 0.02  # a batch moves few of its rows
+        rtol = [1e-4, rough if sampled else 1e-4]
+        assert bool((np.abs(row.astype(float) / np.array(numbers) - 1) < rtol).all()), role
 
 
 def checkpointed(reentrant: bool) -> Callable[[nn.Module], object]:
