@@ -17,7 +17,7 @@ def test_a_file_that_is_begun_measures_the_same(
     assert begun.exit_code == 0, begun.output
     assert "one sample is measured with it: 64 visual" in begun.stdout
     text = Path("begun.py").read_text()
-    for told in ("pixel_values: float32 [1, 3, 64, 64]", "IMAGE = '<image>'", "LlamaModel"):
+    for told in ("pixel_values: float32 [1, 3, 64, 64]", "placeholder '<image>'", "LlamaModel"):
         assert told in text
     for out, more in (("with", ["--inputs", "begun.py"]), ("without", [])):
         done = invoke("layers", "specimen", "-n", "2", "-o", out, *more)
