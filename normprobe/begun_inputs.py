@@ -225,9 +225,9 @@ def _by_hand(
         for kind, usual in zip(("mean", "std"), middle, strict=True)
     )
     if getattr(tokenizer, "chat_template", None):
-        turn = "None  # as the chat template writes it, or a text with {turn}"
+        turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
     else:
-        turn = f'"USER: {{turn}} ASSISTANT:"  # {_GUESS}: around a prompt'
+        turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
     told = token is not None and (token < 0 or rows is not None)
     return _CONSTANTS.format(
         turn=turn,

@@ -46,6 +46,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
+    *(("transformers.utils", f"is_{name}_available", lambda: bool) for name in ("flax", "tf")),
     (
         "transformers.modeling_utils",
         "is_flash_attn_2_available",

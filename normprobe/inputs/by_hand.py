@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
-from normprobe.inputs.chat import render_chat, render_plain, with_placeholder
+from normprobe.inputs.chat import refuse_placeholder, render_chat, render_plain
 from normprobe.inputs.processor import tokenizer_of
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def build_by_hand(
         processor: a tokenizer, or what holds one; it may hold an image processor.
         samples: with the same number of pictures or not.
         system: a system prompt, as ``--system`` gives it.
-        turn: what is written around a prompt, ``{turn}``; None: what the chat template writes.
-        image: the text that stands for a picture, and white space before the prompt.
+        turn: the text of a turn: ``{images}``, unless the prompt itself says where they stand, and
+            ``{prompt}``; None: both as the chat template writes them.
+        image: the text that stands for a picture, and white space behind it.
         image_ids: the ids in its place.
         pixels: side, and mean and deviation of each channel, where nothing holds an image
             processor.
@@ -55,18 +57,26 @@ def build_by_hand(
             "no tokenizer of this model loads, so no prompt becomes ids",
             "load it in load_processor(path) of the --inputs file",
         )
-    placed = with_placeholder(samples, image)
+    mark = image.rstrip()
+    refuse_placeholder(samples, mark)
+    turns = []
+    for sample in samples:
+        before, prompt = image * len(sample.images), sample.prompt
+        if sample.is_marked:
+            before, prompt = "", sample.text_with(lambda _: mark)
+        text = (turn or "{images}{prompt}").replace("{images}", before).replace("{prompt}", prompt)
+        turns.append(replace(sample, prompt=text, images=()))
+    opening: list[int] = []
     if turn is None and getattr(tokenizer, "chat_template", None):
-        texts = render_chat(tokenizer, placed, system)
-        opening: list[int] = []
+        texts = render_chat(tokenizer, turns, system)
     else:
-        texts = render_plain(tokenizer, placed, system, turn or "{turn}")
+        texts = render_plain(tokenizer, turns, system)
         added = tokenizer("").input_ids[:1]
         opening = added if added == [tokenizer.bos_token_id] else []
     rows, marks = [], []
     for text in texts:
         ids, mask = [*opening], [False] * len(opening)
-        for number, piece in enumerate(text.split(image.rstrip())):
+        for number, piece in enumerate(text.split(mark)):
             words = tokenizer(piece, add_special_tokens=False).input_ids
             ids += [*(image_ids if number else ()), *words]
             mask += [True] * (len(image_ids) if number else 0) + [False] * len(words)

@@ -541,8 +541,9 @@ def _explained(
             f"{transformers.__version__} does not have; config.json names no code for it",
             other_version(written_for)
             if is_newer(written_for)
-            else "upgrade transformers if the type is new; if a package registers it, import that "
-            "in setup() of an --inputs file",
+            else "upgrade transformers if the type is new; if a package has its code, import it in "
+            "setup() of an --inputs file, and call AutoConfig.register and "
+            "AutoModelForCausalLM.register where it does not",
         )
     return NormprobeError(
         f"cannot read the config of {model}: {first_line(error)}",
