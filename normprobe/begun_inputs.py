@@ -34,7 +34,8 @@ _LISTED = 16
 _PIXELS = re.compile(
     r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|position)).*(pixel|image|picture|patch)"
 )
-_MASK = re.compile(r"(image|img|vision|visual).*mask")
+_SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
+_MASK = re.compile(rf"({_SEEN.pattern}).*mask")
 
 #: Fields of a checkpoint's files and constants of its code: the id that stands for a picture, how
 #: often it does, the side of a picture in pixels. And words of a vocabulary that stand for one.
@@ -269,6 +270,8 @@ def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
             yield f'"{name}": "{renamed.get(name, name)}",'
         elif _MASK.search(name) and not made:
             yield f'"{name}": "image_mask",'
+        elif _SEEN.search(name) and not made:
+            yield f'# "{name}": NAME,  # {_GUESS} that it does without'
 
 
 def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +56,13 @@ def refuse_kernels(config: Mapping[str, Any], model: str) -> None:
 
 
 def fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values at every depth; those of a list, or of a mapping, have its name, too."""
-    left: list[tuple[str, Any]] = [("", config)]
+    """Names and values at every depth, the outer ones first.
+
+    Those of a list have its name, and those of a mapping that names an implementation a part.
+    """
+    left = deque[tuple[str, Any]]([("", config)])
     while left:
-        name, value = left.pop()
+        name, value = left.popleft()
         if isinstance(value, Mapping):
             for key, item in value.items():
                 left.append((str(key), item))
