@@ -80,6 +80,7 @@ _CONFIG_DEFAULTS: dict[str, Any] = {
     "decoder_start_token_id": None,
     "eos_token_id": None,
     "is_decoder": False,
+    "max_length": 20,
     "pad_token_id": None,
     "pruned_heads": {},
     "sep_token_id": None,
