@@ -1,8 +1,10 @@
 """``normprobe inputs MODEL --write FILE``: begin an inputs file, and try it on one sample."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
-from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
 from normprobe.inputs.chat import image_token
 from normprobe.inputs.on_device import pixel_inputs
+from normprobe.inputs.processor import load_processor, tokenizer_of
 from normprobe.inputs.standard import REFUSALS, build_documented
-from normprobe.model.config import vision_modules
+from normprobe.model.checkpoint import cached
+from normprobe.model.config import UnknownCode, fields, read_config_file, vision_modules
 from normprobe.model.find.parts import candidates, largest, size_of
 from normprobe.model.find.structure import find_parts
 from normprobe.model.load.partial_load import build_on_meta
@@ -27,7 +30,22 @@ from normprobe.schema import NON_VISUAL, VISUAL
 #: Modules that are listed, the largest first.
 _LISTED = 16
 
-_PIXELS = re.compile(r"pixel|image|picture|patch")
+#: Inputs of a forward: pixels, and a mask of the prompt that says where rows of a picture go.
+_PIXELS = re.compile(
+    r"^(?!.*(mask|size|crop|flag|grid|token|embed|index|position)).*(pixel|image|picture|patch)"
+)
+_SEEN = re.compile(r"image|img|pixel|patch|vision|visual")
+_MASK = re.compile(rf"({_SEEN.pattern}).*mask")
+
+#: Fields of a checkpoint's files and constants of its code: the id that stands for a picture, how
+#: often it does, the side of a picture in pixels. And words of a vocabulary that stand for one.
+_ID = re.compile(r"^(image|img|visual)_(token|pad|patch|context|placeholder)\w*(id|index)$", re.I)
+_ROWS = re.compile(r"^(num_(image|img|visual)_tokens?|\w*image_(token|seq)_len\w*)$")
+_SIDE = re.compile(r"^(\w+_)?(image|img)_size$")
+_WORD = re.compile(r"<\W*(image|img)(_(pad|patch|context|placeholder|token))?\W*>", re.I)
+
+_USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
+_GUESS = "a guess"  # in each line that nothing told
 
 _FILE = '''r"""How {name} takes its inputs: for `normprobe layers {name} --inputs {file}`.
 
@@ -39,17 +57,16 @@ modules with their parameters, candidates for `parts`
     {modules}
 lists of layers: {lists}
 """
-
-IMAGE = {image!r}  # {where}
+{before}
+TAKES = {{  # by its name in forward, which of what is made
+    {taken}
+}}
 
 
 def build(model, processor, samples, system):
     """One batch. A sample has `prompt`, `images`, and `pieces`: its texts and images in order."""
     {made}
-    return {{
-        {returned}
-        # "visual_mask": bool [batch, seq], True at the rows of an image, where no pixels tell it
-    }}
+    return {{theirs: made[ours] for theirs, ours in TAKES.items() if ours in made}}
 
 
 parts = {{  # what is not found: remove the mark before a line, and name the module
@@ -57,28 +74,70 @@ parts = {{  # what is not found: remove the mark before a line, and name the mod
 }}
 '''
 
+#: How inputs are made without a file; and where that fails, to begin with.
+_AS_EVER = """from normprobe.inputs.standard import build_documented
+
+    made = build_documented(processor, samples, system)  # as without this file"""
+_BY_HAND = """from normprobe.inputs.by_hand import build_by_hand
+
+    how = {"turn": TURN, "image": IMAGE, "image_ids": IMAGE_IDS, "pixels": (SIDE, MEAN, STD)}
+    made = build_by_hand(model, processor, samples, system, **how)"""
+_CONSTANTS = """
+TURN = {turn}
+IMAGE = "<image>\\n"  # in a prompt, until ids take its place
+IMAGE_IDS = [{id}] * {rows}  # {how}
+SIDE, MEAN, STD = {pixels}  # of a picture, where no image processor is found
+
+
+def load_processor(path):
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code={trust})
+    {look}return tokenizer
+
+"""
+_LOOK = "tokenizer.look = transformers.AutoImageProcessor.from_pretrained(path)\n    "
+_SETUP = """
+def setup():
+    raise ImportError("import what registers {type} in setup(), in place of this")  # a guess
+
+
+def prepare(model, processor):
+    pass  # a guess; perhaps model.get_vision_tower().load_model()
+
+"""
+
 
 def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     """Write an inputs file and measure one sample with it.
 
     Returns:
-        What came of the sample, in words: it is measured, or why not.
+        What came of the sample, in words: it is measured, or why not; and which lines are guesses.
 
     Raises:
         NormprobeError: the file exists or cannot be written, or the model cannot be opened.
     """
     if path.exists():
         raise NormprobeError(f"{path} exists", "write to another file, or remove it")
-    source = Probe(model, **vars(loading))._source
-    assert isinstance(source, CheckpointSource)
-    built = build_on_meta(source.checkpoint)
-    (sample,) = open_data("sample", limit=1)
+    source: Any = None
     try:
-        path.write_text(_text(model, path.name, source, built, sample), encoding="utf-8")
+        source = Probe(model, **vars(loading))._source
+    except UnknownCode as failure:
+        told = f"not measured with it yet: {failure.problem}\n{failure.remedy}"
+    text = _text(model, path.name, loading, source)
+    try:
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise NormprobeError(
             f"{path} cannot be written: {first_line(error)}", "choose another file"
         ) from error
+    told = told if source is None else _tried(model, path, loading)
+    guesses = [str(n) for n, line in enumerate(text.splitlines(), 1) if _GUESS in line]
+    return told + f"\nguessed, so look at lines {', '.join(guesses)}" * bool(guesses)
+
+
+def _tried(model: str, path: Path, loading: Loading) -> str:
+    """What comes of one sample, in words."""
     try:
         probe = Probe(model, **{**vars(loading), "inputs": path})
         table = probe.layers("sample", limit=1, intervals=False, workers=0).table
@@ -91,33 +150,94 @@ def begin_inputs_file(model: str, path: Path, loading: Loading) -> str:
     return f"one sample is measured with it: {told} tokens"
 
 
-def _text(name: str, file: str, source: CheckpointSource, model: nn.Module, sample: Sample) -> str:
+def _text(name: str, file: str, loading: Loading, source: CheckpointSource | None) -> str:
+    """Of a source, or of a type whose code only a package has."""
+    settings: dict[str, Any] = {}
+    for each in ("processor_config.json", "preprocessor_config.json", "config.json"):
+        settings |= read_config_file(cached(name, each, loading.revision))
+    # Of a type that nothing here knows: a model without any module.
+    model = nn.Module() if source is None else build_on_meta(source.checkpoint)
+    parameters = [] if source is None else list(signature(model.forward).parameters.values())
+    processor, made, refused = None, {}, "nothing"
     try:
-        processor, refused = source.builder.processor, ""
+        processor = None if source is None else source.builder.processor
+        made = dict(build_documented(processor, [*open_data("sample", limit=1)], None))
     except NormprobeError as failure:
-        processor, refused = None, failure.problem
-    made: Mapping[str, Any] = {}
-    try:
-        made = build_documented(processor, [sample], None) if processor is not None else {}
+        refused = failure.problem
     except (*REFUSALS, ImportError) as error:
         refused = first_line(error)
-    parameters = list(signature(model.forward).parameters.values())
-    token = image_token(processor) if processor is not None else None
+    before = "" if made else _by_hand(name, loading, settings, processor, model)
+    if source is None:
+        before += _SETUP.format(type=settings.get("model_type"))
     names = {id(module): each for each, module in model.named_modules()}
     return _FILE.format(
         name=name,
         file=file,
         model_class=type(model).__name__,
         takes=_lines(map(str, parameters)),
-        processor=type(processor).__name__ if processor is not None else "none that loads",
+        processor="none that loads"
+        if processor is None
+        else f"{type(processor).__name__} with the placeholder {image_token(processor)!r}",
         offers=_lines([f"{key}: {_shape(value)}" for key, value in made.items()] or [refused]),
         modules=_lines(_modules(model)),
         lists=candidates(model, names),
-        image=token or "<image>",
-        where="the processor's own" if token else "a guess: what its README writes for a picture",
+        before=before,
+        taken=_lines(_taken([p.name for p in parameters] or _USUAL, made)),
         made=_AS_EVER if made else _BY_HAND,
-        returned="\n        ".join(_returned([p.name for p in parameters], made)),
-        parts="\n    ".join(_parts(model, names)),
+        parts=_lines(_parts(model, names)),
+    )
+
+
+def _by_hand(
+    name: str, loading: Loading, settings: dict[str, Any], processor: Any, model: nn.Module
+) -> str:
+    """The constants of ``build_by_hand``, and what loads the tokenizer."""
+    from transformers.utils.constants import (
+        IMAGENET_STANDARD_MEAN,
+        OPENAI_CLIP_MEAN,
+        OPENAI_CLIP_STD,
+    )
+
+    load = partial(
+        load_processor,
+        name,
+        revision=loading.revision,
+        trust_remote_code=loading.trust_remote_code,
+    )
+    tokenizer, look = tokenizer_of(processor), False
+    with suppress(NormprobeError):
+        tokenizer = tokenizer or load(auto_class="AutoTokenizer")
+    with suppress(NormprobeError):
+        look = bool(load(auto_class="AutoImageProcessor"))
+    known: list[tuple[str, Any]] = [*fields(settings)]
+    for of_model in type(model).__mro__:
+        known += vars(sys.modules[of_model.__module__]).items()
+    words = tokenizer.get_vocab() if tokenizer else {}
+    known += [("image_token_id", i) for word, i in words.items() if _WORD.fullmatch(word)]
+
+    def number(pattern: re.Pattern[str]) -> int | None:
+        return next((v for n, v in known if pattern.match(n) and type(v) is int), None)
+
+    token, rows, side = number(_ID), number(_ROWS), number(_SIDE)
+    siglip = "siglip" in str(settings).lower()
+    middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
+    mean, std = (
+        settings.get(f"image_{kind}") or list(usual)
+        for kind, usual in zip(("mean", "std"), middle, strict=True)
+    )
+    if getattr(tokenizer, "chat_template", None):
+        turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
+    else:
+        turn = f'"USER: {{images}}{{prompt}} ASSISTANT:"  # {_GUESS}'
+    told = token is not None and (token < 0 or rows is not None)
+    return _CONSTANTS.format(
+        turn=turn,
+        id=-200 if token is None else token,
+        rows=rows or 1,
+        how=f"{'' if told else _GUESS + ': '}what stands for a picture",
+        pixels=f"{side or 224}, {mean}, {std}",
+        trust=loading.trust_remote_code,
+        look=_LOOK if look else "",
     )
 
 
@@ -139,25 +259,19 @@ def _modules(model: nn.Module) -> list[str]:
     return [f"{name}  {type(m).__name__}  {size_of(m):,}" for name, m in found[:_LISTED]]
 
 
-#: How inputs are made without a file; and where that fails, to begin with.
-_AS_EVER = """from normprobe.inputs.standard import build_documented
-
-    made = build_documented(processor, samples, system)  # as without this file"""
-_BY_HAND = """texts = [sample.text_with(lambda number: IMAGE) for sample in samples]
-    images = [image.convert("RGB") for sample in samples for image in sample.images]
-    made = dict(processor(text=texts, images=images or None, return_tensors="pt"))"""
-
-
-def _returned(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
+def _taken(takes: Sequence[str], made: Mapping[str, Any]) -> Iterator[str]:
     """What forward takes of what was made; pixels under the name that forward has for them."""
-    pixels = [name for name in pixel_inputs(made) if name not in takes]
-    waiting = [name for name in takes if _PIXELS.search(name) and name not in made]
+    offered = made or ("input_ids", "attention_mask", "pixel_values")
+    pixels = [name for name in pixel_inputs(made) or ["pixel_values"] if name not in takes]
+    waiting = [name for name in takes if _PIXELS.search(name) and name not in offered]
     renamed = dict(zip(waiting, pixels, strict=False))
     for name in takes:
-        if name in made or name in renamed:
-            yield f'"{name}": made["{renamed.get(name, name)}"],'
-    if not made:
-        yield '"input_ids": made["input_ids"],  # by the names that forward takes'
+        if name in offered or name in renamed:
+            yield f'"{name}": "{renamed.get(name, name)}",'
+        elif _MASK.search(name) and not made:
+            yield f'"{name}": "image_mask",'
+        elif _SEEN.search(name) and not made:
+            yield f'# "{name}": NAME,  # {_GUESS} that it does without'
 
 
 def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:

@@ -46,6 +46,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     ("transformers.utils.import_utils", "is_torch_fx_available", lambda: _yes),
     ("transformers.utils", "is_torch_fx_available", lambda: _yes),
+    *(("transformers.utils", f"is_{name}_available", lambda: bool) for name in ("flax", "tf")),
     (
         "transformers.modeling_utils",
         "is_flash_attn_2_available",
@@ -79,6 +80,7 @@ _CONFIG_DEFAULTS: dict[str, Any] = {
     "decoder_start_token_id": None,
     "eos_token_id": None,
     "is_decoder": False,
+    "max_length": 20,
     "pad_token_id": None,
     "pruned_heads": {},
     "sep_token_id": None,

@@ -341,7 +341,8 @@ def run_until(
                 ) from error
             raise NormprobeError(
                 f"{type(model).__name__} fails on these inputs: {first_line(error)}",
-                "check that model and processor belong together; NORMPROBE_DEBUG=1 shows where",
+                "check that model and processor belong together, or try --batch-size 1; "
+                "NORMPROBE_DEBUG=1 shows where",
             ) from error
     if handles:
         raise NormprobeError(

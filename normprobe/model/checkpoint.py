@@ -15,6 +15,7 @@ from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.model.config import (
     ADAPTER_CONFIG,
     AlignmentSettings,
+    UnknownCode,
     adapter_settings,
     config_of,
     config_settings,
@@ -120,8 +121,8 @@ def open_checkpoint(
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
     _refuse_bad_path(model, source)
     _refuse_silent_hub(model, source, revision)
-    config_file = _cached(source, "config.json", revision)
-    adapter_file = None if config_file else _cached(source, _PEFT_CONFIG, revision)
+    config_file = cached(source, "config.json", revision)
+    adapter_file = None if config_file else cached(source, _PEFT_CONFIG, revision)
     if adapter_file is not None:
         adapter = _adapter_config(adapter_file, source)
         base = open_checkpoint(
@@ -281,7 +282,7 @@ def _name_of(model: str) -> str:
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 
-def _cached(source: str, file: str, revision: str | None) -> Path | None:
+def cached(source: str, file: str, revision: str | None) -> Path | None:
     """The path of a file; None where there is no such file, or no hub answers."""
     from transformers.utils.hub import cached_file
 
@@ -322,8 +323,8 @@ def _adapter_config(path: Path, source: str) -> dict[str, Any]:
 
 
 def _is_peft_adapter(source: str, revision: str | None) -> bool:
-    whole = _cached(source, "config.json", revision)
-    return whole is None and _cached(source, _PEFT_CONFIG, revision) is not None
+    whole = cached(source, "config.json", revision)
+    return whole is None and cached(source, _PEFT_CONFIG, revision) is not None
 
 
 def _revision_in(adapter: Mapping[str, Any]) -> str | None:
@@ -535,13 +536,14 @@ def _explained(
         return _not_found(model, "no such folder, and no hub answered for that id")
     model_type, written_for = settings.get("model_type"), settings.get("transformers_version")
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
-        return NormprobeError(
+        return UnknownCode(
             f"{model} is of the type {model_type!r}, which transformers "
             f"{transformers.__version__} does not have; config.json names no code for it",
             other_version(written_for)
             if is_newer(written_for)
-            else "upgrade transformers if the type is new; if a package registers it, import that "
-            "in setup() of an --inputs file",
+            else "upgrade transformers if the type is new; if a package has its code, import it in "
+            "setup() of an --inputs file, and call AutoConfig.register and "
+            "AutoModelForCausalLM.register where it does not",
         )
     return NormprobeError(
         f"cannot read the config of {model}: {first_line(error)}",

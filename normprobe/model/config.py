@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ _IMPLEMENTATIONS = re.compile(r"_?(attn|experts)_implementation(_internal)?$")
 
 def refuse_kernels(config: Mapping[str, Any], model: str) -> None:
     """Refuse a config that fetches code that was not asked for."""
-    for name, value in _fields(config):
+    for name, value in fields(config):
         if isinstance(value, str) and "/" in value and _IMPLEMENTATIONS.match(name):
             raise NormprobeError(
                 f"config.json of {model} fetches the kernel {value} ({name}), code that is not "
@@ -54,11 +55,14 @@ def refuse_kernels(config: Mapping[str, Any], model: str) -> None:
             )
 
 
-def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values at every depth; those of a list, or of a mapping, have its name, too."""
-    left: list[tuple[str, Any]] = [("", config)]
+def fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values at every depth, the outer ones first.
+
+    Those of a list have its name, and those of a mapping that names an implementation a part.
+    """
+    left = deque[tuple[str, Any]]([("", config)])
     while left:
-        name, value = left.pop()
+        name, value = left.popleft()
         if isinstance(value, Mapping):
             for key, item in value.items():
                 left.append((str(key), item))
@@ -68,6 +72,10 @@ def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             left += [(name, item) for item in value]
         else:
             yield name, value
+
+
+class UnknownCode(NormprobeError):
+    """Neither transformers nor the checkpoint has its code: ``setup()`` may import it."""
 
 
 #: Fields that only configs of the original code have.
@@ -105,11 +113,11 @@ def refuse_original_llava(model: str, config_file: Path | None) -> None:
     setup = "pass --inputs FILE.py whose setup() imports the package that registers it"
     told = (f"{kind}; {' and '.join(fields)} in config.json", "which transformers does not load")
     if not kind.lower().startswith("llava"):  # MobileVLM, Bunny and others began from that code
-        raise NormprobeError(
+        raise UnknownCode(
             f"{model} is a checkpoint of code of its own ({told[0]}), {told[1]}", setup
         )
     names = [f"llava-hf/{name}" for name in _conversions(config)]
-    raise NormprobeError(
+    raise UnknownCode(
         f"{model} is a checkpoint of the original LLaVA code ({told[0]}), {told[1]}",
         f"use {' or '.join(names)}, convert it with a convert_llava script of transformers, or "
         f"{setup}",

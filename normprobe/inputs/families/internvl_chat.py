@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.sample import Sample
+from normprobe.inputs.by_hand import normalised
 from normprobe.inputs.chat import NO_SYSTEM, refuse_placeholder, with_placeholder
 from normprobe.inputs.inputs_file import InputsFile
 from normprobe.inputs.standard import ensure_pad_token
@@ -98,7 +99,7 @@ def _squares(image: Image, config: Any) -> list[Tensor]:
     pictures = [resized.crop((x, y, x + side, y + side)) for x, y in corners]
     if config.use_thumbnail and len(pictures) > 1:
         pictures.append(image.resize((side, side)))
-    return [_normalised(picture) for picture in pictures]
+    return [normalised(picture, _MEAN, _STD) for picture in pictures]
 
 
 def _grid(image: Image, side: int, fewest: int, most: int) -> tuple[int, int]:
@@ -112,15 +113,6 @@ def _grid(image: Image, side: int, fewest: int, most: int) -> tuple[int, int]:
     ]
     filled = [(x, y) for x, y in closest if 2 * image.width * image.height > side * side * x * y]
     return [*closest[:1], *filled][-1]
-
-
-def _normalised(picture: Image) -> Tensor:
-    import numpy as np
-    import torch
-
-    values = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
-    mean, std = (torch.tensor(of_channel)[:, None, None] for of_channel in (_MEAN, _STD))
-    return (values - mean) / std
 
 
 def _side(config: Any) -> int:

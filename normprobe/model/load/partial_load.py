@@ -78,9 +78,13 @@ def _told(error: Exception, checkpoint: Checkpoint) -> NormprobeError:
             f"{name} needs a package that is not installed: {first_line(error)}",
             "install the package that it names",
         )
+    remedy = (
+        "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the traceback"
+    )
+    if checkpoint.own_code and not checkpoint.trust_remote_code:  # of a package
+        remedy = "pass --trust-remote-code: it bridges what transformers changed for older code"
     return NormprobeError(
-        f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}",
-        "check the checkpoint's files against its source; NORMPROBE_DEBUG=1 shows the traceback",
+        f"cannot build {name} ({config.model_type}): {first_line(error, most=300)}", remedy
     )
 
 

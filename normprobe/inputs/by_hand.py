@@ -1,0 +1,123 @@
+"""Inputs of a model that no processor makes: ids by a tokenizer, pixels by what the model holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.inputs.chat import refuse_placeholder, render_chat, render_plain
+from normprobe.inputs.processor import tokenizer_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+
+def build_by_hand(
+    model: Any,
+    processor: Any,
+    samples: Sequence[Sample],
+    system: str | None,
+    *,
+    turn: str | None,
+    image: str,
+    image_ids: Sequence[int],
+    pixels: tuple[int, Sequence[float], Sequence[float]],
+) -> dict[str, Any]:
+    """One batch, padded on the right.
+
+    Args:
+        model: a module of it may hold an image processor.
+        processor: a tokenizer, or what holds one; it may hold an image processor.
+        samples: with the same number of pictures or not.
+        system: a system prompt, as ``--system`` gives it.
+        turn: the text of a turn: ``{images}``, unless the prompt itself says where they stand, and
+            ``{prompt}``; None: both as the chat template writes them.
+        image: the text that stands for a picture, and white space behind it.
+        image_ids: the ids in its place.
+        pixels: side, and mean and deviation of each channel, where nothing holds an image
+            processor.
+
+    Returns:
+        ``input_ids``, ``attention_mask`` and ``image_mask``, [batch, seq]: the last is True at
+        ``image_ids``. With pictures all that an image processor returns, or ``pixel_values``,
+        [pictures, channels, side, side].
+
+    Raises:
+        NormprobeError: there is no tokenizer.
+    """
+    import torch
+
+    tokenizer = tokenizer_of(processor)
+    if tokenizer is None:
+        raise NormprobeError(
+            "no tokenizer of this model loads, so no prompt becomes ids",
+            "load it in load_processor(path) of the --inputs file",
+        )
+    mark = image.rstrip()
+    refuse_placeholder(samples, mark)
+    turns = []
+    for sample in samples:
+        before, prompt = image * len(sample.images), sample.prompt
+        if sample.is_marked:
+            before, prompt = "", sample.text_with(lambda _: mark)
+        text = (turn or "{images}{prompt}").replace("{images}", before).replace("{prompt}", prompt)
+        turns.append(replace(sample, prompt=text, images=()))
+    opening: list[int] = []
+    if turn is None and getattr(tokenizer, "chat_template", None):
+        texts = render_chat(tokenizer, turns, system)
+    else:
+        texts = render_plain(tokenizer, turns, system)
+        added = tokenizer("").input_ids[:1]
+        opening = added if added == [tokenizer.bos_token_id] else []
+    rows, marks = [], []
+    for text in texts:
+        ids, mask = [*opening], [False] * len(opening)
+        for number, piece in enumerate(text.split(mark)):
+            words = tokenizer(piece, add_special_tokens=False).input_ids
+            ids += [*(image_ids if number else ()), *words]
+            mask += [True] * (len(image_ids) if number else 0) + [False] * len(words)
+        rows.append(torch.tensor(ids))
+        marks.append(torch.tensor(mask))
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+
+    def padded(values: list[Tensor], fill: int) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
+
+    pictures = [picture for sample in samples for picture in sample.images]
+    return {
+        "input_ids": padded(rows, next(i for i in known if i is not None)),
+        "attention_mask": padded([torch.ones_like(row) for row in rows], 0),
+        "image_mask": padded(marks, 0),
+        **(_looked_at(model, processor, pictures, pixels) if pictures else {}),
+    }
+
+
+def _looked_at(
+    model: Any, processor: Any, pictures: Sequence[Image], pixels: tuple[int, Any, Any]
+) -> dict[str, Any]:
+    """What the image processor returns that a processor or a module holds, by whatever name."""
+    import torch
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    for holder in (processor, *model.modules()):
+        for look in vars(holder).values():
+            if isinstance(look, ImageProcessingMixin):
+                call: Any = look
+                return dict(call(pictures, return_tensors="pt"))
+    side, mean, std = pixels
+    resized = [normalised(picture.resize((side, side)), mean, std) for picture in pictures]
+    return {"pixel_values": torch.stack(resized)}
+
+
+def normalised(picture: Image, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """The pixels of an RGB picture, ``[3, height, width]``."""
+    import numpy as np
+    import torch
+
+    values = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
+    middle, spread = (torch.tensor(of_channel)[:, None, None] for of_channel in (mean, std))
+    return (values - middle) / spread
