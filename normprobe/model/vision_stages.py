@@ -80,12 +80,18 @@ class VisionStages:
             stage,
         )
 
+    def kept_rows(self) -> dict[str, tuple[Tensor, Tensor, int]]:
+        """What was kept of each stage's rows, their group codes ``[rows]``, and the hidden size."""
+        found = {}
+        for stage, calls in self._kept.items():
+            kept, groups, sizes = zip(*calls, strict=True)
+            found[stage] = torch.cat(kept), torch.cat(groups), sizes[0]
+        return found
+
     def visual_rows(self) -> dict[str, Tensor]:
         """What was kept of each stage's visual rows, ``[rows]`` or ``[rows, hidden]``."""
-        return {
-            stage: torch.cat([kept[groups == _VISUAL] for kept, groups, _ in calls])
-            for stage, calls in self._kept.items()
-        }
+        rows = self.kept_rows().items()
+        return {stage: kept[groups == _VISUAL] for stage, (kept, groups, _) in rows}
 
     def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         """What a module inside the encoder reads are the encoder's states; a merger's: patches."""

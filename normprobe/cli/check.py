@@ -1,0 +1,155 @@
+"""``check``: the gate of a release or a port."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normprobe.cli import console
+from normprobe.cli.grouping import Display, Model, Starting, grouped, only
+from normprobe.options import Excludes, Loading, Needs, Sampling
+
+if TYPE_CHECKING:
+    from normprobe.check import Baseline, Checked
+
+#: Beside ``console.FAILED``, with which a check ends where states differ.
+_NOT_ENOUGH_EVIDENCE = 3
+_SAMPLES = 8  # of a baseline, unless --limit says how many
+
+_OF_BASELINE = ("data", "prompt", "limit")
+
+
+@grouped
+def check(
+    model: Model = "specimen",
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the baseline: what MODEL is now.", metavar="FILE.json"),
+        Excludes("against"),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="What it is to be: a baseline, a run folder, or another model.",
+            metavar="FILE|RUN|MODEL",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="How far states may be apart, in parts of their length. Default: by dtype.",
+            metavar="FLOAT",
+        ),
+        Needs("against"),
+    ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(help="Write a test report for CI.", metavar="FILE.xml"),
+        Needs("against"),
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            help="Add the outcome in Markdown. Default: $GITHUB_STEP_SUMMARY.", metavar="FILE.md"
+        ),
+        Needs("against"),
+    ] = None,
+    *,
+    sampling: Annotated[
+        Sampling,
+        only(Sampling, "data", "prompt", "limit", "seed", "workers"),
+        Starting(data=None),
+    ],
+    loading: Loading,
+    display: Annotated[Display, only(Display, "format", "verbose")],
+) -> None:
+    """Are the states still those? Stage by stage and layer by layer against a baseline.
+
+    --write makes a baseline of MODEL; --against compares with one. It says where the first
+    difference is, and what such a difference usually means. float32 sees most: --dtype float32.
+    Exit code 0: the same; 1: not; 3: not enough evidence.
+    """
+    with console.reported(display):
+        if write is None and against is None:
+            raise typer.BadParameter("expected --write FILE, or --against a baseline, run or model")
+        with console.lasting_imports():
+            from normprobe.check import measured
+            from normprobe.probe import Probe
+            from normprobe.runs.files import write_by_rename
+
+        probe = Probe(model, **vars(loading))
+        asked = {name: getattr(sampling, name) for name in (*_OF_BASELINE, "seed", "workers")}
+        like = None if against is None else _known(against, asked)
+        if against is None or like is None:
+            asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
+        if against is None:
+            assert write is not None
+            made = measured(probe, **asked)
+            write_by_rename(write, made.text.encode())
+            console.data(str(write))
+            return
+        if like is None:
+            same = ("trust_remote_code", "device", "dtype")
+            other = Probe(against, **{name: getattr(loading, name) for name in same})
+            like = measured(other, **asked)
+        _report(probe, like, asked, tolerance, junit, summary, display)
+
+
+def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
+    """The baseline of a file or run folder; None: it is a model, to be measured."""
+    from normprobe.check import baseline_of, read_baseline
+    from normprobe.errors import NormprobeError
+    from normprobe.run import load_run
+    from normprobe.runs.run_folder import RECORD
+
+    place = Path(against)
+    if not place.is_file() and not (place / RECORD).is_file() and place.suffix != ".json":
+        return None
+    given = [name for name in _OF_BASELINE if asked.pop(name) is not None]
+    if given:
+        raise NormprobeError(
+            f"{against} says which samples are measured; received --{given[0]}",
+            f"leave --{given[0]} out, or write another baseline with it",
+        )
+    return baseline_of(load_run(place)) if place.is_dir() else read_baseline(place)
+
+
+def _report(
+    probe: Any,
+    like: "Baseline",
+    asked: dict[str, Any],
+    tolerance: float | None,
+    junit: Path | None,
+    summary: Path | None,
+    display: Display,
+) -> None:
+    """Measure, compare, print, and end with the exit code of the outcome."""
+    from normprobe.check import DIFFERENT, SAME, checked, measured
+    from normprobe.report.table_text import markdown
+    from normprobe.runs.files import write_by_rename
+
+    found = checked(measured(probe, like, workers=asked["workers"]), like, tolerance)
+    if junit is not None:
+        write_by_rename(junit, found.junit.encode())
+    told = os.environ.get("GITHUB_STEP_SUMMARY") if summary is None else summary
+    if told:
+        with Path(told).open("a", encoding="utf-8") as file:
+            file.write(f"**normprobe check: {found.verdict}.** {found.sentence}\n\n")
+            file.write(markdown(found.readable) + "\n")
+    if display.format == "json":
+        console.json_object(verdict=found.verdict, sentence=found.sentence, table=found.table)
+    elif not console.table(found.table, display):
+        _print(found)
+    if found.verdict != SAME:
+        raise typer.Exit(console.FAILED if found.verdict == DIFFERENT else _NOT_ENOUGH_EVIDENCE)
+
+
+def _print(found: "Checked") -> None:
+    from normprobe.report.terminal import print_readable, print_sentence
+
+    with console.stdout_console() as target:
+        if len(found.table):
+            print_readable(found.readable, target)
+        print_sentence(found.sentence, target)
