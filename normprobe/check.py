@@ -16,15 +16,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from normprobe.data.data_set import open_data
 from normprobe.errors import NormprobeError, first_line
 from normprobe.measurements.check.measure import INPUTS, LOGITS, PLAIN, layer_stage, place_of
+from normprobe.model.first_difference import first_difference
+from normprobe.model.load.required_tensors import everything
+from normprobe.pipeline import first_inputs
 from normprobe.probe import Probe
 from normprobe.report.readable import ReadableTable, number_of, significant
 from normprobe.run import Run, explained
 from normprobe.runs.begin import differing
 from normprobe.schema import (
     DECODER_INPUT,
-    MERGED_INPUT,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     TEXT,
@@ -42,8 +45,6 @@ TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _SURER = 10.0
 
 SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
-
-_BY_INTERFACE = (VISION_ENCODER, PROJECTOR_INPUT, MERGED_INPUT, PROJECTOR_OUTPUT, DECODER_INPUT)
 
 #: Columns of a baseline's states; a run of ``layers`` or ``interface`` knows no fingerprints.
 _STATES = (
@@ -119,9 +120,7 @@ def baseline_of(run: Run) -> Baseline:
         if stages is None:
             stages = states["layer"].map(lambda n: layer_stage(n) if n else DECODER_INPUT)
         states = states.reindex(columns=[*_STATES]).assign(stage=stages)
-        known = states["stage"].isin([INPUTS, LOGITS, *_BY_INTERFACE])
-        known |= states["stage"].str.startswith(layer_stage(0)[:-1])
-        known &= states["group"].isin(TOKEN_GROUPS)
+        known = states["group"].isin(TOKEN_GROUPS)  # not rows of embedding tables
         facts = {name: record.get(name) for name in ("model", "model_revision", "dtype")}
         facts |= {name: record["options"].get(name) for name in ("data", "prompt")}
         facts["versions"] = record["versions"]
@@ -212,7 +211,7 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
         before: what it is to be.
         tolerance: how far states may be apart, in parts of their length; None: by dtype.
     """
-    allowed = max(_tolerance(now), _tolerance(before)) if tolerance is None else tolerance
+    allowed = _allowed(now, before, tolerance)
     table = pd.DataFrame(list(_compared(now, before, allowed)))
     if reason := _not_comparable(now, before, table):
         return Checked(table, UNKNOWN, f"Not enough evidence: {reason}.")
@@ -232,12 +231,36 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
     return Checked(table, DIFFERENT, f"{told} {_hint(table, first, now, before, allowed)}")
 
 
+def first_module(
+    probe: Probe, other: Probe, now: Baseline, before: Baseline, tolerance: float | None = None
+) -> str:
+    """Which module of a model is the first that differs from another model's on the same input.
+
+    Args:
+        probe: of the model that is checked.
+        other: of what it is to be.
+        now: as ``checked`` takes it, like ``before`` and ``tolerance``; the first sample is run.
+        before: what ``other`` measured.
+        tolerance: how far outputs may be apart, in parts of their length; None: by dtype.
+
+    Returns:
+        A sentence; empty: modules of one name all return the same.
+    """
+    data = open_data(before.facts["data"], prompt=before.facts["prompt"])
+    model, port = (each._source.measured([everything]) for each in (other, probe))
+    inputs = first_inputs(other._source.builder, model, data.subset(before.samples))
+    return first_difference(model.model, port.model, inputs, _allowed(now, before, tolerance))
+
+
 #: What makes states of one shape.
 _SIZES = ("hidden_size", "tokens", "nonfinite")
 
 
-def _tolerance(of: Baseline) -> float:
-    return TOLERANCES.get(str(of.facts.get("dtype")), TOLERANCES["bfloat16"])
+def _allowed(now: Baseline, before: Baseline, tolerance: float | None) -> float:
+    if tolerance is not None:
+        return tolerance
+    types = (str(of.facts.get("dtype")) for of in (now, before))
+    return max(TOLERANCES.get(name, TOLERANCES["bfloat16"]) for name in types)
 
 
 def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[str, Any]]:

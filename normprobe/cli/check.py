@@ -1,6 +1,7 @@
 """``check``: the gate of a release or a port."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,26 +76,31 @@ def check(
         if write is None and against is None:
             raise typer.BadParameter("expected --write FILE, or --against a baseline, run or model")
         with console.lasting_imports():
-            from normprobe.check import measured
+            from normprobe.check import DIFFERENT, checked, first_module, measured
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
 
         probe = Probe(model, **vars(loading))
         asked = {name: getattr(sampling, name) for name in (*_OF_BASELINE, "seed", "workers")}
         like = None if against is None else _known(against, asked)
-        if against is None or like is None:
+        if like is None:
             asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
         if against is None:
             assert write is not None
-            made = measured(probe, **asked)
-            write_by_rename(write, made.text.encode())
+            write_by_rename(write, measured(probe, **asked).text.encode())
             console.data(str(write))
             return
+        other = None
         if like is None:
             same = ("trust_remote_code", "device", "dtype")
             other = Probe(against, **{name: getattr(loading, name) for name in same})
             like = measured(other, **asked)
-        _report(probe, like, asked, tolerance, junit, summary, display)
+        now = measured(probe, like, workers=asked["workers"])
+        found = checked(now, like, tolerance)
+        if other is not None and found.verdict == DIFFERENT:
+            module = first_module(probe, other, now, like, tolerance)
+            found = replace(found, sentence=f"{found.sentence} {module}".strip())
+        _report(found, junit, summary, display)
 
 
 def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
@@ -116,21 +122,12 @@ def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
     return baseline_of(load_run(place)) if place.is_dir() else read_baseline(place)
 
 
-def _report(
-    probe: Any,
-    like: "Baseline",
-    asked: dict[str, Any],
-    tolerance: float | None,
-    junit: Path | None,
-    summary: Path | None,
-    display: Display,
-) -> None:
-    """Measure, compare, print, and end with the exit code of the outcome."""
-    from normprobe.check import DIFFERENT, SAME, checked, measured
+def _report(found: "Checked", junit: Path | None, summary: Path | None, display: Display) -> None:
+    """Print and write how it ended, and end with its exit code."""
+    from normprobe.check import DIFFERENT, SAME
     from normprobe.report.table_text import markdown
     from normprobe.runs.files import write_by_rename
 
-    found = checked(measured(probe, like, workers=asked["workers"]), like, tolerance)
     if junit is not None:
         write_by_rename(junit, found.junit.encode())
     told = os.environ.get("GITHUB_STEP_SUMMARY") if summary is None else summary

@@ -71,7 +71,7 @@ def test_a_port_is_told_where_it_differs_and_why(
     assert "1 / the square root of a hidden size, 128" in told["sentence"]
     first = next(row for row in told["table"] if row["differs"])
     assert (first["stage"], first["group"]) == ("projector_output", "visual")
-    assert first["norm_ratio"] == pytest.approx(128**-0.5, rel=1e-5)
+    assert first["norm_ratio"] == pytest.approx(128**-0.5, rel=1e-3)
     summary = (here / "summary.md").read_text()
     assert summary.startswith("**normprobe check: not the same.** Not the same from projector")
     assert "| projector output | visual |" in summary
@@ -85,6 +85,14 @@ def test_other_pictures_are_no_evidence(here: Path) -> None:
     done = check("./model", "--against", "b.json")
     assert done.exit_code == 3, done.output
     assert "Not enough evidence: the picture of" in done.stdout
+
+
+def test_against_another_model_it_names_the_first_module(here: Path) -> None:
+    done = check("./port", "--against", "./model", "-n", "2", "--dtype", "float32")
+    assert done.exit_code == 1, done.output
+    told = " ".join(done.stdout.split())
+    assert "multi_modal_projector.linear_2 (Linear) is the first that returns" in told
+    assert "of its length: its weight differs." in told
 
 
 def test_against_another_model_and_a_run(here: Path) -> None:
