@@ -1,81 +1,32 @@
-"""``checked``: are the states of a model still those of a baseline? Where do they begin to differ?
+"""The baseline of a model, run or dtype, and what a difference of two models comes from and costs.
 
-before = read_baseline("baseline.json")
+before = read_baseline("baseline.json")                 # of normprobe.measurements.check.baseline
 checked(measured(Probe("org/port"), before), before).sentence
 """
 
-import json
-import math
-import xml.etree.ElementTree as xml
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
+import torch
+from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
-from normprobe.errors import NormprobeError, first_line
-from normprobe.measurements.check.measure import INPUTS, LOGITS, PLAIN, layer_stage, place_of
+from normprobe.errors import NormprobeError
+from normprobe.hooks import after_call, attached, observing, run_until
+from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.prefetch import batches
+from normprobe.measurements.check.baseline import STATES, Baseline, allowed_of
+from normprobe.measurements.check.measure import layer_stage, logits_in
 from normprobe.model.first_difference import first_difference
 from normprobe.model.load.required_tensors import everything
 from normprobe.pipeline import first_inputs
 from normprobe.probe import Probe
-from normprobe.report.readable import ReadableTable, number_of, significant
+from normprobe.report.readable import number_of, significant
 from normprobe.run import Run, explained
-from normprobe.runs.begin import differing
-from normprobe.schema import (
-    DECODER_INPUT,
-    PROJECTOR_INPUT,
-    PROJECTOR_OUTPUT,
-    TEXT,
-    TOKEN_GROUPS,
-    VISION_ENCODER,
-)
+from normprobe.schema import DECODER_INPUT, TOKEN_GROUPS
 
-#: What a baseline file calls itself; another number: another meaning of its numbers.
-FORMAT = "normprobe baseline 1"
-
-#: How far the states of one model may be apart, in parts of their length, by the type that it
-#: computes in: five times what other kernels for attention make of them, or more.
-TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
-#: A mean norm is surer than a direction: errors of tokens and dimensions cancel out in it.
-_SURER = 10.0
-
-SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
-
-#: Columns of a baseline's states; a run of ``layers`` or ``interface`` knows no fingerprints.
-_STATES = (
-    "stage", "group", "hidden_size", "tokens", "nonfinite", "norm_mean", "norm_geometric_mean",
-    "fingerprint",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The states of a model on some samples."""
-
-    facts: Mapping[str, Any]  # model, model_revision, dtype, data and prompt as typed, versions
-    samples: Mapping[str, Any]  # id -> digests of its picture and of its prompt's token ids
-    states: pd.DataFrame  # ``_STATES``, a row a stage and group, in the order of the forward
-
-    @property
-    def text(self) -> str:
-        """The file: JSON with a sample or state a line."""
-        told = {"format": FORMAT, **self.facts}
-        lines = [f"  {json.dumps(name)}: {json.dumps(told[name])}" for name in told]
-        samples = [f"    {json.dumps(i)}: {json.dumps(self.samples[i])}" for i in self.samples]
-        states = [f"    {json.dumps(_short(row))}" for row in self.states.to_dict("records")]
-        for name, of, (begin, end) in (("samples", samples, "{}"), ("states", states, "[]")):
-            lines.append(f"  {json.dumps(name)}: {begin}\n" + ",\n".join(of) + f"\n  {end}")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _short(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Without digits that no two machines share."""
-    return {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
+#: Factors of headroom that are worth a sentence.
+_NEAR = 100.0
 
 
 def measured(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Baseline:
@@ -119,7 +70,7 @@ def baseline_of(run: Run) -> Baseline:
         stages = states.get("stage")
         if stages is None:
             stages = states["layer"].map(lambda n: layer_stage(n) if n else DECODER_INPUT)
-        states = states.reindex(columns=[*_STATES]).assign(stage=stages)
+        states = states.reindex(columns=[*STATES]).assign(stage=stages)
         known = states["group"].isin(TOKEN_GROUPS)  # not rows of embedding tables
         facts = {name: record.get(name) for name in ("model", "model_revision", "dtype")}
         facts |= {name: record["options"].get(name) for name in ("data", "prompt")}
@@ -131,104 +82,6 @@ def baseline_of(run: Run) -> Baseline:
             if i in prompts
         }
         return Baseline(facts, samples, states[known].reset_index(drop=True))
-
-
-def read_baseline(file: Path) -> Baseline:
-    """The baseline of a file.
-
-    Raises:
-        NormprobeError: there is none, or it is not as ``Baseline.text`` writes it.
-    """
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        states = pd.DataFrame(told.pop("states")).reindex(columns=[*_STATES])
-        if told.pop("format") != FORMAT:
-            raise ValueError(f"it is no {FORMAT}")
-        samples = {str(i): dict(digests) for i, digests in told.pop("samples").items()}
-        [_numbers(text) for text in states["fingerprint"]]
-        [place_of(stage) for stage in states["stage"]]
-        return Baseline(told, samples, states.fillna(np.nan))
-    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise NormprobeError(
-            f"{file} cannot be read as a baseline: {first_line(error)}",
-            "normprobe check MODEL --write FILE makes one",
-        ) from error
-
-
-@dataclass(frozen=True)
-class Checked:
-    """How the states of a model stand to those of a baseline."""
-
-    # a row a stage and group, in the order of the forward: ``norm`` and ``norm_before``, the
-    # ``norm_ratio`` of them, ``turned``: the distance of directions, root mean square over tokens,
-    # ``mean_turned``, that of their means, ``moved``: the larger |log ratio| of mean and geometric
-    # mean norms; and whether it ``differs``
-    table: pd.DataFrame
-    verdict: str  # ``SAME``, ``DIFFERENT`` or ``UNKNOWN``
-    sentence: str  # how it ended: where the first difference is, and what such a one usually means
-
-    @property
-    def readable(self) -> ReadableTable:
-        """Norms, their ratio and the distance of directions; a star where they differ."""
-        rows = [
-            [
-                _words(row["stage"]),
-                row["group"],
-                *(significant(row[name]) for name in ("norm_before", "norm", "norm_ratio")),
-                significant(row["turned"], 2),
-                "*" * row["differs"],
-            ]
-            for row in self.table.to_dict("records")
-        ]
-        headers = ("stage", "group", "norm before", "norm", "ratio", "turned", "differs")
-        numeric = [False, False, True, True, True, True, False]
-        note = "turned: how far directions are apart, in parts of their length (root mean square)."
-        return ReadableTable([(name,) for name in headers], rows, numeric, [note])
-
-    @property
-    def junit(self) -> str:
-        """A test report: a test a stage and group, or one error where nothing can be said."""
-        suite = xml.Element("testsuite", name="normprobe check")
-        for row in self.table.to_dict("records") if self.verdict != UNKNOWN else ():
-            name = f"{_words(row['stage'])}, {row['group']}"
-            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name=name)
-            if row["differs"]:
-                xml.SubElement(case, "failure", message=f"{row['group']} {_far(row)}")
-        if self.verdict == UNKNOWN:
-            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name="evidence")
-            xml.SubElement(case, "error", message=self.sentence)
-        for kind in ("testcase", "failure", "error"):
-            name = "tests" if kind == "testcase" else f"{kind}s"
-            suite.set(name, str(len(suite.findall(f".//{kind}"))))
-        return xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> Checked:
-    """Compare states in the order of the forward.
-
-    Args:
-        now: of the model that is checked.
-        before: what it is to be.
-        tolerance: how far states may be apart, in parts of their length; None: by dtype.
-    """
-    allowed = _allowed(now, before, tolerance)
-    table = pd.DataFrame(list(_compared(now, before, allowed)))
-    if reason := _not_comparable(now, before, table):
-        return Checked(table, UNKNOWN, f"Not enough evidence: {reason}.")
-    different = table[table["differs"]]
-    first = None if different.empty else str(different["stage"].iloc[0])
-    if broken := _not_finite(table, first):
-        return Checked(table, UNKNOWN, f"Not enough evidence: {broken}.")
-    samples = number_of(len(before.samples), "sample")
-    if first is None:
-        far = significant(float(np.nanmax(table[["turned", "moved"]].to_numpy(float))), 2)
-        types = " against ".join(dict.fromkeys(str(of.facts.get("dtype")) for of in (now, before)))
-        told = f"All {len(table)} states of {samples} are the same within {allowed:g} of their"
-        return Checked(table, SAME, f"{told} length ({types}); the largest difference is {far}.")
-    here = different[different["stage"] == first]
-    lines = [f"{row['group']} {_far(row)}" for row in here.to_dict("records")]
-    told = f"Not the same from {_words(first)} on ({samples}): {'; '.join(lines)}."
-    return Checked(table, DIFFERENT, f"{told} {_hint(table, first, now, before, allowed)}")
 
 
 def first_module(
@@ -249,188 +102,65 @@ def first_module(
     data = open_data(before.facts["data"], prompt=before.facts["prompt"])
     model, port = (each._source.measured([everything]) for each in (other, probe))
     inputs = first_inputs(other._source.builder, model, data.subset(before.samples))
-    return first_difference(model.model, port.model, inputs, _allowed(now, before, tolerance))
+    return first_difference(model.model, port.model, inputs, allowed_of(now, before, tolerance))
 
 
-#: What makes states of one shape.
-_SIZES = ("hidden_size", "tokens", "nonfinite")
+def headroom(of: Baseline) -> str:
+    """How near states come to the largest number of their type; empty: not within a factor of 100.
 
-
-def _allowed(now: Baseline, before: Baseline, tolerance: float | None) -> float:
-    if tolerance is not None:
-        return tolerance
-    types = (str(of.facts.get("dtype")) for of in (now, before))
-    return max(TOLERANCES.get(name, TOLERANCES["bfloat16"]) for name in types)
-
-
-def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[str, Any]]:
-    """The rows of ``Checked.table``."""
-    for i in differing(before.samples, now.samples):
-        prompts = [of.samples.get(i, {}).get("prompt") for of in (now, before)]
-        if prompts[0] != prompts[1]:
-            yield {"stage": INPUTS, "group": TEXT, "tokens": np.nan, "differs": True, "sample": i}
-            break
-    sides = [
-        {(row["stage"], row["group"]): row for row in of.states.to_dict("records")}
-        for of in (now, before)
-    ]
-    known = [
-        {stage for stage, _ in side} if of.states["fingerprint"].isna().all() else None
-        for of, side in zip((now, before), sides, strict=True)
-    ]
-    keys = sorted(sides[0] | sides[1], key=lambda k: (place_of(k[0]), TOKEN_GROUPS.index(k[1])))
-    for stage, group in keys:
-        if any(stages is not None and stage not in stages for stages in known):
-            continue  # a run of another command does not measure it
-        new, old = (side.get((stage, group)) for side in sides)
-        yield {"stage": stage, "group": group, **_difference(new, old, allowed)}
-
-
-def _difference(new: Any, old: Any, allowed: float) -> dict[str, Any]:
-    """How far one state is from what it was."""
-    new, old = ({} if side is None else side for side in (new, old))
-    row = {
-        "tokens": new.get("tokens", 0),
-        "tokens_before": old.get("tokens", 0),
-        "nonfinite": new.get("nonfinite", 0),
-        "nonfinite_before": old.get("nonfinite", 0),
-        "norm": new.get("norm_geometric_mean", np.nan),
-        "norm_before": old.get("norm_geometric_mean", np.nan),
-    }
-    row["norm_ratio"] = row["norm"] / row["norm_before"] if row["norm_before"] else np.nan
-    if any(old.get(name) != new.get(name) for name in _SIZES):
-        return row | {"turned": np.nan, "moved": np.nan, "differs": True}
-    means = new["norm_mean"], old["norm_mean"]
-    ratios = [row["norm_ratio"], means[0] / means[1] if means[1] else math.inf ** (means[0] > 0)]
-    # Without a ratio all are zero, in both or in one: then the means tell.
-    moved = max(abs(math.log(r)) if r > 0 else math.inf for r in ratios if r == r)
-    sides = [_numbers(side["fingerprint"]) for side in (new, old)]
-    apart = sides[0] - sides[1] if len(sides[0]) == len(sides[1]) else sides[0][:0]
-    turned, of_mean = (
-        float(np.sqrt(np.mean(part**2))) if len(part) else np.nan
-        for part in (apart[PLAIN:], apart[:PLAIN])
-    )
-    differs = turned > allowed or moved > allowed / _SURER
-    return row | {"turned": turned, "mean_turned": of_mean, "moved": moved, "differs": differs}
-
-
-def _numbers(fingerprint: Any) -> NDArray[np.float64]:
-    """The numbers of a fingerprint; none where there is none."""
-    words = fingerprint.split() if isinstance(fingerprint, str) else []
-    return np.array([float(word) for word in words])
-
-
-def _not_comparable(now: Baseline, before: Baseline, table: pd.DataFrame) -> str:
-    """Why nothing can be said; empty: something can."""
-    lacking = [i for i in before.samples if i not in now.samples]
-    if lacking or not before.samples:
-        return f"{lacking[0] if lacking else 'any sample'} was not measured in both"
-    for i, digests in before.samples.items():
-        if digests.get("picture") != now.samples[i].get("picture"):
-            return f"the picture of {i} is another one"
-    if table.empty or "turned" not in table:
-        return "no stage was measured in both"
-    return ""
-
-
-def _not_finite(table: pd.DataFrame, first: str | None) -> str:
-    """Why the states up to the first that differs say nothing; empty: they do."""
-    broken = table[(table[["nonfinite", "nonfinite_before"]] > 0).any(axis=1)]
-    if broken.empty or (first is not None and place_of(first) < place_of(broken["stage"].iloc[0])):
+    Beyond it they are infinite. Inside of layers numbers may be larger.
+    """
+    dtype = getattr(torch, str(of.facts.get("dtype")), None)
+    if not isinstance(dtype, torch.dtype) or of.states["largest"].isna().all():
         return ""
-    row = broken.iloc[0]
+    row = of.states.loc[of.states["largest"].idxmax()]
+    factor = torch.finfo(dtype).max / row["largest"]
+    if factor > _NEAR:
+        return ""
     return (
-        f"{int(row['nonfinite'])} {row['group']} tokens are not finite at {_words(row['stage'])}, "
-        f"and {int(row['nonfinite_before'])} of the baseline"
+        f"Headroom: at {row['stage'].replace('_', ' ')} {row['group']} tokens come within a factor "
+        f"of {significant(factor, 2)} of the largest {of.facts['dtype']} number."
     )
 
 
-def _words(stage: str) -> str:
-    return "the inputs" if stage == INPUTS else stage.replace("_", " ")
+def cost(probe: Probe, other: Probe, before: Baseline) -> str:
+    """What the difference of two models costs, in a sentence: Kullback-Leibler divergence.
 
+    Of the token after each prompt: from the probabilities of ``other`` to those of ``probe``.
 
-def _far(row: Mapping[Any, Any]) -> str:
-    """How far a state is from what it was."""
-    if row["stage"] == INPUTS and row["group"] == TEXT:
-        return f"has other token ids ({row['sample']})"
-    if row["tokens"] != row["tokens_before"]:
-        return f"has {int(row['tokens'])} rows, not {int(row['tokens_before'])}"
-    if pd.isna(row["moved"]):
-        return "has rows of another size"
-    if pd.isna(row["norm_ratio"]):
-        return "is zero" if pd.isna(row["norm"]) else "was zero"
-    told = f"x {significant(row['norm_ratio'])} as loud"
-    if pd.isna(row["turned"]):
-        return told
-    return f"{told}, turned by {significant(row['turned'], 2)} of its length"
-
-
-#: What to look at where all that comes before is the same.
-_WHERE = {
-    VISION_ENCODER: "the processor returns the same: look into the vision encoder",
-    PROJECTOR_INPUT: "the vision encoder returns the same: the projector is handed another of its "
-    "layers, or other rows",
-    PROJECTOR_OUTPUT: "the projector receives the same: look at its order of norm, linear layers "
-    "and activation, and at their weights",
-    DECODER_INPUT: "look at what stands between projector or embedding table and decoder: a scale, "
-    "positions, the order of rows",
-    LOGITS: "the last layer returns the same: look at the final norm, the head and its scale",
-}
-#: Nothing, beside a difference of another kind: weights that were scaled are rounded anew.
-_NEARLY = 0.01
-_LAYER = (
-    "{} is the same: look at what follows, its norms and their eps, rotary positions and mask, "
-    "activation and weights"
-)
-
-
-def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allowed: float) -> str:
-    """What such a difference usually means."""
-    here = table[(table["stage"] == first) & table["differs"]]
-    known = here[here["moved"].notna()]
-    if first == INPUTS:
-        if here["moved"].isna().all() and set(here["group"]) == {TEXT}:
-            return "Usually the tokenizer or the chat template."
-        if known.empty:
-            return "Usually the size, crop or tiles of the processor's pictures."
-        return "Usually the processor's channel order, mean and std, or resampling."
-    if known.empty:
-        return "Usually a class token that is kept or dropped, or patches merged otherwise."
-    turned, moved = known["turned"].max(), known["moved"].max()
-    if turned <= max(allowed, _NEARLY * moved):
-        return f"Usually a scale: one that is missing, or applied twice{_root(known, before)}."
-    if moved <= allowed / _SURER and known["mean_turned"].max() <= max(allowed, _NEARLY * turned):
-        return "Usually the same rows in another order: that of patches, tiles or lines."
-    if first in _WHERE:
-        told = _WHERE[first]
-    else:
-        number = int(first.removeprefix("layer "))
-        last = layer_stage(number - 1) if number > 1 else DECODER_INPUT
-        for other in (last, layer_stage(number + 1)):
-            if _is_that_of(first, other, list(known["group"]), now, before, allowed):
-                what = f"the state of {_words(other)} of the baseline"
-                return f"It is {what}: a layer left out, or counted otherwise."
-        told = _LAYER.format(_words(last))
-    return f"{told[:1].upper()}{told[1:]}."
-
-
-def _root(known: pd.DataFrame, before: Baseline) -> str:
-    """Whether a factor is the square root of a hidden size."""
-    ratio = float(known["norm_ratio"].iloc[0])
-    for size in dict.fromkeys(before.states["hidden_size"].dropna()):
-        for root, told in ((size**0.5, "the"), (size**-0.5, "1 / the")):
-            if abs(ratio / root - 1) < 0.02:
-                return f" (it is {told} square root of a hidden size, {int(size)})"
-    return ""
-
-
-def _is_that_of(
-    first: str, other: str, groups: list[str], now: Baseline, before: Baseline, allowed: float
-) -> bool:
-    """Whether the states of a stage are those of another stage of the baseline."""
-    new, old = (
-        of.states[of.states["stage"] == stage].set_index("group").to_dict("index")
-        for of, stage in ((now, first), (before, other))
+    Raises:
+        NormprobeError: one of them returns no logits.
+    """
+    found = []
+    for was, now in zip(_next_tokens(other, before), _next_tokens(probe, before), strict=True):
+        divergence = (was.exp() * (was - now)).sum().clamp_min(0.0)
+        found.append((float(divergence), bool(was.argmax() != now.argmax())))
+    mean, most = sum(kl for kl, _ in found) / len(found), max(kl for kl, _ in found)
+    samples = number_of(len(found), "sample")
+    return (
+        f"It costs {significant(mean, 2)} nats of KL in the next token on average, "
+        f"{significant(most, 2)} at most; the most probable one changes in "
+        f"{sum(other for _, other in found)} of {samples}."
     )
-    pairs = [(new.get(group), old.get(group)) for group in groups]
-    return all(a and b and not _difference(a, b, allowed)["differs"] for a, b in pairs)
+
+
+def _next_tokens(probe: Probe, of: Baseline) -> Iterator[Tensor]:
+    """The logarithms of the probabilities of the token after each prompt, ``[vocabulary]``."""
+    source = probe._source
+    model = source.measured([everything]).model
+    data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
+    seen: list[Tensor] = []
+
+    def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
+        if (logits := logits_in(output)) is None:
+            raise NormprobeError(
+                f"{probe.name} returns no logits of its tokens: nothing tells what a difference "
+                "costs",
+                "compare with --against MODEL, or pass a model with its head",
+            )
+        seen[:] = [logits[0, -1]]
+
+    with observing(model), attached(after_call(model, see)):
+        for _, inputs in batches(data, source.builder, 1):
+            run_until(model, inputs_for(model, inputs))
+            yield torch.log_softmax(seen[0].double().cpu(), dim=-1)

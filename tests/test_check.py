@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,19 +17,21 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_samples
 from support.tiny_models import VLM_TYPES, tiny_model
 
 from normprobe import NormprobeError, Probe, find_parts
-from normprobe.check import (
+from normprobe.check import baseline_of, cost, headroom, measured
+from normprobe.data.data_set import open_data
+from normprobe.inputs.on_device import inputs_for
+from normprobe.measurements import measurement
+from normprobe.measurements.check.baseline import (
     DIFFERENT,
     SAME,
     UNKNOWN,
     Baseline,
-    baseline_of,
     checked,
-    measured,
     read_baseline,
 )
-from normprobe.inputs.on_device import inputs_for
-from normprobe.measurements import measurement
+from normprobe.model.load.required_tensors import everything
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.report.readable import significant
 
 SAMPLES = 3
 FAST = ("missing scale of the embedding", "patches column by column", "a layer left out")
@@ -229,6 +232,37 @@ def test_a_run_of_another_command_is_a_baseline_of_norms(command: str, specimen:
 def test_a_run_of_something_else_is_refused() -> None:
     with pytest.raises(NormprobeError, match="is a run of embeddings"):
         baseline_of(Probe("specimen").embeddings())
+
+
+def test_what_another_dtype_costs_is_the_divergence_of_the_next_token(specimen: Baseline) -> None:
+    """Against probabilities of transformers, in float64."""
+    probe, other = Probe("specimen", dtype="float16"), Probe("specimen", dtype="float32")
+    assert cost(other, other, specimen).startswith("It costs 0 nats of KL in the next token")
+    told = cost(probe, other, specimen)
+    divergences = []
+    for sample in open_data("sample").subset(specimen.samples):
+        logs = []
+        for each in (other, probe):
+            model = each._source.measured([everything]).model
+            with torch.no_grad():
+                logits = model(**inputs_for(model, each._source.builder.build([sample]))).logits
+            exponents = np.exp(logits[0, -1].double().numpy())
+            logs.append(np.log(exponents / exponents.sum()))
+        divergences.append((np.exp(logs[0]) * (logs[0] - logs[1])).sum())
+    mean, most = np.mean(divergences), np.max(divergences)
+    assert f"costs {significant(mean, 2)} nats" in told
+    assert f"{significant(most, 2)} at most; the most probable one changes in 0 of 3" in told
+
+
+def test_headroom_is_told_where_it_is_little(specimen: Baseline) -> None:
+    assert headroom(specimen) == ""
+    facts = {**specimen.facts, "dtype": "float16"}
+    assert headroom(replace(specimen, facts=facts)) == ""
+    near = changed(replace(specimen, facts=facts), 3, largest=32752.0)
+    assert headroom(near) == (
+        "Headroom: at projector input visual tokens come within a factor of 2.0 of the largest "
+        "float16 number."
+    )
 
 
 def test_a_test_report_has_a_test_a_state(specimen: Baseline) -> None:

@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,7 +12,7 @@ from normprobe.cli.grouping import Display, Model, Starting, grouped, only
 from normprobe.options import Excludes, Loading, Needs, Sampling
 
 if TYPE_CHECKING:
-    from normprobe.check import Baseline, Checked
+    from normprobe.measurements.check.baseline import Baseline, Checked
 
 #: Beside ``console.FAILED``, with which a check ends where states differ.
 _NOT_ENOUGH_EVIDENCE = 3
@@ -27,7 +27,7 @@ def check(
     write: Annotated[
         Path | None,
         typer.Option(help="Write the baseline: what MODEL is now.", metavar="FILE.json"),
-        Excludes("against"),
+        Excludes("against", "against_dtype"),
     ] = None,
     against: Annotated[
         str | None,
@@ -36,6 +36,14 @@ def check(
             metavar="FILE|RUN|MODEL",
         ),
     ] = None,
+    against_dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(
+            help="What it is to be: MODEL itself in this type; and what the difference costs.",
+            metavar="NAME",
+        ),
+        Excludes("against"),
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -43,19 +51,19 @@ def check(
             help="How far states may be apart, in parts of their length. Default: by dtype.",
             metavar="FLOAT",
         ),
-        Needs("against"),
+        Needs("against", "against_dtype"),
     ] = None,
     junit: Annotated[
         Path | None,
         typer.Option(help="Write a test report for CI.", metavar="FILE.xml"),
-        Needs("against"),
+        Needs("against", "against_dtype"),
     ] = None,
     summary: Annotated[
         Path | None,
         typer.Option(
             help="Add the outcome in Markdown. Default: $GITHUB_STEP_SUMMARY.", metavar="FILE.md"
         ),
-        Needs("against"),
+        Needs("against", "against_dtype"),
     ] = None,
     *,
     sampling: Annotated[
@@ -70,43 +78,50 @@ def check(
 
     --write makes a baseline of MODEL; --against compares with one. It says where the first
     difference is, and what such a difference usually means. float32 sees most: --dtype float32.
+    --against-dtype compares MODEL with itself: where headroom ends, and what it costs.
     Exit code 0: the same; 1: not; 3: not enough evidence.
     """
     with console.reported(display):
-        if write is None and against is None:
-            raise typer.BadParameter("expected --write FILE, or --against a baseline, run or model")
+        if write is None and against is None and against_dtype is None:
+            raise typer.BadParameter("expected --write FILE, --against or --against-dtype")
         with console.lasting_imports():
-            from normprobe.check import DIFFERENT, checked, first_module, measured
+            from normprobe.check import cost, first_module, headroom, measured
+            from normprobe.measurements.check.baseline import DIFFERENT, checked
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
 
         probe = Probe(model, **vars(loading))
         asked = {name: getattr(sampling, name) for name in (*_OF_BASELINE, "seed", "workers")}
-        like = None if against is None else _known(against, asked)
+        like, other = None if against is None else _known(against, asked), None
         if like is None:
             asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
-        if against is None:
-            assert write is not None
+        if write is not None:
             write_by_rename(write, measured(probe, **asked).text.encode())
             console.data(str(write))
             return
-        other = None
         if like is None:
-            same = ("trust_remote_code", "device", "dtype")
-            other = Probe(against, **{name: getattr(loading, name) for name in same})
+            if against_dtype is not None:
+                other = Probe(model, **{**vars(loading), "dtype": against_dtype})
+            else:
+                same = ("trust_remote_code", "device", "dtype")
+                other = Probe(against, **{name: getattr(loading, name) for name in same})
             like = measured(other, **asked)
         now = measured(probe, like, workers=asked["workers"])
         found = checked(now, like, tolerance)
-        if other is not None and found.verdict == DIFFERENT:
-            module = first_module(probe, other, now, like, tolerance)
-            found = replace(found, sentence=f"{found.sentence} {module}".strip())
+        more = []
+        if against_dtype is not None and other is not None:
+            more = [headroom(now), cost(probe, other, like)]
+        elif other is not None and found.verdict == DIFFERENT:
+            more = [first_module(probe, other, now, like, tolerance)]
+        found = replace(found, sentence=" ".join(filter(None, [found.sentence, *more])))
         _report(found, junit, summary, display)
 
 
 def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
     """The baseline of a file or run folder; None: it is a model, to be measured."""
-    from normprobe.check import baseline_of, read_baseline
+    from normprobe.check import baseline_of
     from normprobe.errors import NormprobeError
+    from normprobe.measurements.check.baseline import read_baseline
     from normprobe.run import load_run
     from normprobe.runs.run_folder import RECORD
 
@@ -124,7 +139,7 @@ def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
 
 def _report(found: "Checked", junit: Path | None, summary: Path | None, display: Display) -> None:
     """Print and write how it ended, and end with its exit code."""
-    from normprobe.check import DIFFERENT, SAME
+    from normprobe.measurements.check.baseline import DIFFERENT, SAME
     from normprobe.report.table_text import markdown
     from normprobe.runs.files import write_by_rename
 

@@ -95,6 +95,15 @@ def test_against_another_model_it_names_the_first_module(here: Path) -> None:
     assert "of its length: its weight differs." in told
 
 
+def test_against_itself_in_another_type_it_says_what_that_costs(here: Path) -> None:
+    done = check("./model", "--dtype", "float16", "--against-dtype", "float32", "-n", "2")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "the same within 0.02 of their length (float16 against float32)" in told
+    assert "nats of KL in the next token" in told
+    assert "changes in 0 of 2 samples" in told
+
+
 def test_against_another_model_and_a_run(here: Path) -> None:
     done = check("./port", "--against", "./model", "-n", "1", "--format", "csv")
     assert done.exit_code == 1, done.output
@@ -121,9 +130,9 @@ def test_what_cannot_be_compared_is_refused(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((), "expected --write FILE, or --against"),
+        ((), "expected --write FILE, --against or"),
         (("--write", "a", "--against", "b"), "cannot go with --against"),
-        (("--write", "a", "--tolerance", "1"), "changes nothing without --against"),
+        (("--write", "a", "--tolerance", "1"), "changes nothing without --against or"),
     ],
 )
 def test_usage(words: tuple[str, ...], problem: str, here: Path) -> None:

@@ -25,8 +25,8 @@ OPTIONS = {
     "--verbose -v --help -h",
     "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "
     f"{ANY} {FOLDER} --resume --strict {SHOWN}",
-    "check": f"--against --tolerance {PROMPTED} --data --prompt {DRAW} --workers {ANY} --write "
-    f"--junit --summary {READ}",
+    "check": f"--against --against-dtype --tolerance {PROMPTED} --data --prompt {DRAW} --workers "
+    f"{ANY} --write --junit --summary {READ}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",

@@ -44,7 +44,7 @@ class SeenStates:
     """What one forward leaves, on its way to the CPU."""
 
     stages: list[tuple[str, int]]  # and their hidden sizes, in the order of the forward
-    # of each stage ``[rows, 1 + PLAIN + SIGNED]``, of ``reduced``; then of each ``[rows]`` groups
+    # of each stage ``[rows, 2 + PLAIN + SIGNED]``, of ``reduced``; then of each ``[rows]`` groups
     arrived: Callable[[], list[NDArray[Any]]]
 
 
@@ -66,8 +66,7 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStates:
         kept[stage] = reduced(state).flatten(0, -2), told, state.shape[-1]
 
     def keep_logits(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
-        logits = output.get("logits") if isinstance(output, Mapping) else None
-        if isinstance(logits, Tensor) and logits.dim() == 3:
+        if (logits := logits_in(output)) is not None:
             last = reduced(logits[0, -1:])
             text = torch.full((1,), TOKEN_GROUPS.index(TEXT), device=last.device)
             kept[LOGITS] = last, text, logits.shape[-1]
@@ -93,6 +92,12 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStates:
     return SeenStates(stages, to_host(arriving))
 
 
+def logits_in(output: Any) -> Tensor | None:
+    """The logits ``[batch, tokens, vocabulary]`` that a model returns; None: it returns none."""
+    logits = output.get("logits") if isinstance(output, Mapping) else None
+    return logits if isinstance(logits, Tensor) and logits.dim() == 3 else None
+
+
 def layer_stage(number: int) -> str:
     """The stage behind a decoder layer, from 1."""
     return f"layer {number}"
@@ -108,19 +113,20 @@ def place_of(stage: str) -> int:
 
 
 def reduced(states: Tensor) -> Tensor:
-    """Norm of each row, and what signs make of its direction.
+    """Norm and largest number of each row, and what signs make of its direction.
 
     Args:
         states: ``[..., hidden]``.
 
     Returns:
-        ``[..., 1 + PLAIN + SIGNED]``; NaN for the direction of a zero row.
+        ``[..., 2 + PLAIN + SIGNED]``; NaN for the direction of a zero row.
     """
     states = widened(states)
     norms = token_norms(states).unsqueeze(-1)
     scaled = squarable(states)
     units = scaled / token_norms(scaled).unsqueeze(-1)
-    return torch.cat([norms, units @ _signs_of(states.shape[-1]).to(units)], dim=-1)
+    projected = units @ _signs_of(states.shape[-1]).to(units)
+    return torch.cat([norms, states.abs().amax(-1, keepdim=True), projected], dim=-1)
 
 
 def signs(seed: int, rows: int) -> NDArray[np.float64]:
@@ -167,7 +173,7 @@ def rows(seen: SeenStates, sample_ids: Sequence[str] | None) -> pd.DataFrame:
 
 
 def _summed(kept: NDArray[np.float64], seed: int) -> dict[str, Any]:
-    """Sums over rows ``[rows, 1 + PLAIN + SIGNED]`` of a sample. A zero row has no direction."""
+    """Sums over rows ``[rows, 2 + PLAIN + SIGNED]`` of a sample. A zero row has no direction."""
     by_row = signs(seed, len(kept))
     by_row[:, :PLAIN] = 1.0
     norms, finite = kept[:, 0], np.isfinite(kept[:, 0])
@@ -178,7 +184,8 @@ def _summed(kept: NDArray[np.float64], seed: int) -> dict[str, Any]:
         "positive": int(positive.sum()),
         "norm_sum": norms[finite].sum(),
         "log_norm_sum": np.log(norms[positive]).sum(),
-        "sums": (by_row * kept[:, 1:])[positive].sum(axis=0),
+        "largest": kept[finite, 1].max(initial=0.0),
+        "sums": (by_row * kept[:, 2:])[positive].sum(axis=0),
     }
 
 
@@ -197,6 +204,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel | None = None) -> dict[str, 
         row |= {name: int(total[name]) for name in ("tokens", "nonfinite")}
         row["norm_mean"] = total["norm_sum"] / tokens
         row["norm_geometric_mean"] = float(np.exp(total["log_norm_sum"] / positive))
+        row["largest"] = of["largest"].max()
         found.append(row | {"fingerprint": " ".join(f"{number:.7g}" for number in fingerprint)})
     found.sort(key=lambda row: place_of(row["stage"]))
     return {"check": pd.DataFrame(found)}

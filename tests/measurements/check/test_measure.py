@@ -72,6 +72,7 @@ def test_norms_and_fingerprints_are_those_of_the_states() -> None:
             assert row["norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
             expected = np.exp(np.log(norms).mean())
             assert row["norm_geometric_mean"] == pytest.approx(expected, rel=1e-6)
+            assert row["largest"] == pytest.approx(np.abs(states).max(), rel=1e-6)
             told = [float(number) for number in row["fingerprint"].split()]
             np.testing.assert_allclose(told, fingerprint_of(states), atol=2e-6)
 
@@ -125,6 +126,7 @@ def test_zero_huge_and_broken_rows() -> None:
     states = torch.tensor([[0.0, 0], [3e30, 4e30], [torch.inf, 1], [3e-30, 4e-30]])
     found = reduced(states).double().numpy()
     assert found[:, 0] == pytest.approx([0, 5e30, np.inf, 5e-30])
-    assert np.isnan(found[0, 1:]).all()
-    assert found[1, 1:] == pytest.approx(found[3, 1:])
-    assert np.isfinite(found[1, 1:]).all()
+    assert found[:, 1] == pytest.approx([0, 4e30, np.inf, 4e-30])
+    assert np.isnan(found[0, 2:]).all()
+    assert found[1, 2:] == pytest.approx(found[3, 2:])
+    assert np.isfinite(found[1, 2:]).all()
