@@ -30,17 +30,7 @@ _NEAR = 100.0
 
 
 def measured(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Baseline:
-    """The states of a model.
-
-    Args:
-        probe: of the model.
-        like: on the samples of this baseline; None: on those of ``sampling``.
-        **sampling: ``data``, ``prompt``, ``limit``, ``seed`` and ``workers``, as ``Probe.measure``
-            takes them.
-
-    Raises:
-        NormprobeError: the samples of ``like`` are not there, or as ``Probe.measure``.
-    """
+    """The states of a model on samples that ``Probe.measure`` takes, or on those of a baseline."""
     if like is not None:
         if not isinstance(like.facts.get("data"), str) or not like.samples:
             raise NormprobeError(
@@ -54,11 +44,7 @@ def measured(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Bas
 
 
 def baseline_of(run: Run) -> Baseline:
-    """The baseline that a run of ``check`` is; of ``layers`` or ``interface``, of norms alone.
-
-    Raises:
-        NormprobeError: it is a run of something else.
-    """
+    """The baseline that a run of ``check`` is; of ``layers`` or ``interface``, of norms alone."""
     if run.command not in ("check", "layers", "interface"):
         raise NormprobeError(
             f"{run.path or 'the run'} is a run of {run.command}; expected one of check, layers or "
@@ -81,24 +67,13 @@ def baseline_of(run: Run) -> Baseline:
             for i in sorted(record["sample_ids"])
             if i in prompts
         }
-        return Baseline(facts, samples, states[known].reset_index(drop=True))
+        return Baseline(facts, samples, states.loc[known].reset_index(drop=True))
 
 
 def first_module(
     probe: Probe, other: Probe, now: Baseline, before: Baseline, tolerance: float | None = None
 ) -> str:
-    """Which module of a model is the first that differs from another model's on the same input.
-
-    Args:
-        probe: of the model that is checked.
-        other: of what it is to be.
-        now: as ``checked`` takes it, like ``before`` and ``tolerance``; the first sample is run.
-        before: what ``other`` measured.
-        tolerance: how far outputs may be apart, in parts of their length; None: by dtype.
-
-    Returns:
-        A sentence; empty: modules of one name all return the same.
-    """
+    """Which module differs first from that of ``other`` on the same input; empty: none does."""
     data = open_data(before.facts["data"], prompt=before.facts["prompt"])
     model, port = (each._source.measured([everything]) for each in (other, probe))
     inputs = first_inputs(other._source.builder, model, data.subset(before.samples))
@@ -106,31 +81,18 @@ def first_module(
 
 
 def headroom(of: Baseline) -> str:
-    """How near states come to the largest number of their type; empty: not within a factor of 100.
-
-    Beyond it they are infinite. Inside of layers numbers may be larger.
-    """
-    dtype = getattr(torch, str(of.facts.get("dtype")), None)
-    if not isinstance(dtype, torch.dtype) or of.states["largest"].isna().all():
-        return ""
-    row = of.states.loc[of.states["largest"].idxmax()]
-    factor = torch.finfo(dtype).max / row["largest"]
+    """How near states come to the largest number of their type; empty: not within ``_NEAR``."""
+    row = max(of.states.to_dict("records"), key=lambda row: row["largest"])
+    factor = torch.finfo(getattr(torch, str(of.facts["dtype"]))).max / row["largest"]
     if factor > _NEAR:
         return ""
-    return (
-        f"Headroom: at {row['stage'].replace('_', ' ')} {row['group']} tokens come within a factor "
-        f"of {significant(factor, 2)} of the largest {of.facts['dtype']} number."
-    )
+    where = f"at {row['stage'].replace('_', ' ')} {row['group']} tokens come within a factor of"
+    most = f"of the largest {of.facts['dtype']} number"
+    return f"Headroom: {where} {significant(factor, 2)} {most}."
 
 
 def cost(probe: Probe, other: Probe, before: Baseline) -> str:
-    """What the difference of two models costs, in a sentence: Kullback-Leibler divergence.
-
-    Of the token after each prompt: from the probabilities of ``other`` to those of ``probe``.
-
-    Raises:
-        NormprobeError: one of them returns no logits.
-    """
+    """What the difference of two models costs: the divergence of the token after each prompt."""
     found = []
     for was, now in zip(_next_tokens(other, before), _next_tokens(probe, before), strict=True):
         divergence = (was.exp() * (was - now)).sum().clamp_min(0.0)

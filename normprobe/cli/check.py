@@ -58,13 +58,6 @@ def check(
         typer.Option(help="Write a test report for CI.", metavar="FILE.xml"),
         Needs("against", "against_dtype"),
     ] = None,
-    summary: Annotated[
-        Path | None,
-        typer.Option(
-            help="Add the outcome in Markdown. Default: $GITHUB_STEP_SUMMARY.", metavar="FILE.md"
-        ),
-        Needs("against", "against_dtype"),
-    ] = None,
     *,
     sampling: Annotated[
         Sampling,
@@ -100,21 +93,20 @@ def check(
             console.data(str(write))
             return
         if like is None:
-            if against_dtype is not None:
+            if against is None:
                 other = Probe(model, **{**vars(loading), "dtype": against_dtype})
             else:
-                same = ("trust_remote_code", "device", "dtype")
-                other = Probe(against, **{name: getattr(loading, name) for name in same})
+                other = probe._beside(against)
             like = measured(other, **asked)
         now = measured(probe, like, workers=asked["workers"])
         found = checked(now, like, tolerance)
         more = []
-        if against_dtype is not None and other is not None:
+        if other is not None and against is None:
             more = [headroom(now), cost(probe, other, like)]
         elif other is not None and found.verdict == DIFFERENT:
             more = [first_module(probe, other, now, like, tolerance)]
         found = replace(found, sentence=" ".join(filter(None, [found.sentence, *more])))
-        _report(found, junit, summary, display)
+        _report(found, junit, display)
 
 
 def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
@@ -137,7 +129,7 @@ def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
     return baseline_of(load_run(place)) if place.is_dir() else read_baseline(place)
 
 
-def _report(found: "Checked", junit: Path | None, summary: Path | None, display: Display) -> None:
+def _report(found: "Checked", junit: Path | None, display: Display) -> None:
     """Print and write how it ended, and end with its exit code."""
     from normprobe.measurements.check.baseline import DIFFERENT, SAME
     from normprobe.report.table_text import markdown
@@ -145,9 +137,8 @@ def _report(found: "Checked", junit: Path | None, summary: Path | None, display:
 
     if junit is not None:
         write_by_rename(junit, found.junit.encode())
-    told = os.environ.get("GITHUB_STEP_SUMMARY") if summary is None else summary
-    if told:
-        with Path(told).open("a", encoding="utf-8") as file:
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
             file.write(f"**normprobe check: {found.verdict}.** {found.sentence}\n\n")
             file.write(markdown(found.readable) + "\n")
     if display.format == "json":

@@ -22,19 +22,11 @@ class _Found(BaseException):
 def first_difference(
     model: nn.Module, other: nn.Module, inputs: Mapping[str, Any], allowed: float
 ) -> str:
-    """Run a model, and before each of its modules the other's of that name, on the same input.
+    """Which module of ``other`` returns something else on the same input; empty: none does.
 
-    Modules inside a module come before it: where one differs and none inside it does, it is its
-    own code.
-
-    Args:
-        model: whose forward tells the inputs of modules.
-        other: what is compared with it.
-        inputs: what a processor returned.
-        allowed: how far outputs may be apart, in parts of their length.
-
-    Returns:
-        In a sentence which it is; empty: there is none.
+    Before each module of a model runs, the other's of that name does. Modules inside a module come
+    before it: where one differs and none inside it does, it is its own code. ``allowed`` is how far
+    outputs may be apart, in parts of their length.
     """
     theirs = dict(other.named_modules())
     made: dict[str, list[Any]] = {}
@@ -53,15 +45,11 @@ def first_difference(
         if isinstance(far, str) or not far <= allowed:
             raise _Found(_told(name, module, theirs[name], far))
 
-    names = [(name, module) for name, module in model.named_modules() if name in theirs]
-    handles = [
-        handle
-        for name, module in names
-        for handle in (
-            before_call(module, partial(run_other, name)),
-            after_call(module, partial(compare, name), first=True),
-        )
-    ]
+    handles = []
+    for name, module in model.named_modules():
+        if name in theirs:
+            handles.append(before_call(module, partial(run_other, name)))
+            handles.append(after_call(module, partial(compare, name), first=True))
     try:
         with observing(model), observing(other), attached(*handles):
             run_until(model, moved_to(model, inputs))

@@ -46,6 +46,7 @@ TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _SURER = 10.0
 
 SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
+_KINDS = ("failure", "error")  # of a test report
 
 #: Columns of a baseline's states; a run of ``layers`` or ``interface`` knows no fingerprints.
 STATES = (
@@ -75,16 +76,13 @@ class Baseline:
 
 
 def _short(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Without digits that no two machines share."""
-    return {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
+    """Without digits that no two machines share; strict JSON has no NaN."""
+    told = {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
+    return {k: None if v != v else v for k, v in told.items()}
 
 
 def read_baseline(file: Path) -> Baseline:
-    """The baseline of a file.
-
-    Raises:
-        NormprobeError: there is none, or it is not as ``Baseline.text`` writes it.
-    """
+    """The baseline of a file that ``Baseline.text`` wrote."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
         states = pd.DataFrame(told.pop("states")).reindex(columns=[*STATES])
@@ -95,7 +93,8 @@ def read_baseline(file: Path) -> Baseline:
         states[numbers] = states[numbers].apply(pd.to_numeric)
         if not all(len(_numbers(text)) == PLAIN + SIGNED for text in states["fingerprint"]):
             raise ValueError(f"a fingerprint does not have {PLAIN + SIGNED} numbers")
-        [(place_of(row.stage), TOKEN_GROUPS.index(row.group)) for row in states.itertuples()]
+        for stage, group in zip(states["stage"], states["group"], strict=True):
+            place_of(stage), TOKEN_GROUPS.index(group)
         return Baseline(told, samples, states)
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NormprobeError(
@@ -137,37 +136,29 @@ class Checked:
     @property
     def junit(self) -> str:
         """A test report: a test a stage and group, or one error where nothing can be said."""
-        suite = xml.Element("testsuite", name="normprobe check")
-        for row in self.table.to_dict("records") if self.verdict != UNKNOWN else ():
-            name = f"{_words(row['stage'])}, {row['group']}"
-            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name=name)
-            if row["differs"]:
-                xml.SubElement(case, "failure", message=f"{row['group']} {_far(row)}")
+        cases = [
+            (f"{_words(row['stage'])}, {row['group']}", "failure" * row["differs"], _far(row))
+            for row in self.table.to_dict("records")
+        ]
         if self.verdict == UNKNOWN:
-            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name="evidence")
-            xml.SubElement(case, "error", message=self.sentence)
-        for kind in ("testcase", "failure", "error"):
-            name = "tests" if kind == "testcase" else f"{kind}s"
-            suite.set(name, str(len(suite.findall(f".//{kind}"))))
+            cases = [("evidence", "error", self.sentence)]
+        counts = {f"{kind}s": str([of for _, of, _ in cases].count(kind)) for kind in _KINDS}
+        suite = xml.Element("testsuite", counts, name="normprobe check", tests=str(len(cases)))
+        for name, kind, message in cases:
+            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name=name)
+            if kind:
+                xml.SubElement(case, kind, message=message)
         return xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> Checked:
-    """Compare states in the order of the forward.
-
-    Args:
-        now: of the model that is checked.
-        before: what it is to be.
-        tolerance: how far states may be apart, in parts of their length; None: by dtype.
-    """
+    """Compare states in the order of the forward; ``tolerance``: in parts of their length."""
     allowed = allowed_of(now, before, tolerance)
     table = pd.DataFrame(list(_compared(now, before, allowed)))
-    if reason := _not_comparable(now, before, table):
-        return Checked(table, UNKNOWN, f"Not enough evidence: {reason}.")
-    different = table[table["differs"]]
+    different = table[table["differs"]] if len(table) else table
     first = None if different.empty else str(different["stage"].iloc[0])
-    if broken := _not_finite(table, first):
-        return Checked(table, UNKNOWN, f"Not enough evidence: {broken}.")
+    if reason := _without_evidence(now, before, table, first):
+        return Checked(table, UNKNOWN, f"Not enough evidence: {reason}.")
     samples = number_of(len(before.samples), "sample")
     if first is None:
         far = significant(float(np.nanmax(table[["turned", "moved"]].to_numpy(float))), 2)
@@ -180,11 +171,8 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
     return Checked(table, DIFFERENT, f"{told} {_hint(table, first, now, before, allowed)}")
 
 
-#: What makes states of one shape.
-_SIZES = ("hidden_size", "tokens", "nonfinite")
-
-
 def allowed_of(now: Baseline, before: Baseline, tolerance: float | None) -> float:
+    """The tolerance that was asked for, or that of the coarser of two types."""
     if tolerance is not None:
         return tolerance
     types = (str(of.facts.get("dtype")) for of in (now, before))
@@ -198,25 +186,20 @@ def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[
         if prompts[0] != prompts[1]:
             yield {"stage": INPUTS, "group": TEXT, "tokens": np.nan, "differs": True, "sample": i}
             break
-    sides = [
+    new, old = (
         {(row["stage"], row["group"]): row for row in of.states.to_dict("records")}
         for of in (now, before)
-    ]
-    known = [
-        {stage for stage, _ in side} if of.states["fingerprint"].isna().all() else None
-        for of, side in zip((now, before), sides, strict=True)
-    ]
-    keys = sorted(sides[0] | sides[1], key=lambda k: (place_of(k[0]), TOKEN_GROUPS.index(k[1])))
-    for stage, group in keys:
-        if any(stages is not None and stage not in stages for stages in known):
-            continue  # a run of another command does not measure it
-        new, old = (side.get((stage, group)) for side in sides)
-        yield {"stage": stage, "group": group, **_difference(new, old, allowed)}
+    )
+    # A run of another command does not measure every stage.
+    partial = any(of.states["fingerprint"].isna().all() for of in (now, before))
+    keys = new.keys() & old.keys() if partial else new | old
+    for key in sorted(keys, key=lambda key: (place_of(key[0]), TOKEN_GROUPS.index(key[1]))):
+        differences = _difference(new.get(key, {}), old.get(key, {}), allowed)
+        yield {"stage": key[0], "group": key[1], **differences}
 
 
-def _difference(new: Any, old: Any, allowed: float) -> dict[str, Any]:
+def _difference(new: Mapping[Any, Any], old: Mapping[Any, Any], allowed: float) -> dict[str, Any]:
     """How far one state is from what it was."""
-    new, old = ({} if side is None else side for side in (new, old))
     row = {
         "tokens": new.get("tokens", 0),
         "tokens_before": old.get("tokens", 0),
@@ -226,12 +209,13 @@ def _difference(new: Any, old: Any, allowed: float) -> dict[str, Any]:
         "norm_before": old.get("norm_geometric_mean", np.nan),
     }
     row["norm_ratio"] = row["norm"] / row["norm_before"] if row["norm_before"] else np.nan
-    if any(old.get(name) != new.get(name) for name in _SIZES):
+    if any(old.get(name) != new.get(name) for name in ("hidden_size", "tokens", "nonfinite")):
         return row | {"turned": np.nan, "moved": np.nan, "differs": True}
     means = new["norm_mean"], old["norm_mean"]
     ratios = [row["norm_ratio"], means[0] / means[1] if means[1] else math.inf ** (means[0] > 0)]
     # Without a ratio all are zero, in both or in one: then the means tell.
-    moved = max(abs(math.log(r)) if r > 0 else math.inf for r in ratios if r == r)
+    sizes = [abs(math.log(r)) if r > 0 else math.inf for r in ratios if r == r]
+    moved = max(sizes, default=0.0)
     sides = [_numbers(side["fingerprint"]) for side in (new, old)]
     apart = sides[0] - sides[1] if len(sides[0]) == len(sides[1]) else sides[0][:0]
     turned, of_mean = (
@@ -248,21 +232,17 @@ def _numbers(fingerprint: Any) -> NDArray[np.float64]:
     return np.array([float(word) for word in words])
 
 
-def _not_comparable(now: Baseline, before: Baseline, table: pd.DataFrame) -> str:
-    """Why nothing can be said; empty: something can."""
-    lacking = [i for i in before.samples if i not in now.samples]
-    if lacking or not before.samples:
-        return f"{lacking[0] if lacking else 'any sample'} was not measured in both"
+def _without_evidence(
+    now: Baseline, before: Baseline, table: pd.DataFrame, first: str | None
+) -> str:
+    """Why the states up to the first that differs say nothing; empty: they do."""
     for i, digests in before.samples.items():
+        if i not in now.samples:
+            return f"{i} was not measured in both"
         if digests.get("picture") != now.samples[i].get("picture"):
             return f"the picture of {i} is another one"
-    if table.empty or "turned" not in table:
-        return "no stage was measured in both"
-    return ""
-
-
-def _not_finite(table: pd.DataFrame, first: str | None) -> str:
-    """Why the states up to the first that differs say nothing; empty: they do."""
+    if not before.samples or "turned" not in table:
+        return "no sample and stage was measured in both"
     broken = table[(table[["nonfinite", "nonfinite_before"]] > 0).any(axis=1)]
     if broken.empty or (first is not None and place_of(first) < place_of(broken["stage"].iloc[0])):
         return ""
@@ -360,5 +340,9 @@ def _is_that_of(
         of.states[of.states["stage"] == stage].set_index("group").to_dict("index")
         for of, stage in ((now, first), (before, other))
     )
-    pairs = [(new.get(group), old.get(group)) for group in groups]
-    return all(a and b and not _difference(a, b, allowed)["differs"] for a, b in pairs)
+    return all(
+        group in new
+        and group in old
+        and not _difference(new[group], old[group], allowed)["differs"]
+        for group in groups
+    )

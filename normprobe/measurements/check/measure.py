@@ -113,13 +113,9 @@ def place_of(stage: str) -> int:
 
 
 def reduced(states: Tensor) -> Tensor:
-    """Norm and largest number of each row, and what signs make of its direction.
+    """``[..., hidden]`` to ``[..., 2 + PLAIN + SIGNED]``: norm, largest number, signed sums.
 
-    Args:
-        states: ``[..., hidden]``.
-
-    Returns:
-        ``[..., 2 + PLAIN + SIGNED]``; NaN for the direction of a zero row.
+    NaN for the direction of a zero row.
     """
     states = widened(states)
     norms = token_norms(states).unsqueeze(-1)
