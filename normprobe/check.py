@@ -32,12 +32,6 @@ _NEAR = 100.0
 def measured(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Baseline:
     """The states of a model on samples that ``Probe.measure`` takes, or on those of a baseline."""
     if like is not None:
-        if not isinstance(like.facts.get("data"), str) or not like.samples:
-            raise NormprobeError(
-                f"the baseline of {like.facts.get('model')} measured inputs that were given, which "
-                "it does not hold",
-                "make one over samples: normprobe check MODEL --write FILE",
-            )
         sampling |= {name: like.facts.get(name) for name in ("data", "prompt")}
         sampling["only"] = list(like.samples)
     return baseline_of(probe.measure("check", **sampling))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOT_ENOUGH_EVIDENCE = 3
 _SAMPLES = 8  # of a baseline, unless --limit says how many
 
-_OF_BASELINE = ("data", "prompt", "limit")
+_DRAWN = ("data", "prompt", "limit", "seed", "workers")
 
 
 @grouped
@@ -31,26 +31,16 @@ def check(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            help="What it is to be: a baseline, a run folder, or another model.",
-            metavar="FILE|RUN|MODEL",
-        ),
+        typer.Option(help="A baseline, a run folder or another model.", metavar="FILE|RUN|MODEL"),
     ] = None,
     against_dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option(
-            help="What it is to be: MODEL itself in this type; and what the difference costs.",
-            metavar="NAME",
-        ),
+        typer.Option(help="MODEL itself in this type, and what that costs.", metavar="NAME"),
         Excludes("against"),
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            help="How far states may be apart, in parts of their length. Default: by dtype.",
-            metavar="FLOAT",
-        ),
+        typer.Option(min=0, help="In parts of a state's length. Default: by dtype.", metavar="X"),
         Needs("against", "against_dtype"),
     ] = None,
     junit: Annotated[
@@ -59,11 +49,7 @@ def check(
         Needs("against", "against_dtype"),
     ] = None,
     *,
-    sampling: Annotated[
-        Sampling,
-        only(Sampling, "data", "prompt", "limit", "seed", "workers"),
-        Starting(data=None),
-    ],
+    sampling: Annotated[Sampling, only(Sampling, *_DRAWN), Starting(data=None)],
     loading: Loading,
     display: Annotated[Display, only(Display, "format", "verbose")],
 ) -> None:
@@ -84,7 +70,7 @@ def check(
             from normprobe.runs.files import write_by_rename
 
         probe = Probe(model, **vars(loading))
-        asked = {name: getattr(sampling, name) for name in (*_OF_BASELINE, "seed", "workers")}
+        asked = {name: getattr(sampling, name) for name in _DRAWN}
         like, other = None if against is None else _known(against, asked), None
         if like is None:
             asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
@@ -93,10 +79,8 @@ def check(
             console.data(str(write))
             return
         if like is None:
-            if against is None:
-                other = Probe(model, **{**vars(loading), "dtype": against_dtype})
-            else:
-                other = probe._beside(against)
+            itself = {**vars(loading), "dtype": against_dtype}
+            other = Probe(model, **itself) if against is None else probe._beside(against)
             like = measured(other, **asked)
         now = measured(probe, like, workers=asked["workers"])
         found = checked(now, like, tolerance)
@@ -120,8 +104,7 @@ def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
     place = Path(against)
     if not place.is_file() and not (place / RECORD).is_file() and place.suffix != ".json":
         return None
-    given = [name for name in _OF_BASELINE if asked.pop(name) is not None]
-    if given:
+    if given := [name for name in _DRAWN[:3] if asked[name] is not None]:
         raise NormprobeError(
             f"{against} says which samples are measured; received --{given[0]}",
             f"leave --{given[0]} out, or write another baseline with it",
@@ -133,6 +116,7 @@ def _report(found: "Checked", junit: Path | None, display: Display) -> None:
     """Print and write how it ended, and end with its exit code."""
     from normprobe.measurements.check.baseline import DIFFERENT, SAME
     from normprobe.report.table_text import markdown
+    from normprobe.report.terminal import print_readable, print_sentence
     from normprobe.runs.files import write_by_rename
 
     if junit is not None:
@@ -144,15 +128,8 @@ def _report(found: "Checked", junit: Path | None, display: Display) -> None:
     if display.format == "json":
         console.json_object(verdict=found.verdict, sentence=found.sentence, table=found.table)
     elif not console.table(found.table, display):
-        _print(found)
+        with console.stdout_console() as target:
+            print_readable(found.readable, target)
+            print_sentence(found.sentence, target)
     if found.verdict != SAME:
         raise typer.Exit(console.FAILED if found.verdict == DIFFERENT else _NOT_ENOUGH_EVIDENCE)
-
-
-def _print(found: "Checked") -> None:
-    from normprobe.report.terminal import print_readable, print_sentence
-
-    with console.stdout_console() as target:
-        if len(found.table):
-            print_readable(found.readable, target)
-        print_sentence(found.sentence, target)

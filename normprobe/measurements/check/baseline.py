@@ -8,7 +8,7 @@ import json
 import math
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from normprobe.measurements.check.measure import (
     layer_stage,
     place_of,
 )
-from normprobe.report.readable import ReadableTable, number_of, significant
+from normprobe.report.readable import ReadableTable, number_of, readable_table, significant
 from normprobe.runs.begin import differing
 from normprobe.schema import (
     DECODER_INPUT,
@@ -47,6 +47,7 @@ _SURER = 10.0
 
 SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
 _KINDS = ("failure", "error")  # of a test report
+_TURNED = "turned: distance of directions, in parts of their length (root mean square)."
 
 #: Columns of a baseline's states; a run of ``layers`` or ``interface`` knows no fingerprints.
 STATES = (
@@ -62,6 +63,11 @@ class Baseline:
     facts: Mapping[str, Any]  # model, model_revision, dtype, data and prompt as typed, versions
     samples: Mapping[str, Any]  # id -> digests of its picture and of its prompt's token ids
     states: pd.DataFrame  # ``STATES``, a row a stage and group, in the order of the forward
+
+    @property
+    def rows(self) -> dict[tuple[str, str], Mapping[Any, Any]]:
+        """The states by stage and group."""
+        return {(row["stage"], row["group"]): row for row in self.states.to_dict("records")}
 
     @property
     def text(self) -> str:
@@ -118,20 +124,10 @@ class Checked:
     @property
     def readable(self) -> ReadableTable:
         """Norms, their ratio and the distance of directions; a star where they differ."""
-        rows = [
-            [
-                _words(row["stage"]),
-                row["group"],
-                *(significant(row[name]) for name in ("norm_before", "norm", "norm_ratio")),
-                significant(row["turned"], 2),
-                "*" * row["differs"],
-            ]
-            for row in self.table.to_dict("records")
-        ]
-        headers = ("stage", "group", "norm before", "norm", "ratio", "turned", "differs")
-        numeric = [False, False, True, True, True, True, False]
-        note = "turned: how far directions are apart, in parts of their length (root mean square)."
-        return ReadableTable([(name,) for name in headers], rows, numeric, [note])
+        told = self.table.assign(stage=self.table["stage"].map(_words))
+        told["differs"] = told["differs"].map({True: "*", False: ""})
+        columns = ["stage", "group", "norm_before", "norm", "norm_ratio", "turned", "differs"]
+        return replace(readable_table(told.reindex(columns=columns)), notes=[_TURNED])
 
     @property
     def junit(self) -> str:
@@ -186,10 +182,7 @@ def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[
         if prompts[0] != prompts[1]:
             yield {"stage": INPUTS, "group": TEXT, "tokens": np.nan, "differs": True, "sample": i}
             break
-    new, old = (
-        {(row["stage"], row["group"]): row for row in of.states.to_dict("records")}
-        for of in (now, before)
-    )
+    new, old = now.rows, before.rows
     # A run of another command does not measure every stage.
     partial = any(of.states["fingerprint"].isna().all() for of in (now, before))
     keys = new.keys() & old.keys() if partial else new | old
@@ -314,8 +307,10 @@ def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allo
     else:
         number = int(first.removeprefix("layer "))
         last = layer_stage(number - 1) if number > 1 else DECODER_INPUT
+        new, old = now.rows, before.rows
         for other in (last, layer_stage(number + 1)):
-            if _is_that_of(first, other, list(known["group"]), now, before, allowed):
+            pairs = [(new[first, group], old.get((other, group), {})) for group in known["group"]]
+            if not any(_difference(*pair, allowed)["differs"] for pair in pairs):
                 what = f"the state of {_words(other)} of the baseline"
                 return f"It is {what}: a layer left out, or counted otherwise."
         told = _LAYER.format(_words(last))
@@ -330,19 +325,3 @@ def _root(known: pd.DataFrame, before: Baseline) -> str:
             if abs(ratio / root - 1) < 0.02:
                 return f" (it is {told} square root of a hidden size, {int(size)})"
     return ""
-
-
-def _is_that_of(
-    first: str, other: str, groups: list[str], now: Baseline, before: Baseline, allowed: float
-) -> bool:
-    """Whether the states of a stage are those of another stage of the baseline."""
-    new, old = (
-        of.states[of.states["stage"] == stage].set_index("group").to_dict("index")
-        for of, stage in ((now, first), (before, other))
-    )
-    return all(
-        group in new
-        and group in old
-        and not _difference(new[group], old[group], allowed)["differs"]
-        for group in groups
-    )

@@ -67,9 +67,12 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStates:
 
     def keep_logits(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
         if (logits := logits_in(output)) is not None:
-            last = reduced(logits[0, -1:])
+            last = logits[0, -1:]
+            last = last.masked_fill(
+                last <= torch.finfo(last.dtype).min, 0.0
+            )  # of tokens never said
             text = torch.full((1,), TOKEN_GROUPS.index(TEXT), device=last.device)
-            kept[LOGITS] = last, text, logits.shape[-1]
+            kept[LOGITS] = reduced(last), text, last.shape[-1]
 
     handles = [*vision.handles(), after_call(model.model, keep_logits)]
     if layers:
@@ -84,12 +87,8 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStates:
     with observing(model.model), attached(*handles):
         run_until(runs, moved_to(model.model, inputs))
     found = {**_of_inputs(inputs), **vision.kept_rows(), **kept}
-    stages = [(stage, size) for stage, (_, _, size) in found.items()]
-    arriving = [
-        *(state for state, _, _ in found.values()),
-        *(told for _, told, _ in found.values()),
-    ]
-    return SeenStates(stages, to_host(arriving))
+    states, codes, sizes = zip(*found.values(), strict=True)
+    return SeenStates(list(zip(found, sizes, strict=True)), to_host([*states, *codes]))
 
 
 def logits_in(output: Any) -> Tensor | None:
@@ -201,6 +200,7 @@ def tables(rows: pd.DataFrame, model: MeasuredModel | None = None) -> dict[str, 
         row["norm_mean"] = total["norm_sum"] / tokens
         row["norm_geometric_mean"] = float(np.exp(total["log_norm_sum"] / positive))
         row["largest"] = of["largest"].max()
-        found.append(row | {"fingerprint": " ".join(f"{number:.7g}" for number in fingerprint)})
+        row["fingerprint"] = " ".join(f"{number:.7g}" for number in fingerprint)
+        found.append(row)
     found.sort(key=lambda row: place_of(row["stage"]))
     return {"check": pd.DataFrame(found)}
