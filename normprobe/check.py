@@ -4,7 +4,6 @@ before = read_baseline("baseline.json")                 # of normprobe.measureme
 checked(measured(Probe("org/port"), before), before).sentence
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -77,46 +76,43 @@ def first_module(
 def headroom(of: Baseline) -> str:
     """How near states come to the largest number of their type; empty: not within ``_NEAR``."""
     row = max(of.states.to_dict("records"), key=lambda row: row["largest"])
-    factor = torch.finfo(getattr(torch, str(of.facts["dtype"]))).max / row["largest"]
-    if factor > _NEAR:
+    dtype = getattr(torch, str(of.facts["dtype"]), None)  # a model may be of several
+    if dtype is None or (factor := torch.finfo(dtype).max / row["largest"]) > _NEAR:
         return ""
-    where = f"at {row['stage'].replace('_', ' ')} {row['group']} tokens come within a factor of"
-    most = f"of the largest {of.facts['dtype']} number"
-    return f"Headroom: {where} {significant(factor, 2)} {most}."
+    most = f"within a factor of {significant(factor, 2)} of the largest {of.facts['dtype']} number"
+    return f"Headroom: at {row['stage'].replace('_', ' ')} {row['group']} tokens come {most}."
 
 
 def cost(probe: Probe, other: Probe, before: Baseline) -> str:
     """What the difference of two models costs: the divergence of the token after each prompt."""
     found = []
     for was, now in zip(_next_tokens(other, before), _next_tokens(probe, before), strict=True):
-        divergence = (was.exp() * (was - now)).sum().clamp_min(0.0)
-        found.append((float(divergence), bool(was.argmax() != now.argmax())))
-    mean, most = sum(kl for kl, _ in found) / len(found), max(kl for kl, _ in found)
-    samples = number_of(len(found), "sample")
+        terms = torch.where(was.exp() > 0, was.exp() * (was - now), 0.0)
+        found.append((float(terms.sum().clamp_min(0.0)), bool(was.argmax() != now.argmax())))
+    costs, changes = zip(*found, strict=True)
+    mean, most = (significant(number, 2) for number in (sum(costs) / len(costs), max(costs)))
     return (
-        f"It costs {significant(mean, 2)} nats of KL in the next token on average, "
-        f"{significant(most, 2)} at most; the most probable one changes in "
-        f"{sum(other for _, other in found)} of {samples}."
+        f"It costs {mean} nats of KL in the next token on average, {most} at most; the most "
+        f"probable one changes in {sum(changes)} of {number_of(len(found), 'sample')}."
     )
 
 
-def _next_tokens(probe: Probe, of: Baseline) -> Iterator[Tensor]:
-    """The logarithms of the probabilities of the token after each prompt, ``[vocabulary]``."""
+def _next_tokens(probe: Probe, of: Baseline) -> list[Tensor]:
+    """Logarithms of the probabilities of the token after each prompt, ``[vocabulary]``."""
     source = probe._source
     model = source.measured([everything]).model
     data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
-    seen: list[Tensor] = []
+    found: list[Tensor] = []
 
     def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
         if (logits := logits_in(output)) is None:
             raise NormprobeError(
-                f"{probe.name} returns no logits of its tokens: nothing tells what a difference "
-                "costs",
+                f"{probe.name} returns no logits: nothing tells what a difference costs",
                 "compare with --against MODEL, or pass a model with its head",
             )
-        seen[:] = [logits[0, -1]]
+        found.append(torch.log_softmax(logits[0, -1].double().cpu(), dim=-1))
 
     with observing(model), attached(after_call(model, see)):
         for _, inputs in batches(data, source.builder, 1):
             run_until(model, inputs_for(model, inputs))
-            yield torch.log_softmax(seen[0].double().cpu(), dim=-1)
+    return found

@@ -185,7 +185,24 @@ def test_without_evidence_nothing_is_said(specimen: Baseline) -> None:
     assert "picture" in checked(replace(specimen, samples=other), specimen).sentence
     assert checked(replace(specimen, samples={}), replace(specimen, samples={})).verdict == UNKNOWN
     nothing = replace(specimen, states=specimen.states.iloc[:0])
-    assert checked(nothing, nothing).verdict == UNKNOWN
+    empty = checked(nothing, nothing)
+    assert empty.verdict == UNKNOWN
+    assert empty.readable.rows == []
+    assert xml.fromstring(empty.junit).get("errors") == "1"
+
+
+def test_states_without_a_direction_or_a_number_are_compared_by_what_there_is(
+    specimen: Baseline,
+) -> None:
+    zero = {"norm_mean": 0.0, "norm_geometric_mean": np.nan, "fingerprint": "nan " * 16}
+    silent = changed(specimen, 3, **zero)
+    assert checked(silent, silent).verdict == SAME
+    assert "visual is zero" in checked(silent, specimen).sentence
+    assert "visual was zero" in checked(specimen, silent).sentence
+    none = {"tokens": 0, "nonfinite": 192, "norm_mean": np.nan, "norm_geometric_mean": np.nan}
+    broken = changed(specimen, 3, **none)
+    assert checked(broken, broken).verdict == UNKNOWN
+    json.loads(broken.text, parse_constant=pytest.fail)  # NaN is no JSON
 
 
 def test_states_that_are_not_finite_are_no_evidence_but_what_comes_before_is(

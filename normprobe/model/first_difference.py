@@ -36,9 +36,9 @@ def first_difference(
         try:
             # In a context of its own: transformers keeps there which states a forward returns.
             output = Context().run(theirs[name], *given[0], **given[1])
-            made.setdefault(name, []).append(output)
         except Exception as error:
-            made.setdefault(name, []).append(error)
+            output = error
+        made.setdefault(name, []).append(output)
 
     def compare(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         far = _far(output, made[name].pop())
@@ -85,12 +85,10 @@ def _told(name: str, module: nn.Module, other: nn.Module, far: float | str) -> s
     classes = " and ".join(dict.fromkeys(type(each).__name__ for each in (module, other)))
     held = dict(module.named_parameters())
     changed = [
-        key
+        f"its {key} differs"
         for key, weight in other.named_parameters()
         if key not in held or not torch.equal(held[key].to(weight), weight)
     ]
-    code = "no weight of it differs, so its code or settings do"
-    why = f"its {changed[0]} differs" if changed else code
-    return (
-        f"Given the same input, {name or 'the model'} ({classes}) is the first that {how}: {why}."
-    )
+    why = (*changed, "no weight of it differs, so its code or settings do")[0]
+    which = f"{name or 'the model'} ({classes})"
+    return f"Given the same input, {which} is the first that {how}: {why}."

@@ -5,12 +5,7 @@ from normprobe.model.load.required_tensors import everything
 
 MEASUREMENT = Measurement(
     name="check",
-    summary="""
-    Are the states still those? Stage by stage and layer by layer against a baseline.
-
-    --write makes a baseline of MODEL; --against compares with one, a run folder, or another model.
-    Exit code 0: the same; 1: not; 3: not enough evidence.
-    """,
+    summary="A fingerprint of every state, by stage and token group.",
     needs=everything,
     over_samples=True,
     text_of_language_models=True,

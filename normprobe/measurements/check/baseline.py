@@ -1,8 +1,4 @@
-"""A baseline, and whether the states of a model are still those: where do they begin to differ?
-
-checked(now, before) compares two baselines in the order of the forward. The first stage that
-differs is named, with what such a difference usually means.
-"""
+"""A baseline, and whether states are still those: where do they begin to differ, and why?"""
 
 import json
 import math
@@ -46,10 +42,13 @@ TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _SURER = 10.0
 
 SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
+_COLUMNS = (
+    "stage", "group", "tokens", "tokens_before", "nonfinite", "nonfinite_before", "norm",
+    "norm_before", "norm_ratio", "turned", "mean_turned", "moved", "differs", "sample",
+)  # fmt: skip
 _KINDS = ("failure", "error")  # of a test report
-_TURNED = "turned: distance of directions, in parts of their length (root mean square)."
 
-#: Columns of a baseline's states; a run of ``layers`` or ``interface`` knows no fingerprints.
+#: A run of ``layers`` or ``interface`` knows no largest numbers and no fingerprints.
 STATES = (
     "stage", "group", "hidden_size", "tokens", "nonfinite", "norm_mean", "norm_geometric_mean",
     "largest", "fingerprint",
@@ -83,8 +82,8 @@ class Baseline:
 
 def _short(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Without digits that no two machines share; strict JSON has no NaN."""
-    told = {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
-    return {k: None if v != v else v for k, v in told.items()}
+    short = (float(f"{v:.9g}") if isinstance(v, float) else v for v in row.values())
+    return {name: None if v != v else v for name, v in zip(row, short, strict=True)}
 
 
 def read_baseline(file: Path) -> Baseline:
@@ -113,10 +112,9 @@ def read_baseline(file: Path) -> Baseline:
 class Checked:
     """How the states of a model stand to those of a baseline."""
 
-    # a row a stage and group, in the order of the forward: ``norm`` and ``norm_before``, the
-    # ``norm_ratio`` of them, ``turned``: the distance of directions, root mean square over tokens,
-    # ``mean_turned``, that of their means, ``moved``: the larger |log ratio| of mean and geometric
-    # mean norms; and whether it ``differs``
+    # a row a stage and group, in the order of the forward; ``turned``: the distance of directions,
+    # root mean square over tokens, ``mean_turned``: that of their means, ``moved``: the larger |log
+    # ratio| of mean and geometric mean norms
     table: pd.DataFrame
     verdict: str  # ``SAME``, ``DIFFERENT`` or ``UNKNOWN``
     sentence: str  # how it ended: where the first difference is, and what such a one usually means
@@ -127,7 +125,10 @@ class Checked:
         told = self.table.assign(stage=self.table["stage"].map(_words))
         told["differs"] = told["differs"].map({True: "*", False: ""})
         columns = ["stage", "group", "norm_before", "norm", "norm_ratio", "turned", "differs"]
-        return replace(readable_table(told.reindex(columns=columns)), notes=[_TURNED])
+        return replace(
+            readable_table(told.reindex(columns=columns)),
+            notes=["turned: how far directions are apart."],
+        )
 
     @property
     def junit(self) -> str:
@@ -150,8 +151,8 @@ class Checked:
 def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> Checked:
     """Compare states in the order of the forward; ``tolerance``: in parts of their length."""
     allowed = allowed_of(now, before, tolerance)
-    table = pd.DataFrame(list(_compared(now, before, allowed)))
-    different = table[table["differs"]] if len(table) else table
+    table = pd.DataFrame(list(_compared(now, before, allowed)), columns=[*_COLUMNS])
+    different = table[table["differs"].astype(bool)]
     first = None if different.empty else str(different["stage"].iloc[0])
     if reason := _without_evidence(now, before, table, first):
         return Checked(table, UNKNOWN, f"Not enough evidence: {reason}.")
@@ -169,10 +170,9 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
 
 def allowed_of(now: Baseline, before: Baseline, tolerance: float | None) -> float:
     """The tolerance that was asked for, or that of the coarser of two types."""
-    if tolerance is not None:
-        return tolerance
     types = (str(of.facts.get("dtype")) for of in (now, before))
-    return max(TOLERANCES.get(name, TOLERANCES["bfloat16"]) for name in types)
+    coarser = max(TOLERANCES.get(name, TOLERANCES["bfloat16"]) for name in types)
+    return coarser if tolerance is None else tolerance
 
 
 def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[str, Any]]:
@@ -180,7 +180,7 @@ def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[
     for i in differing(before.samples, now.samples):
         prompts = [of.samples.get(i, {}).get("prompt") for of in (now, before)]
         if prompts[0] != prompts[1]:
-            yield {"stage": INPUTS, "group": TEXT, "tokens": np.nan, "differs": True, "sample": i}
+            yield {"stage": INPUTS, "group": TEXT, "differs": True, "sample": i}
             break
     new, old = now.rows, before.rows
     # A run of another command does not measure every stage.
@@ -203,7 +203,7 @@ def _difference(new: Mapping[Any, Any], old: Mapping[Any, Any], allowed: float) 
     }
     row["norm_ratio"] = row["norm"] / row["norm_before"] if row["norm_before"] else np.nan
     if any(old.get(name) != new.get(name) for name in ("hidden_size", "tokens", "nonfinite")):
-        return row | {"turned": np.nan, "moved": np.nan, "differs": True}
+        return row | {"differs": True}
     means = new["norm_mean"], old["norm_mean"]
     ratios = [row["norm_ratio"], means[0] / means[1] if means[1] else math.inf ** (means[0] > 0)]
     # Without a ratio all are zero, in both or in one: then the means tell.
@@ -234,7 +234,7 @@ def _without_evidence(
             return f"{i} was not measured in both"
         if digests.get("picture") != now.samples[i].get("picture"):
             return f"the picture of {i} is another one"
-    if not before.samples or "turned" not in table:
+    if not before.samples or table["tokens"].isna().all():
         return "no sample and stage was measured in both"
     broken = table[(table[["nonfinite", "nonfinite_before"]] > 0).any(axis=1)]
     if broken.empty or (first is not None and place_of(first) < place_of(broken["stage"].iloc[0])):

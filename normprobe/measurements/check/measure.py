@@ -1,10 +1,9 @@
 """A fingerprint of each state on its way through the model, by token group.
 
-Of each token its norm is kept, and what signs make of its direction: sums of the numbers of x/||x||
-with signs drawn once for each hidden size. Over the tokens of a group these are summed plainly, and
-with a sign for each token. The square of a difference of such a sum between two models is, on
-average, the summed squared distance of the directions (Johnson and Lindenstrauss, 1984): a few
-numbers tell how far thousands of states are apart, and notice rows that change places.
+Of each token its norm is kept, and sums of the numbers of x/||x||, each with fixed signs. Over the
+tokens of a group these are summed plainly, and with a sign a token. The square of a difference of
+such a sum is, on average, the summed squared distance of the directions (Johnson, Lindenstrauss
+1984): a few numbers tell how far thousands of states are apart, and notice rows that change places.
 
 One sample a forward: nothing depends on a batch.
 """
@@ -35,6 +34,7 @@ PLAIN, SIGNED = 4, 12
 
 #: Stages that are none of ``interface``: what the processor returns, and the last token's logits.
 INPUTS, LOGITS = "inputs", "logits"
+_FIRST = (INPUTS, *STAGES)
 
 _SEED = 251208374
 
@@ -104,11 +104,9 @@ def layer_stage(number: int) -> str:
 
 def place_of(stage: str) -> int:
     """Where a stage stands in the forward."""
-    if stage in (INPUTS, LOGITS):
-        return -1 if stage == INPUTS else 10**6
-    if stage in STAGES:
-        return STAGES.index(stage)
-    return len(STAGES) + int(stage.removeprefix("layer "))
+    if stage in _FIRST:
+        return _FIRST.index(stage)
+    return 10**6 if stage == LOGITS else len(_FIRST) + int(stage.removeprefix("layer "))
 
 
 def reduced(states: Tensor) -> Tensor:
