@@ -226,7 +226,8 @@ class Probe:
             NormprobeError: whatever of these fails; nothing is written before the run is due.
             SystemExit: in all but the main process of several, whose work is done.
         """
-        measured_by = replace(_over_samples(name).looking_at(names_in(also)), intervals=intervals)
+        measured_by = _over_samples(name).looking_at(names_in(also))
+        measured_by = replace(measured_by, intervals=measured_by.intervals and intervals)
         measured_by = measured_by.intervening(names_in(do))
         asked = {"align": align, "map": map, "verify": verify, "also": measured_by.watching}
         if measured_by.intervenes:

@@ -57,6 +57,7 @@ NAMES = (
     "interface",
     "layers",
     "cause",
+    "check",
     "grounding",
     "embeddings",
     "attention",
@@ -95,7 +96,7 @@ class Measurement:
         published: quantity of the paper -> the row of the main table that measures it.
         watchers: what else ``--also`` can name, beside numbers of the user's own; none: nothing.
         watching: those of them that were asked for.
-        intervals: of ``layers``, False: its tables have neither intervals nor the theory's numbers.
+        intervals: False: its tables have none, nor those of ``layers`` the theory's numbers.
         intervenes: ``observer`` of its ``measure`` takes names of interventions, too, and ``--do``
             chooses them.
         doing: those that were asked for; none: the usual ones.

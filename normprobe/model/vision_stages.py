@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -72,20 +71,24 @@ class VisionStages:
 
     def norms(self) -> "StageNorms":
         """What was kept. The host does not wait for it."""
-        calls = [(stage, *kept) for stage, several in self._kept.items() for kept in several]
+        kept = self.kept_rows()
+        norms, codes, sizes = zip(*kept.values(), strict=True) if kept else ((), (), ())
         stage = PROJECTOR_OUTPUT if self._parts.projector is not None else VISION_ENCODER
-        return StageNorms(
-            [(stage, size) for stage, _, _, size in calls],
-            to_host([*(norms for _, norms, _, _ in calls), *(codes for _, _, codes, _ in calls)]),
-            stage,
-        )
+        stages = list(zip(kept, sizes, strict=True))
+        return StageNorms(stages, to_host([*norms, *codes]), stage)
+
+    def kept_rows(self) -> dict[str, tuple[Tensor, Tensor, int]]:
+        """What was kept of each stage's rows, their group codes ``[rows]``, and the hidden size."""
+        found = {}
+        for stage, calls in self._kept.items():
+            kept, groups, sizes = zip(*calls, strict=True)
+            found[stage] = torch.cat(kept), torch.cat(groups), sizes[0]
+        return found
 
     def visual_rows(self) -> dict[str, Tensor]:
         """What was kept of each stage's visual rows, ``[rows]`` or ``[rows, hidden]``."""
-        return {
-            stage: torch.cat([kept[groups == _VISUAL] for kept, groups, _ in calls])
-            for stage, calls in self._kept.items()
-        }
+        rows = self.kept_rows().items()
+        return {stage: kept[groups == _VISUAL] for stage, (kept, groups, _) in rows}
 
     def _read(self, state: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         """What a module inside the encoder reads are the encoder's states; a merger's: patches."""
@@ -163,15 +166,16 @@ def _counted(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
 class StageNorms:
     """What ``VisionStages`` kept, on its way to the CPU. Asking for it waits until it is there."""
 
-    sizes: list[tuple[str, int]]  # stage and hidden size of each call of a module
-    arrived: Callable[[], list[NDArray[Any]]]  # norms of each call, then its groups, [rows]
+    stages: list[tuple[str, int]]  # and the hidden size of each, in the order they ran
+    arrived: Callable[[], list[NDArray[Any]]]  # norms of each, then groups of each, [rows]
     attended_stage: str
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a (stage, group): stage, group, hidden_size and the statistics of the norm."""
         rows = []
-        for stage, (norms, groups) in self._joined().items():
-            size = next(size for name, size in self.sizes if name == stage)
+        found = self._by_stage()
+        for stage, size in self.stages:
+            norms, groups = found[stage]
             for code, group in enumerate(TOKEN_GROUPS):
                 if (groups == code).any():
                     row = statistics_of(norms[None, groups == code], ["norm"])
@@ -180,7 +184,7 @@ class StageNorms:
 
     def attended(self, images: Sequence[int]) -> list[list[NDArray[Any]]]:
         """Norms of the states that text attends to, ``[states]`` an image of each sample."""
-        norms, groups = self._joined()[self.attended_stage]
+        norms, groups = self._by_stage()[self.attended_stage]
         shape = (len(images), max(*images, 1), -1)
         norms, counted = norms.reshape(shape), groups.reshape(shape) != PADDING
         return [
@@ -188,19 +192,11 @@ class StageNorms:
             for sample, count in enumerate(images)
         ]
 
-    def _joined(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-        """Norms and group codes of each stage, in the order the stages ran."""
-        arrays, calls = self.arrived(), len(self.sizes)
-        of_stage: dict[str, list[int]] = {}
-        for call, (stage, _) in enumerate(self.sizes):
-            of_stage.setdefault(stage, []).append(call)
-        return {
-            stage: (
-                np.concatenate([arrays[call] for call in found]),
-                np.concatenate([arrays[calls + call] for call in found]),
-            )
-            for stage, found in of_stage.items()
-        }
+    def _by_stage(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Norms and group codes of each stage."""
+        arrays, count = self.arrived(), len(self.stages)
+        pairs = zip(arrays[:count], arrays[count:], strict=True)
+        return {stage: pair for (stage, _), pair in zip(self.stages, pairs, strict=True)}
 
 
 #: Visual tokens that are looked for among what the projector hands over, evenly over all of them.

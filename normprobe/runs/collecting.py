@@ -64,6 +64,11 @@ class ByBatch(Protocol):
         """Whether the samples are asked for, beside the inputs that are made of them."""
         ...
 
+    @property
+    def intervals(self) -> bool:
+        """Whether its tables have intervals."""
+        ...
+
     def observer(
         self, model: MeasuredModel, builder: InputBuilder
     ) -> Callable[[Mapping[str, Any], Sequence[Sample]], Any]:
@@ -114,7 +119,9 @@ def collect(
         raise SystemExit(0)
     _note_skipped(run, data)
     rows = _collected(run, data, only, alone)
-    if (warning := note_confidence(run, rows)) and only is None:
+    if not measurement.intervals:
+        run.note(intervals=None)
+    elif (warning := note_confidence(run, rows)) and only is None:
         log.warning("note: %s", warning)
     return rows
 

@@ -74,6 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "interface": probe.measure("interface", limit=2, map=1),
         "grounding": probe.grounding(str(data), skip_bad=True),
         "cause": probe.cause(limit=2),
+        "check": probe.measure("check", limit=1),
         "embeddings": probe.embeddings(base="specimen"),
         "attention": probe.attention([picture, picture], "Which is a dog?"),
         "compare": compare(layers),

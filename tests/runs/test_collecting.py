@@ -41,6 +41,7 @@ class SlowDevice:
 
     def __init__(self, fails_at: int | None = None, rows_fail_at: int | None = None) -> None:
         self.fails_at, self.rows_fail_at = fails_at, rows_fail_at
+        self.intervals = True
         self.made: list[Event] = []
         self.overlapped: list[bool] = []
 

@@ -1,0 +1,118 @@
+"""The baseline of a model, run or dtype, and what a difference of two models comes from and costs.
+
+before = read_baseline("baseline.json")                 # of normprobe.measurements.check.baseline
+checked(measured(Probe("org/port"), before), before).sentence
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normprobe.data.data_set import open_data
+from normprobe.errors import NormprobeError
+from normprobe.hooks import after_call, attached, observing, run_until
+from normprobe.inputs.on_device import inputs_for
+from normprobe.inputs.prefetch import batches
+from normprobe.measurements.check.baseline import STATES, Baseline, allowed_of
+from normprobe.measurements.check.measure import layer_stage, logits_in
+from normprobe.model.first_difference import first_difference
+from normprobe.model.load.required_tensors import everything
+from normprobe.pipeline import first_inputs
+from normprobe.probe import Probe
+from normprobe.report.readable import number_of, significant
+from normprobe.run import Run, explained
+from normprobe.schema import DECODER_INPUT, TOKEN_GROUPS
+
+#: Factors of headroom that are worth a sentence.
+_NEAR = 100.0
+
+
+def measured(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Baseline:
+    """The states of a model on samples that ``Probe.measure`` takes, or on those of a baseline."""
+    if like is not None:
+        sampling |= {name: like.facts.get(name) for name in ("data", "prompt")}
+        sampling["only"] = list(like.samples)
+    return baseline_of(probe.measure("check", **sampling))
+
+
+def baseline_of(run: Run) -> Baseline:
+    """The baseline that a run of ``check`` is; of ``layers`` or ``interface``, of norms alone."""
+    if run.command not in ("check", "layers", "interface"):
+        raise NormprobeError(
+            f"{run.path or 'the run'} is a run of {run.command}; expected one of check, layers or "
+            "interface",
+            "give a run folder of one of these, or a baseline of check --write",
+        )
+    with explained(run.store):
+        record, states = run.record, run.table
+        stages = states.get("stage")
+        if stages is None:
+            stages = states["layer"].map(lambda n: layer_stage(n) if n else DECODER_INPUT)
+        states = states.reindex(columns=[*STATES]).assign(stage=stages)
+        known = states["group"].isin(TOKEN_GROUPS)  # not rows of embedding tables
+        facts = {name: record.get(name) for name in ("model", "model_revision", "dtype")}
+        facts |= {name: record["options"].get(name) for name in ("data", "prompt")}
+        facts["versions"] = record["versions"]
+        pictures, prompts = (record.get(name) or {} for name in ("image_hashes", "prompt_hashes"))
+        samples = {
+            i: {"picture": pictures.get(i), "prompt": prompts.get(i)}
+            for i in sorted(record["sample_ids"])
+            if i in prompts
+        }
+        return Baseline(facts, samples, states.loc[known].reset_index(drop=True))
+
+
+def first_module(
+    probe: Probe, other: Probe, now: Baseline, before: Baseline, tolerance: float | None = None
+) -> str:
+    """Which module differs first from that of ``other`` on the same input; empty: none does."""
+    data = open_data(before.facts["data"], prompt=before.facts["prompt"])
+    model, port = (each._source.measured([everything]) for each in (other, probe))
+    inputs = first_inputs(other._source.builder, model, data.subset(before.samples))
+    return first_difference(model.model, port.model, inputs, allowed_of(now, before, tolerance))
+
+
+def headroom(of: Baseline) -> str:
+    """How near states come to the largest number of their type; empty: not within ``_NEAR``."""
+    row = max(of.states.to_dict("records"), key=lambda row: row["largest"])
+    dtype = getattr(torch, str(of.facts["dtype"]), None)  # a model may be of several
+    if dtype is None or (factor := torch.finfo(dtype).max / row["largest"]) > _NEAR:
+        return ""
+    most = f"within a factor of {significant(factor, 2)} of the largest {of.facts['dtype']} number"
+    return f"Headroom: at {row['stage'].replace('_', ' ')} {row['group']} tokens come {most}."
+
+
+def cost(probe: Probe, other: Probe, before: Baseline) -> str:
+    """What the difference of two models costs: the divergence of the token after each prompt."""
+    found = []
+    for was, now in zip(_next_tokens(other, before), _next_tokens(probe, before), strict=True):
+        terms = torch.where(was.exp() > 0, was.exp() * (was - now), 0.0)
+        found.append((float(terms.sum().clamp_min(0.0)), bool(was.argmax() != now.argmax())))
+    costs, changes = zip(*found, strict=True)
+    mean, most = (significant(number, 2) for number in (sum(costs) / len(costs), max(costs)))
+    return (
+        f"It costs {mean} nats of KL in the next token on average, {most} at most; the most "
+        f"probable one changes in {sum(changes)} of {number_of(len(found), 'sample')}."
+    )
+
+
+def _next_tokens(probe: Probe, of: Baseline) -> list[Tensor]:
+    """Logarithms of the probabilities of the token after each prompt, ``[vocabulary]``."""
+    source = probe._source
+    model = source.measured([everything]).model
+    data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
+    found: list[Tensor] = []
+
+    def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
+        if (logits := logits_in(output)) is None:
+            raise NormprobeError(
+                f"{probe.name} returns no logits: nothing tells what a difference costs",
+                "compare with --against MODEL, or pass a model with its head",
+            )
+        found.append(torch.log_softmax(logits[0, -1].double().cpu(), dim=-1))
+
+    with observing(model), attached(after_call(model, see)):
+        for _, inputs in batches(data, source.builder, 1):
+            run_until(model, inputs_for(model, inputs))
+    return found

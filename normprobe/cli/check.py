@@ -1,0 +1,135 @@
+"""``check``: the gate of a release or a port."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from normprobe.cli import console
+from normprobe.cli.grouping import Display, Model, Starting, grouped, only
+from normprobe.options import Excludes, Loading, Needs, Sampling
+
+if TYPE_CHECKING:
+    from normprobe.measurements.check.baseline import Baseline, Checked
+
+#: Beside ``console.FAILED``, with which a check ends where states differ.
+_NOT_ENOUGH_EVIDENCE = 3
+_SAMPLES = 8  # of a baseline, unless --limit says how many
+
+_DRAWN = ("data", "prompt", "limit", "seed", "workers")
+
+
+@grouped
+def check(
+    model: Model = "specimen",
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the baseline: what MODEL is now.", metavar="FILE.json"),
+        Excludes("against", "against_dtype"),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="A baseline, a run folder or another model.", metavar="FILE|RUN|MODEL"),
+    ] = None,
+    against_dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="MODEL itself in this type, and what that costs.", metavar="NAME"),
+        Excludes("against"),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, help="In parts of a state's length. Default: by dtype.", metavar="X"),
+        Needs("against", "against_dtype"),
+    ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(help="Write a test report for CI.", metavar="FILE.xml"),
+        Needs("against", "against_dtype"),
+    ] = None,
+    *,
+    sampling: Annotated[Sampling, only(Sampling, *_DRAWN), Starting(data=None)],
+    loading: Loading,
+    display: Annotated[Display, only(Display, "format", "verbose")],
+) -> None:
+    """Are the states still those? Stage by stage and layer by layer against a baseline.
+
+    --write makes a baseline of MODEL; --against compares with one. It says where the first
+    difference is, and what such a difference usually means. float32 sees most: --dtype float32.
+    --against-dtype compares MODEL with itself: where headroom ends, and what it costs.
+    Exit code 0: the same; 1: not; 3: not enough evidence.
+    """
+    with console.reported(display):
+        if write is None and against is None and against_dtype is None:
+            raise typer.BadParameter("expected --write FILE, --against or --against-dtype")
+        with console.lasting_imports():
+            from normprobe.check import cost, first_module, headroom, measured
+            from normprobe.measurements.check.baseline import DIFFERENT, checked
+            from normprobe.probe import Probe
+            from normprobe.runs.files import write_by_rename
+
+        probe = Probe(model, **vars(loading))
+        asked = {name: getattr(sampling, name) for name in _DRAWN}
+        like, other = None if against is None else _known(against, asked), None
+        if like is None:
+            asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
+        if write is not None:
+            write_by_rename(write, measured(probe, **asked).text.encode())
+            console.data(str(write))
+            return
+        if like is None:
+            itself = {**vars(loading), "dtype": against_dtype}
+            other = Probe(model, **itself) if against is None else probe._beside(against)
+            like = measured(other, **asked)
+        now = measured(probe, like, workers=asked["workers"])
+        found = checked(now, like, tolerance)
+        more = []
+        if other is not None and against is None:
+            more = [headroom(now), cost(probe, other, like)]
+        elif other is not None and found.verdict == DIFFERENT:
+            more = [first_module(probe, other, now, like, tolerance)]
+        found = replace(found, sentence=" ".join(filter(None, [found.sentence, *more])))
+        _report(found, junit, display)
+
+
+def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
+    """The baseline of a file or run folder; None: it is a model, to be measured."""
+    from normprobe.check import baseline_of
+    from normprobe.errors import NormprobeError
+    from normprobe.measurements.check.baseline import read_baseline
+    from normprobe.run import load_run
+    from normprobe.runs.run_folder import RECORD
+
+    place = Path(against)
+    if not place.is_file() and not (place / RECORD).is_file() and place.suffix != ".json":
+        return None
+    if given := [name for name in _DRAWN[:3] if asked[name] is not None]:
+        raise NormprobeError(
+            f"{against} says which samples are measured; received --{given[0]}",
+            f"leave --{given[0]} out, or write another baseline with it",
+        )
+    return baseline_of(load_run(place)) if place.is_dir() else read_baseline(place)
+
+
+def _report(found: "Checked", junit: Path | None, display: Display) -> None:
+    """Print and write how it ended, and end with its exit code."""
+    from normprobe.measurements.check.baseline import DIFFERENT, SAME
+    from normprobe.report.table_text import markdown
+    from normprobe.report.terminal import print_readable, print_sentence
+    from normprobe.runs.files import write_by_rename
+
+    if junit is not None:
+        write_by_rename(junit, found.junit.encode())
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(f"**normprobe check: {found.verdict}.** {found.sentence}\n\n")
+            file.write(markdown(found.readable) + "\n")
+    if display.format == "json":
+        console.json_object(verdict=found.verdict, sentence=found.sentence, table=found.table)
+    elif not console.table(found.table, display):
+        with console.stdout_console() as target:
+            print_readable(found.readable, target)
+            print_sentence(found.sentence, target)
+    if found.verdict != SAME:
+        raise typer.Exit(console.FAILED if found.verdict == DIFFERENT else _NOT_ENOUGH_EVIDENCE)

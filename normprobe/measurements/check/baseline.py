@@ -1,0 +1,327 @@
+"""A baseline, and whether states are still those: where do they begin to differ, and why?"""
+
+import json
+import math
+import xml.etree.ElementTree as xml
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normprobe.errors import NormprobeError, first_line
+from normprobe.measurements.check.measure import (
+    INPUTS,
+    LOGITS,
+    PLAIN,
+    SIGNED,
+    layer_stage,
+    place_of,
+)
+from normprobe.report.readable import ReadableTable, number_of, readable_table, significant
+from normprobe.runs.begin import differing
+from normprobe.schema import (
+    DECODER_INPUT,
+    PROJECTOR_INPUT,
+    PROJECTOR_OUTPUT,
+    TEXT,
+    TOKEN_GROUPS,
+    VISION_ENCODER,
+)
+
+#: What a baseline file calls itself; another number: another meaning of its numbers.
+FORMAT = "normprobe baseline 1"
+
+#: How far the states of one model may be apart, in parts of their length, by the type that it
+#: computes in: five times what other kernels for attention make of them, or more.
+TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
+#: A mean norm is surer than a direction: errors of tokens and dimensions cancel out in it.
+_SURER = 10.0
+
+SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
+_COLUMNS = (
+    "stage", "group", "tokens", "tokens_before", "nonfinite", "nonfinite_before", "norm",
+    "norm_before", "norm_ratio", "turned", "mean_turned", "moved", "differs", "sample",
+)  # fmt: skip
+_KINDS = ("failure", "error")  # of a test report
+
+#: A run of ``layers`` or ``interface`` knows no largest numbers and no fingerprints.
+STATES = (
+    "stage", "group", "hidden_size", "tokens", "nonfinite", "norm_mean", "norm_geometric_mean",
+    "largest", "fingerprint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The states of a model on some samples."""
+
+    facts: Mapping[str, Any]  # model, model_revision, dtype, data and prompt as typed, versions
+    samples: Mapping[str, Any]  # id -> digests of its picture and of its prompt's token ids
+    states: pd.DataFrame  # ``STATES``, a row a stage and group, in the order of the forward
+
+    @property
+    def rows(self) -> dict[tuple[str, str], Mapping[Any, Any]]:
+        """The states by stage and group."""
+        return {(row["stage"], row["group"]): row for row in self.states.to_dict("records")}
+
+    @property
+    def text(self) -> str:
+        """The file: JSON with a sample or state a line."""
+        told = {"format": FORMAT, **self.facts}
+        lines = [f"  {json.dumps(name)}: {json.dumps(told[name])}" for name in told]
+        samples = [f"    {json.dumps(i)}: {json.dumps(self.samples[i])}" for i in self.samples]
+        states = [f"    {json.dumps(_short(row))}" for row in self.states.to_dict("records")]
+        for name, of, (begin, end) in (("samples", samples, "{}"), ("states", states, "[]")):
+            lines.append(f"  {json.dumps(name)}: {begin}\n" + ",\n".join(of) + f"\n  {end}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _short(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Without digits that no two machines share; strict JSON has no NaN."""
+    short = (float(f"{v:.9g}") if isinstance(v, float) else v for v in row.values())
+    return {name: None if v != v else v for name, v in zip(row, short, strict=True)}
+
+
+def read_baseline(file: Path) -> Baseline:
+    """The baseline of a file that ``Baseline.text`` wrote."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        states = pd.DataFrame(told.pop("states")).reindex(columns=[*STATES])
+        if told.pop("format") != FORMAT:
+            raise ValueError(f"it is no {FORMAT}")
+        samples = {str(i): dict(digests) for i, digests in told.pop("samples").items()}
+        numbers = [*STATES[2:-1]]
+        states[numbers] = states[numbers].apply(pd.to_numeric)
+        if not all(len(_numbers(text)) == PLAIN + SIGNED for text in states["fingerprint"]):
+            raise ValueError(f"a fingerprint does not have {PLAIN + SIGNED} numbers")
+        for stage, group in zip(states["stage"], states["group"], strict=True):
+            place_of(stage), TOKEN_GROUPS.index(group)
+        return Baseline(told, samples, states)
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NormprobeError(
+            f"{file} cannot be read as a baseline: {first_line(error)}",
+            "normprobe check MODEL --write FILE makes one",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How the states of a model stand to those of a baseline."""
+
+    # a row a stage and group, in the order of the forward; ``turned``: the distance of directions,
+    # root mean square over tokens, ``mean_turned``: that of their means, ``moved``: the larger |log
+    # ratio| of mean and geometric mean norms
+    table: pd.DataFrame
+    verdict: str  # ``SAME``, ``DIFFERENT`` or ``UNKNOWN``
+    sentence: str  # how it ended: where the first difference is, and what such a one usually means
+
+    @property
+    def readable(self) -> ReadableTable:
+        """Norms, their ratio and the distance of directions; a star where they differ."""
+        told = self.table.assign(stage=self.table["stage"].map(_words))
+        told["differs"] = told["differs"].map({True: "*", False: ""})
+        columns = ["stage", "group", "norm_before", "norm", "norm_ratio", "turned", "differs"]
+        return replace(
+            readable_table(told.reindex(columns=columns)),
+            notes=["turned: how far directions are apart."],
+        )
+
+    @property
+    def junit(self) -> str:
+        """A test report: a test a stage and group, or one error where nothing can be said."""
+        cases = [
+            (f"{_words(row['stage'])}, {row['group']}", "failure" * row["differs"], _far(row))
+            for row in self.table.to_dict("records")
+        ]
+        if self.verdict == UNKNOWN:
+            cases = [("evidence", "error", self.sentence)]
+        counts = {f"{kind}s": str([of for _, of, _ in cases].count(kind)) for kind in _KINDS}
+        suite = xml.Element("testsuite", counts, name="normprobe check", tests=str(len(cases)))
+        for name, kind, message in cases:
+            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name=name)
+            if kind:
+                xml.SubElement(case, kind, message=message)
+        return xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> Checked:
+    """Compare states in the order of the forward; ``tolerance``: in parts of their length."""
+    allowed = allowed_of(now, before, tolerance)
+    table = pd.DataFrame(list(_compared(now, before, allowed)), columns=[*_COLUMNS])
+    different = table[table["differs"].astype(bool)]
+    first = None if different.empty else str(different["stage"].iloc[0])
+    if reason := _without_evidence(now, before, table, first):
+        return Checked(table, UNKNOWN, f"Not enough evidence: {reason}.")
+    samples = number_of(len(before.samples), "sample")
+    if first is None:
+        far = significant(float(np.nanmax(table[["turned", "moved"]].to_numpy(float))), 2)
+        types = " against ".join(dict.fromkeys(str(of.facts.get("dtype")) for of in (now, before)))
+        told = f"All {len(table)} states of {samples} are the same within {allowed:g} of their"
+        return Checked(table, SAME, f"{told} length ({types}); the largest difference is {far}.")
+    here = different[different["stage"] == first]
+    lines = [f"{row['group']} {_far(row)}" for row in here.to_dict("records")]
+    told = f"Not the same from {_words(first)} on ({samples}): {'; '.join(lines)}."
+    return Checked(table, DIFFERENT, f"{told} {_hint(table, first, now, before, allowed)}")
+
+
+def allowed_of(now: Baseline, before: Baseline, tolerance: float | None) -> float:
+    """The tolerance that was asked for, or that of the coarser of two types."""
+    types = (str(of.facts.get("dtype")) for of in (now, before))
+    coarser = max(TOLERANCES.get(name, TOLERANCES["bfloat16"]) for name in types)
+    return coarser if tolerance is None else tolerance
+
+
+def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[str, Any]]:
+    """The rows of ``Checked.table``."""
+    for i in differing(before.samples, now.samples):
+        prompts = [of.samples.get(i, {}).get("prompt") for of in (now, before)]
+        if prompts[0] != prompts[1]:
+            yield {"stage": INPUTS, "group": TEXT, "differs": True, "sample": i}
+            break
+    new, old = now.rows, before.rows
+    # A run of another command does not measure every stage.
+    partial = any(of.states["fingerprint"].isna().all() for of in (now, before))
+    keys = new.keys() & old.keys() if partial else new | old
+    for key in sorted(keys, key=lambda key: (place_of(key[0]), TOKEN_GROUPS.index(key[1]))):
+        differences = _difference(new.get(key, {}), old.get(key, {}), allowed)
+        yield {"stage": key[0], "group": key[1], **differences}
+
+
+def _difference(new: Mapping[Any, Any], old: Mapping[Any, Any], allowed: float) -> dict[str, Any]:
+    """How far one state is from what it was."""
+    row = {
+        "tokens": new.get("tokens", 0),
+        "tokens_before": old.get("tokens", 0),
+        "nonfinite": new.get("nonfinite", 0),
+        "nonfinite_before": old.get("nonfinite", 0),
+        "norm": new.get("norm_geometric_mean", np.nan),
+        "norm_before": old.get("norm_geometric_mean", np.nan),
+    }
+    row["norm_ratio"] = row["norm"] / row["norm_before"] if row["norm_before"] else np.nan
+    if any(old.get(name) != new.get(name) for name in ("hidden_size", "tokens", "nonfinite")):
+        return row | {"differs": True}
+    means = new["norm_mean"], old["norm_mean"]
+    ratios = [row["norm_ratio"], means[0] / means[1] if means[1] else math.inf ** (means[0] > 0)]
+    # Without a ratio all are zero, in both or in one: then the means tell.
+    sizes = [abs(math.log(r)) if r > 0 else math.inf for r in ratios if r == r]
+    moved = max(sizes, default=0.0)
+    sides = [_numbers(side["fingerprint"]) for side in (new, old)]
+    apart = sides[0] - sides[1] if len(sides[0]) == len(sides[1]) else sides[0][:0]
+    turned, of_mean = (
+        float(np.sqrt(np.mean(part**2))) if len(part) else np.nan
+        for part in (apart[PLAIN:], apart[:PLAIN])
+    )
+    differs = turned > allowed or moved > allowed / _SURER
+    return row | {"turned": turned, "mean_turned": of_mean, "moved": moved, "differs": differs}
+
+
+def _numbers(fingerprint: Any) -> NDArray[np.float64]:
+    """The numbers of a fingerprint; none where there is none."""
+    words = fingerprint.split() if isinstance(fingerprint, str) else []
+    return np.array([float(word) for word in words])
+
+
+def _without_evidence(
+    now: Baseline, before: Baseline, table: pd.DataFrame, first: str | None
+) -> str:
+    """Why the states up to the first that differs say nothing; empty: they do."""
+    for i, digests in before.samples.items():
+        if i not in now.samples:
+            return f"{i} was not measured in both"
+        if digests.get("picture") != now.samples[i].get("picture"):
+            return f"the picture of {i} is another one"
+    if not before.samples or table["tokens"].isna().all():
+        return "no sample and stage was measured in both"
+    broken = table[(table[["nonfinite", "nonfinite_before"]] > 0).any(axis=1)]
+    if broken.empty or (first is not None and place_of(first) < place_of(broken["stage"].iloc[0])):
+        return ""
+    row = broken.iloc[0]
+    return (
+        f"{int(row['nonfinite'])} {row['group']} tokens are not finite at {_words(row['stage'])}, "
+        f"and {int(row['nonfinite_before'])} of the baseline"
+    )
+
+
+def _words(stage: str) -> str:
+    return "the inputs" if stage == INPUTS else stage.replace("_", " ")
+
+
+def _far(row: Mapping[Any, Any]) -> str:
+    """How far a state is from what it was."""
+    if row["stage"] == INPUTS and row["group"] == TEXT:
+        return f"has other token ids ({row['sample']})"
+    if row["tokens"] != row["tokens_before"]:
+        return f"has {int(row['tokens'])} rows, not {int(row['tokens_before'])}"
+    if pd.isna(row["moved"]):
+        return "has rows of another size"
+    if pd.isna(row["norm_ratio"]):
+        return "is zero" if pd.isna(row["norm"]) else "was zero"
+    told = f"x {significant(row['norm_ratio'])} as loud"
+    if pd.isna(row["turned"]):
+        return told
+    return f"{told}, turned by {significant(row['turned'], 2)} of its length"
+
+
+#: What to look at where all that comes before is the same.
+_WHERE = {
+    VISION_ENCODER: "the processor returns the same: look into the vision encoder",
+    PROJECTOR_INPUT: "the vision encoder returns the same: the projector is handed another of its "
+    "layers, or other rows",
+    PROJECTOR_OUTPUT: "the projector receives the same: look at its order of norm, linear layers "
+    "and activation, and at their weights",
+    DECODER_INPUT: "look at what stands between projector or embedding table and decoder: a scale, "
+    "positions, the order of rows",
+    LOGITS: "the last layer returns the same: look at the final norm, the head and its scale",
+}
+#: Nothing, beside a difference of another kind: weights that were scaled are rounded anew.
+_NEARLY = 0.01
+_LAYER = (
+    "{} is the same: look at what follows, its norms and their eps, rotary positions and mask, "
+    "activation and weights"
+)
+
+
+def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allowed: float) -> str:
+    """What such a difference usually means."""
+    here = table[(table["stage"] == first) & table["differs"]]
+    known = here[here["moved"].notna()]
+    if first == INPUTS:
+        if here["moved"].isna().all() and set(here["group"]) == {TEXT}:
+            return "Usually the tokenizer or the chat template."
+        if known.empty:
+            return "Usually the size, crop or tiles of the processor's pictures."
+        return "Usually the processor's channel order, mean and std, or resampling."
+    if known.empty:
+        return "Usually a class token that is kept or dropped, or patches merged otherwise."
+    turned, moved = known["turned"].max(), known["moved"].max()
+    if turned <= max(allowed, _NEARLY * moved):
+        return f"Usually a scale: one that is missing, or applied twice{_root(known, before)}."
+    if moved <= allowed / _SURER and known["mean_turned"].max() <= max(allowed, _NEARLY * turned):
+        return "Usually the same rows in another order: that of patches, tiles or lines."
+    if first in _WHERE:
+        told = _WHERE[first]
+    else:
+        number = int(first.removeprefix("layer "))
+        last = layer_stage(number - 1) if number > 1 else DECODER_INPUT
+        new, old = now.rows, before.rows
+        for other in (last, layer_stage(number + 1)):
+            pairs = [(new[first, group], old.get((other, group), {})) for group in known["group"]]
+            if not any(_difference(*pair, allowed)["differs"] for pair in pairs):
+                what = f"the state of {_words(other)} of the baseline"
+                return f"It is {what}: a layer left out, or counted otherwise."
+        told = _LAYER.format(_words(last))
+    return f"{told[:1].upper()}{told[1:]}."
+
+
+def _root(known: pd.DataFrame, before: Baseline) -> str:
+    """Whether a factor is the square root of a hidden size."""
+    ratio = float(known["norm_ratio"].iloc[0])
+    for size in dict.fromkeys(before.states["hidden_size"].dropna()):
+        for root, told in ((size**0.5, "the"), (size**-0.5, "1 / the")):
+            if abs(ratio / root - 1) < 0.02:
+                return f" (it is {told} square root of a hidden size, {int(size)})"
+    return ""

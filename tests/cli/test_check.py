@@ -1,0 +1,151 @@
+"""``normprobe check``: what a release gate prints, writes and ends with."""
+
+import json
+import shutil
+import xml.etree.ElementTree as xml
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from cli.conftest import assert_two_lines
+from safetensors.torch import load_file, save_file
+from support.commands import invoke
+from support.documents import ROOT
+from support.kept_folder import keep, restore
+from typer.testing import Result
+
+from normprobe.specimen import SPECIMEN_DIR
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, a port of it without a scale, and a baseline."""
+    folder = tmp_path_factory.mktemp("once") / "here"
+    folder.mkdir()
+    for name in ("model", "port"):
+        shutil.copytree(SPECIMEN_DIR, folder / name)
+    (weights,) = (folder / "port").glob("*.safetensors")
+    tensors = load_file(weights)
+    for name in ("weight", "bias"):
+        (last,) = (key for key in tensors if key.endswith(f"projector.linear_2.{name}"))
+        tensors[last] = tensors[last] / 128**0.5
+    save_file(tensors, weights, {"format": "pt"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made = invoke("check", "./model", "-n", "3", "--dtype", "float32", "--write", "b.json")
+        assert made.exit_code == 0, made.output
+        assert made.stdout == "b.json\n"
+    return keep(folder)
+
+
+@pytest.fixture
+def here(once: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(restore(once))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    return once
+
+
+def check(*words: object) -> Result:
+    return invoke("check", *words)
+
+
+def test_the_same_model_is_the_same(here: Path) -> None:
+    done = check("./model", "--dtype", "float32", "--against", "b.json", "--junit", "out/c.xml")
+    assert done.exit_code == 0, done.output
+    assert "All 20 states of 3 samples are the same within 0.0001" in " ".join(done.stdout.split())
+    assert xml.parse(here / "out/c.xml").getroot().get("failures") == "0"
+
+
+def test_a_port_is_told_where_it_differs_and_why(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    done = check("./port", "--dtype", "float32", "--against", "b.json", "--format", "json")
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "not the same"
+    assert "from projector output on" in told["sentence"]
+    assert "1 / the square root of a hidden size, 128" in told["sentence"]
+    first = next(row for row in told["table"] if row["differs"])
+    assert (first["stage"], first["group"]) == ("projector_output", "visual")
+    assert first["norm_ratio"] == pytest.approx(128**-0.5, rel=1e-3)
+    summary = (here / "summary.md").read_text()
+    assert summary.startswith("**normprobe check: not the same.** Not the same from projector")
+    assert "| projector output | visual |" in summary
+
+
+def test_other_pictures_are_no_evidence(here: Path) -> None:
+    told = json.loads((here / "b.json").read_text())
+    first = next(iter(told["samples"].values()))
+    first["picture"] = "0" * 64
+    (here / "b.json").write_text(json.dumps(told))
+    done = check("./model", "--against", "b.json")
+    assert done.exit_code == 3, done.output
+    assert "Not enough evidence: the picture of" in done.stdout
+
+
+def test_against_another_model_it_names_the_first_module(here: Path) -> None:
+    done = check("./port", "--against", "./model", "-n", "2", "--dtype", "float32")
+    assert done.exit_code == 1, done.output
+    told = " ".join(done.stdout.split())
+    assert "multi_modal_projector.linear_2 (Linear) is the first that returns" in told
+    assert "of its length: its weight differs." in told
+
+
+def test_against_itself_in_another_type_it_says_what_that_costs(here: Path) -> None:
+    done = check("./model", "--dtype", "float16", "--against-dtype", "float32", "-n", "2")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "the same within 0.02 of their length (float16 against float32)" in told
+    assert "nats of KL in the next token" in told
+    assert "changes in 0 of 2 samples" in told
+
+
+def test_against_another_model_and_a_run(here: Path) -> None:
+    done = check("./port", "--against", "./model", "-n", "1", "--format", "csv")
+    assert done.exit_code == 1, done.output
+    assert "projector_output,visual" in done.stdout
+    assert invoke("layers", "./model", "-n", "2", "-b", "2", "-o", "run").exit_code == 0
+    assert check("./model", "--against", "run").exit_code == 0
+    assert check("./port", "--against", "run").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "remedy"),
+    [
+        (("--against", "b.json", "-n", "2"), "says which samples", "leave --limit out"),
+        (("--against", "none.json"), "none.json cannot be read", "--write FILE makes one"),
+        (("--against", "./nowhere"), "./nowhere", ""),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    words: tuple[str, ...], problem: str, remedy: str, here: Path
+) -> None:
+    assert_two_lines(check("./model", *words), problem, remedy)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "expected --write FILE, --against or"),
+        (("--write", "a", "--against", "b"), "cannot go with --against"),
+        (("--write", "a", "--tolerance", "1"), "changes nothing without --against or"),
+    ],
+)
+def test_usage(words: tuple[str, ...], problem: str, here: Path) -> None:
+    done = check("./model", *words)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_action_and_the_hook_run_the_command() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    script = action["runs"]["steps"][-1]["run"]
+    assert "normprobe check" in script
+    assert "${{" not in script  # inputs are no code
+    assert hook["entry"] == "normprobe check"
+    assert hook["pass_filenames"] is False
