@@ -216,8 +216,8 @@ class Sampling:
     data: Annotated[
         str,
         typer.Option(
-            help="sample, pairs, boxes (bundled), text (no images), paper, a benchmark (mmbench, "
-            "pope:random, mmstar, ...), or a local file or folder.",
+            help="sample, pairs, boxes, mixed (bundled), text (no images), paper, a benchmark "
+            "(mmbench, pope:random, mmstar, ...), or a local file or folder.",
             metavar="DATA",
         ),
     ] = "sample"

@@ -12,8 +12,8 @@ VISUAL = "visual"  # rows that come from pixels
 STRUCTURAL = "structural"  # placeholder rows that pixels do not change: newline, separator
 SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vision stages
 TEXT = "text"  # everything else that is not padding
-VIDEO = "video"  # placeholders of a video: counted, and followed through the decoder alone
-AUDIO = "audio"  # placeholders of a sound, likewise
+VIDEO = "video"  # rows that come from the frames of a video
+AUDIO = "audio"  # rows that come from a sound
 NON_VISUAL = "non_visual"  # text and special tokens together
 PAIR = "visual_text"  # quantities of (visual, text) token pairs
 IMAGE = "image"  # visual tokens of one of several images; also the column with its number, from 1
@@ -29,7 +29,9 @@ NO_ID = -(2**31)
 VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
 STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change
 IMAGE_NUMBERS = "image_numbers"  # int [batch, seq]: whose image a placeholder there is, from 1
-MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS)
+VIDEO_MASK = "video_mask"  # bool [batch, seq]: those of an image that are a video's
+DRAWN_FRAMES = "drawn_frames"  # int [videos]: how many frames of each the processor drew
+MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS, VIDEO_MASK, DRAWN_FRAMES)
 
 # --- interface stages ---------------------------------------------------------------------------
 VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)
