@@ -21,6 +21,8 @@ IMAGE = "image"  # visual tokens of one of several images; also the column with 
 #: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, VIDEO, AUDIO)
 PADDING = -1
+#: Those of them that are told against text as visual tokens are, where a prompt holds them.
+OTHER_MEDIA = (VIDEO, AUDIO)
 
 #: In place of the token id of a row that was not looked up in the text table.
 NO_ID = -(2**31)
@@ -38,6 +40,9 @@ VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidde
 PROJECTOR_INPUT = "projector_input"  # what the projector receives
 MERGED_INPUT = "projector_input_merged"  # the patches side by side that the projector merges
 PROJECTOR_OUTPUT = "projector_output"  # what the projector returns
+AUDIO_ENCODER = "audio_encoder"  # what the audio encoder hands over, to its projector if inside
+AUDIO_PROJECTOR_INPUT = "audio_projector_input"  # what the projector of sounds receives
+AUDIO_PROJECTOR_OUTPUT = "audio_projector_output"  # what it returns
 DECODER_INPUT = "decoder_input"  # what enters decoder layer 1
 VISUAL_EMBEDDING_TABLE = "visual_embedding_table"  # rows that visual tokens are mixed from
 TEXT_EMBEDDING_TABLE = "text_embedding_table"  # rows of the weight
@@ -48,6 +53,9 @@ STAGES = (
     PROJECTOR_INPUT,
     MERGED_INPUT,
     PROJECTOR_OUTPUT,
+    AUDIO_ENCODER,
+    AUDIO_PROJECTOR_INPUT,
+    AUDIO_PROJECTOR_OUTPUT,
     DECODER_INPUT,
     VISUAL_EMBEDDING_TABLE,
     TEXT_EMBEDDING_TABLE,

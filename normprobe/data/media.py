@@ -119,7 +119,7 @@ def decode_video(path: Path, where: Place | str) -> Video:
     frames: list[Image.Image] = []
     try:
         data = io.BytesIO(path.read_bytes())
-        with av.open(data, options={"format_whitelist": CONTAINERS}) as file:
+        with av.open(data, "r", options={"format_whitelist": CONTAINERS}) as file:
             stream = file.streams.video[0]
             rate = stream.average_rate
             _check_size(where, 1, (stream.width, stream.height))

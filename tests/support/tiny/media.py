@@ -6,6 +6,7 @@ fixed image size have two frames.
 
 from collections.abc import Callable
 from inspect import signature
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -58,7 +59,8 @@ def media_of(model: PreTrainedModel) -> set[str]:
     """Which of video and audio a tiny model takes."""
     kind, fields = model.config.model_type, signature(model.forward).parameters
     sees = "pixel_values_videos" in fields and kind not in WITHOUT_VIDEO
-    return {name for name, held in (("video", sees), ("audio", kind in SOUNDS)) if held}
+    hears = kind in SOUNDS and (kind not in EARS or model.config.audio_config is not None)
+    return {name for name, held in (("video", sees), ("audio", hears)) if held}
 
 
 def media_sample(
@@ -123,6 +125,13 @@ def _video(kind: str, size: Size, random: torch.Generator) -> Inputs:
     return video
 
 
+def _features(random: torch.Generator, frames: int, width: int) -> Inputs:
+    """Of which the last eighth is padding."""
+    there = torch.arange(frames) < frames - frames // 8
+    spectrum = torch.randn(1, frames, width, generator=random) * there[None, :, None]
+    return {"input_features": spectrum, "input_features_mask": there[None]}
+
+
 def _waveform(random: torch.Generator, samples: int) -> Inputs:
     return {"input_values": torch.randn(1, samples, generator=random)}
 
@@ -145,10 +154,36 @@ def _codes(random: torch.Generator) -> Inputs:
 
 SOUNDS = {
     "dots3_note": _chunks,
+    "gemma4": lambda random: _features(random, 64, 16),
+    "gemma4_unified": lambda random: _features(random, 8, 32),
     "inkling_mm_model": _codes,
+    "nemotron_h_omni": lambda random: _features(random, 64, 16),
     "muse_spark": lambda random: _waveform(random, 5 * 96),
     "qwen2_5_omni_thinker": lambda random: _mel(random, "feature_attention_mask"),
     "qwen3_omni_moe_thinker": lambda random: _mel(random, "feature_attention_mask"),
+}
+
+
+#: What these types need to hear, which their tiny models are built without.
+EARS: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "subsampling_conv_channels": [16, 4],
+        "output_proj_dims": 48,
+    },
+    "gemma4_unified": {"audio_embed_dim": 32, "output_proj_dims": 32},
+    "nemotron_h_omni": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "subsampling_conv_channels": 8,
+        "num_mel_bins": 16,
+        "projection_hidden_size": 48,
+        "projection_bias": False,
+    },
 }
 
 
@@ -167,6 +202,8 @@ def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
     chosen = {name: getattr(model.config, name, None) for name in FEATURES}
     given = {name: value for name, value in (chosen | fields).items() if name in accepted}
     features = ask(**given)
+    if getattr(features, "attention_mask", None) is not None:
+        return int(features.attention_mask.sum())  # Gemma's sounds
     if hasattr(features, "last_hidden_state"):
         pooled = features.get("pooler_output")
         features = features.last_hidden_state if pooled is None else pooled
