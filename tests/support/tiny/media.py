@@ -126,8 +126,8 @@ def _video(kind: str, size: Size, random: torch.Generator) -> Inputs:
 
 
 def _features(random: torch.Generator, frames: int, width: int) -> Inputs:
-    """Of which the last eighth is padding."""
-    there = torch.arange(frames) < frames - frames // 8
+    """Of which the last quarter is padding."""
+    there = torch.arange(frames) < frames - frames // 4
     spectrum = torch.randn(1, frames, width, generator=random) * there[None, :, None]
     return {"input_features": spectrum, "input_features_mask": there[None]}
 
@@ -188,8 +188,8 @@ EARS: dict[str, dict[str, Any]] = {
 
 
 @torch.no_grad()
-def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
-    """How many rows the model will write for this video or sound."""
+def features_of(model: PreTrainedModel, modality: str, fields: Inputs) -> Any:
+    """What the model itself returns of a video or a sound alone."""
     # PerceptionLM has no accessor of its own for videos.
     for accessor in (f"get_{modality}_features", "get_image_features"):
         owners = [module for module in model.modules() if hasattr(module, accessor)]
@@ -197,11 +197,15 @@ def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
             break
     ask = getattr(owners[-1], accessor)
     accepted = signature(ask).parameters
-    if "pixel_values" in accepted and "pixel_values_videos" in fields:
+    if modality == "video" and "pixel_values" in accepted:
         fields = fields | {"pixel_values": fields["pixel_values_videos"]}
     chosen = {name: getattr(model.config, name, None) for name in FEATURES}
-    given = {name: value for name, value in (chosen | fields).items() if name in accepted}
-    features = ask(**given)
+    return ask(**{name: value for name, value in (chosen | fields).items() if name in accepted})
+
+
+def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
+    """How many rows the model will write for this video or sound."""
+    features = features_of(model, modality, fields)
     if getattr(features, "attention_mask", None) is not None:
         return int(features.attention_mask.sum())  # Gemma's sounds
     if hasattr(features, "last_hidden_state"):
