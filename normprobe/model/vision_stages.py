@@ -5,6 +5,7 @@ A part is found by names and structure. The first batch with an image shows what
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -94,8 +95,8 @@ class VisionStages:
                 reader = inside[0] if projector and projector.module in inside else None
             if reader is None:
                 # Sound may come as whole numbers (Inkling).
-                codes = self._group == AUDIO
-                handles.append(on_call(encoder.module, self._encoded, codes=codes))
+                watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
+                handles.append(watch(encoder.module, self._encoded))
             else:
                 handles.append(on_call(reader, self._read))
         if projector is not None:

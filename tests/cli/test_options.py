@@ -80,7 +80,7 @@ def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        ("layers --part projecto=x", "did you mean projector?"),
+        ("layers --part projecto=x", "did you mean projector or audio_projector?"),
         ("layers --part kind=languagex", "did you mean language or"),
         ("layers --btch-size 2", "--batch-size"),
         ("lyers", "Did you mean 'layers'?"),
