@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from normprobe.data.images import decode_image, image_hash
-from normprobe.data.media import Audio, Video
+from normprobe.data.media import Audio, Video, decode_audio, decode_video
 from normprobe.errors import NormprobeError
 from normprobe.schema import AUDIO, IMAGE, VIDEO
 
@@ -191,19 +192,39 @@ class Sample:
 Picture = Path | str | Image.Image  # or its file
 
 
-def as_sample(images: Picture | Sequence[Picture] | Sample, prompt: str = "") -> Sample:
-    """Pictures and a question about them."""
+def as_sample(
+    images: Picture | Sequence[Picture] | Sample,
+    prompt: str = "",
+    videos: Sequence[Path | str | Video] = (),
+    audios: Sequence[Path | str | Audio] = (),
+) -> Sample:
+    """Pictures, videos and sounds, and a question about them."""
     if isinstance(images, Sample):
         sample = replace(images, prompt=prompt or images.prompt)
     else:
         given = [images] if isinstance(images, Picture) else images
         names, pictures = zip(*map(_read, given), strict=True) if given else ((), ())
         sample = Sample("+".join(names), prompt, tuple(pictures))
+    sample = replace(
+        sample,
+        videos=(*sample.videos, *(_opened(each, "video", decode_video) for each in videos)),
+        audios=(*sample.audios, *(_opened(each, "audio", decode_audio) for each in audios)),
+    )
     if not sample.images:
         raise NormprobeError("--image: received no picture", "give a picture, or several")
-    if fault := marks_fault(sample.prompt, len(sample.images)):
+    counts = map(len, (sample.images, sample.videos, sample.audios))
+    if fault := marks_fault(sample.prompt, *counts):
         raise NormprobeError(f"--prompt: {fault}", "mark each image in the prompt, or none")
     return sample
+
+
+def _opened(medium: Any, kind: str, decode: Callable[[Path, str], Any]) -> Any:
+    """A video or a sound, or that of a file."""
+    if isinstance(medium, Video | Audio):
+        return medium
+    if not Path(medium).is_file():
+        raise NormprobeError(f"--{kind}: {medium} is no file", f"give the path of a {kind} file")
+    return decode(Path(medium), f"--{kind} {medium}")
 
 
 def _read(picture: Picture) -> tuple[str, Image.Image]:

@@ -28,7 +28,8 @@ OPTIONS = {
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
-    "attention": f"--word --layer --box {PROMPTED} --image --prompt {ANY} {FOLDER} {SHOWN}",
+    "attention": f"--video --audio --word --layer --box {PROMPTED} --image --prompt {ANY} {FOLDER} "
+    f"{SHOWN}",
     "show": "--table --format --theory --verbose -v --help -h",
     "compare": f"--label {FOLDER} {SHOWN}",
     "verify": f"--trust-remote-code --inputs {DRAW} {READ}",
