@@ -12,11 +12,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "normprobe/model/find/supported_models.csv"
-COLUMNS = ("model_type", "family", "norm_placement", "found_by", "notes")
+COLUMNS = ("model_type", "takes", "family", "norm_placement", "found_by", "notes")
 
 
 def row(name: str, model: Any, parts: Any, traced: Any) -> dict[str, str]:
     """The row of a type, from the code; ``traced``: what a trace finds, of a type with images."""
+    from support.tiny.media import EARS, media_of
     from support.tiny_models import NEEDS, WITHOUT_IMAGES
 
     from normprobe.model.find.norms import find_norm_placement
@@ -36,8 +37,15 @@ def row(name: str, model: Any, parts: Any, traced: Any) -> dict[str, str]:
         notes.append("visual rows by perturbation")
     if name in NEEDS:
         notes.append(f"needs {NEEDS[name]}")
+    media = media_of(model) | ({"audio"} if name in EARS else set())
+    if OVERRIDES.get(name, {}).get("videos_only"):
+        media |= {"video"}
+    elif name not in WITHOUT_IMAGES:
+        media |= {"image"}
+    takes = [kind for kind in ("image", "video", "audio") if kind in media]
     return {
         "model_type": name,
+        "takes": ", ".join(takes),
         "family": family_of(parts),
         "norm_placement": find_norm_placement(model, parts),
         "found_by": "override" if name in OVERRIDES else "structure",
@@ -51,7 +59,7 @@ def rows() -> list[dict[str, str]]:
     from support.tiny_models import ALL_TYPES, NEEDS, WITHOUT_IMAGES, tiny_model
 
     from normprobe.model.find.structure import find_parts
-    from normprobe.model.tracing import trace_parts
+    from normprobe.model.tracing.trace import trace_parts
 
     made = []
     for name in ALL_TYPES:

@@ -286,6 +286,6 @@ def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[str]:
     }
     with suppress(NormprobeError):
         guesses |= {role: part.name for role, part in find_parts(model) if role in MODULE_ROLES}
-    for role in MODULE_ROLES:
-        yield f'# "{role}": "{guesses[role]}",'
+    for role, guess in guesses.items():
+        yield f'# "{role}": "{guess}",'
     yield '# "image_token_ids": (ID,),  # none: the rows that other pixels change are visual'

@@ -21,6 +21,8 @@ _OWN = "transformers_modules."
 
 #: What ``normprobe[vision]`` brings.
 VISION = ("torchvision", "timm", "scipy")
+#: The extras and what they install.
+EXTRAS = {"vision": VISION, "video": ("av", "torchvision"), "audio": ("soundfile", "soxr")}
 
 #: How transformers and its users say that a package is missing.
 _MISSING = re.compile(
@@ -219,8 +221,9 @@ def missing_packages(error: BaseException) -> list[str]:
 
 def install(packages: Sequence[str]) -> str:
     """The command that installs packages."""
-    if set(packages) <= set(VISION):
-        return "pip install 'normprobe[vision]' (torchvision, timm, scipy)"
+    for extra, held in EXTRAS.items():
+        if set(packages) <= set(held):
+            return f"pip install 'normprobe[{extra}]' ({', '.join(held)})"
     if files := [name for name in packages if _OF_CHECKPOINT.match(name)]:
         return (
             f"{files[0]} is a file of the checkpoint, no package: fetch all its files again, or "

@@ -100,19 +100,23 @@ PROJECTED_STATE = "pooler_output"
 
 
 def on_call(
-    module: nn.Module, see: Callable[[Tensor, Tensor, Any], None], left: str = HIDDEN_STATE
+    module: nn.Module,
+    see: Callable[[Any, Tensor, Any], None],
+    left: str = HIDDEN_STATE,
+    *,
+    codes: bool = False,
 ) -> RemovableHandle:
     """Call ``see`` with the state that entered, the state that left, and all arguments by name.
 
     Where the module returns a model output, the state that left is its field ``left``. Calls
     without a floating-point input are passed over: Ovis looks indicator ids up in the table that
-    also mixes its visual rows.
+    also mixes its visual rows. With ``codes`` they count, too: what entered is None.
     """
     names = tuple(signature(module.forward).parameters)
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         entered = _first_state((kwargs.get("hidden_states"), args, kwargs))
-        if entered is not None:
+        if entered is not None or codes:
             given = {**kwargs, **dict(zip((*names, *range(len(args))), args, strict=False))}
             see(entered, hidden_state_of(output, left), given)
 

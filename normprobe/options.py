@@ -24,7 +24,10 @@ AUTO = "auto"
 BALANCED = "balanced"
 
 #: What can be named by hand, where it is not found.
-MODULE_ROLES = ("vision_encoder", "projector", "decoder_layers", "text_embedding")
+MODULE_ROLES = (
+    *("vision_encoder", "projector", "decoder_layers", "text_embedding"),
+    *("audio_encoder", "audio_projector"),
+)
 TOKEN_ROLES = ("image_token_ids", "video_token_ids", "audio_token_ids")
 PART_ROLES = (*MODULE_ROLES, *TOKEN_ROLES, "kind")
 KIND_WORDS = ("vision-language", "vision-encoder", "language")
@@ -216,8 +219,8 @@ class Sampling:
     data: Annotated[
         str,
         typer.Option(
-            help="sample, pairs, boxes (bundled), text (no images), paper, a benchmark (mmbench, "
-            "pope:random, mmstar, ...), or a local file or folder.",
+            help="sample, pairs, boxes, mixed (bundled), text (no images), paper, a benchmark "
+            "(mmbench, pope:random, mmstar, ...), or a local file or folder.",
             metavar="DATA",
         ),
     ] = "sample"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from normprobe.data.data_set import open_data
+from normprobe.data.media import Audio, Video
 from normprobe.data.sample import Picture, Sample, as_sample
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.hooks import same_random_numbers
@@ -302,6 +303,8 @@ class Probe:
         words: Sequence[str] = (),
         layers: Sequence[int] = (),
         box: tuple[float, float, float, float] | None = None,
+        video: Sequence[Path | str | Video] = (),
+        audio: Sequence[Path | str | Audio] = (),
         **to: Any,
     ) -> Run:
         """How much the text of one prompt attends to its image, or images, and where.
@@ -313,6 +316,8 @@ class Probe:
             words: words or phrases of the prompt to follow.
             layers: whose heat maps to keep, from 1; none: a few of all depths.
             box: target region: left, top, right, bottom in pixels of the image.
+            video: clips that the prompt is about as well, behind the images or at ``<video>``.
+            audio: sounds, likewise, at ``<audio>``.
             **to: ``output`` and ``overwrite``, as in ``measure``.
 
         Raises:
@@ -320,13 +325,18 @@ class Probe:
         """
         from normprobe.measurements.attention.measure import attention_of, check_request
 
-        sample = as_sample(image, prompt)
+        sample = as_sample(image, prompt, video, audio)
         options = {
             "image": sample.id,
             "prompt": sample.prompt,
             "word": list(words),
             "layer": list(layers),
             "box": box,
+            **{
+                kind: [str(each) if isinstance(each, Path | str) else kind for each in media]
+                for kind, media in (("video", video), ("audio", audio))
+                if media
+            },
         }
         pipeline = self._pipeline("attention", options, to, [sample])
         builder = self._source.builder

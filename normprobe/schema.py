@@ -12,8 +12,8 @@ VISUAL = "visual"  # rows that come from pixels
 STRUCTURAL = "structural"  # placeholder rows that pixels do not change: newline, separator
 SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vision stages
 TEXT = "text"  # everything else that is not padding
-VIDEO = "video"  # placeholders of a video: counted, and followed through the decoder alone
-AUDIO = "audio"  # placeholders of a sound, likewise
+VIDEO = "video"  # rows that come from the frames of a video
+AUDIO = "audio"  # rows that come from a sound
 NON_VISUAL = "non_visual"  # text and special tokens together
 PAIR = "visual_text"  # quantities of (visual, text) token pairs
 IMAGE = "image"  # visual tokens of one of several images; also the column with its number, from 1
@@ -21,6 +21,8 @@ IMAGE = "image"  # visual tokens of one of several images; also the column with 
 #: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, VIDEO, AUDIO)
 PADDING = -1
+#: Those of them that are told against text as visual tokens are, where a prompt holds them.
+OTHER_MEDIA = (VIDEO, AUDIO)
 
 #: In place of the token id of a row that was not looked up in the text table.
 NO_ID = -(2**31)
@@ -29,13 +31,18 @@ NO_ID = -(2**31)
 VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
 STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change
 IMAGE_NUMBERS = "image_numbers"  # int [batch, seq]: whose image a placeholder there is, from 1
-MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS)
+VIDEO_MASK = "video_mask"  # bool [batch, seq]: those of an image that are a video's
+DRAWN_FRAMES = "drawn_frames"  # int [videos]: how many frames of each the processor drew
+MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS, VIDEO_MASK, DRAWN_FRAMES)
 
 # --- interface stages ---------------------------------------------------------------------------
 VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)
 PROJECTOR_INPUT = "projector_input"  # what the projector receives
 MERGED_INPUT = "projector_input_merged"  # the patches side by side that the projector merges
 PROJECTOR_OUTPUT = "projector_output"  # what the projector returns
+AUDIO_ENCODER = "audio_encoder"  # what the audio encoder hands over, to its projector if inside
+AUDIO_PROJECTOR_INPUT = "audio_projector_input"  # what the projector of sounds receives
+AUDIO_PROJECTOR_OUTPUT = "audio_projector_output"  # what it returns
 DECODER_INPUT = "decoder_input"  # what enters decoder layer 1
 VISUAL_EMBEDDING_TABLE = "visual_embedding_table"  # rows that visual tokens are mixed from
 TEXT_EMBEDDING_TABLE = "text_embedding_table"  # rows of the weight
@@ -46,6 +53,9 @@ STAGES = (
     PROJECTOR_INPUT,
     MERGED_INPUT,
     PROJECTOR_OUTPUT,
+    AUDIO_ENCODER,
+    AUDIO_PROJECTOR_INPUT,
+    AUDIO_PROJECTOR_OUTPUT,
     DECODER_INPUT,
     VISUAL_EMBEDDING_TABLE,
     TEXT_EMBEDDING_TABLE,

@@ -21,6 +21,7 @@ _REPLACING_AUTOCAST = RLock()
 
 #: Attributes of the types of transformers that hold the vision encoder, and the language model.
 _IMAGE_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
+_AUDIO_ENCODERS = ("audio_tower", "audio_encoder", "sound_encoder")
 _DECODERS = ("language_model", "text_model", "decoder", "text_decoder")
 
 
@@ -75,6 +76,13 @@ def image_encoder(model: Any) -> Any:
         return model.get_encoder(modality="image")
     found = _attribute(model, _IMAGE_ENCODERS)
     return model if found is None or [found] == list(model.children()) else found
+
+
+def audio_encoder(model: Any) -> Any:
+    """What ``get_encoder(modality="audio")`` gives; 4.57 knows no modalities."""
+    if is_line_5():
+        return model.get_encoder(modality="audio")
+    return _attribute(model, _AUDIO_ENCODERS)
 
 
 def reader_of_encoder(encoder: nn.Module, projector: nn.Module | None) -> nn.Module | None:

@@ -100,6 +100,14 @@ def attention(
             metavar="TEXT",
         ),
     ],
+    video: Annotated[
+        list[Path] | None,
+        typer.Option(help="A clip that the prompt is about, too, at <video>.", metavar="FILE"),
+    ] = None,
+    audio: Annotated[
+        list[Path] | None,
+        typer.Option(help="A sound, likewise, at <audio>.", metavar="FILE"),
+    ] = None,
     word: Annotated[
         list[str] | None,
         typer.Option(help="Word or phrase of the prompt to follow; repeatable.", metavar="TEXT"),
@@ -125,6 +133,7 @@ def attention(
         region = _parsed_box(box)
         probe = _probe(model, loading)
         followed = {"words": word or [], "layers": layer or [], "box": region}
+        followed |= {"video": video or [], "audio": audio or []}
         console.show_run(probe.attention(image, prompt, **followed, **output.on_disk), display)
 
 

@@ -91,7 +91,17 @@ def decode_base64(text: str, where: Place | str) -> bytes:
 
 
 def read_image_file(path: str, root: Path, where: Place) -> Image.Image:
-    """Read an image that a data file names, from inside ``root`` only.
+    """Read an image that a data file names, from inside ``root`` only."""
+    resolved = file_inside(path, root, where, "image")
+    # Where a cell names the file, an error names both; in a folder of images, where is the file.
+    is_cell = where.column is not None
+    return decode_image(
+        resolved.read_bytes(), replace(where, note=resolved.name) if is_cell else where
+    )
+
+
+def file_inside(path: str, root: Path, where: Place, what: str, *, folders: bool = False) -> Path:
+    """A file that a data file names, or a folder, inside ``root`` only.
 
     A data file from elsewhere must not make normprobe open any other file: absolute paths, ``..``
     and symbolic links that lead out of ``root`` are refused.
@@ -101,21 +111,21 @@ def read_image_file(path: str, root: Path, where: Place) -> Image.Image:
         if not resolved.is_relative_to(root.resolve()):
             raise BadRow(
                 where,
-                f"the image path {path[:200]!a} leaves the folder {root}",
-                f"put the image itself (no link) into {root} and name it relative to that folder",
+                f"the {what} path {path[:200]!a} leaves the folder {root}",
+                f"put the {what} itself (no link) into {root} and name it relative to that folder",
             )
+        if folders and resolved.is_dir():
+            return resolved
         if resolved.exists() and not resolved.is_file():  # reading a pipe may never end
             raise OSError("it is no plain file")
-        data = resolved.read_bytes()
+        with resolved.open("rb"):
+            return resolved
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL character in the name
         raise BadRow(
             where,
-            f"the image file {path[:200]!a} cannot be read from {root} ({first_line(error)})",
-            f"put the image into {root}",
+            f"the {what} file {path[:200]!a} cannot be read from {root} ({first_line(error)})",
+            f"put the {what} into {root}",
         ) from error
-    # Where a cell names the file, an error names both; in a folder of images, where is the file.
-    is_cell = where.column is not None
-    return decode_image(data, replace(where, note=resolved.name) if is_cell else where)
 
 
 def image_hash(image: Image.Image) -> str:

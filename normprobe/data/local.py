@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,7 @@ from normprobe.data.formats import (
     read_tsv,
 )
 from normprobe.data.images import read_image_file
+from normprobe.data.media import Audio, Video, read_audio, read_video
 from normprobe.data.published import (
     official_files,
     read_json_list,
@@ -44,6 +45,8 @@ SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
     *(".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
 }
+VIDEOS = {".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"}
+AUDIOS = {".wav", ".flac", ".ogg"}
 
 _TEMPLATE = "{prompt}"
 _FORMATS = ".tsv, .jsonl, .json, .parquet or .txt"
@@ -69,7 +72,7 @@ def read_folder(folder: Path, bad: BadRows, prompt: str | None = None) -> list[Q
         files = [path for path in files if path.name != INSTANCES]
     if files:
         return [_read_local(list(paths), bad) for _, paths in groupby(files, key=_table_name)]
-    images = _read_images(folder, PROMPT if prompt is None else prompt)
+    images = _read_images(folder, prompt)
     if not images.questions:
         raise NormprobeError(
             f"{folder}: no data file found; expected {_FORMATS}, or images",
@@ -100,6 +103,8 @@ def _read_local(paths: Sequence[Path], bad: BadRows) -> QuestionSource:
             )
         raise NormprobeError(f"{path}: expected {_FORMATS}", WRITE_LINES)
     rows = read_tsv(path, bad) if suffix == ".tsv" else read_parquet(paths)
+    if "prompt" in rows.columns and "question" not in rows.columns:
+        return _read_prompts(path, list(rows), where, bad)
     return _read_rows(rows, path.name, where, bad)
 
 
@@ -162,13 +167,17 @@ def read_text(path: Path) -> QuestionSource:
 def _read_prompts(
     path: Path, lines: Sequence[Row], where: dict[str, Any], bad: BadRows
 ) -> QuestionSource:
-    """Read JSON lines with ``prompt`` and ``image``, or a list ``images``."""
+    """Read JSON lines, or a table, with ``prompt`` and ``image``, or a list ``images``.
+
+    ``video`` and ``audio``, or lists, likewise; with ``fps`` of frames, and ``rate`` of an array.
+    """
     recipe = Recipe(
         PROMPTS,
         _TEMPLATE,
         key=lambda row: row.key("id") if "id" in row.cells else json_content(row),
         prompt=lambda row: row.text("prompt"),
         images=partial(_named_images, path.parent),
+        others=partial(_named_others, path.parent),
         referent=read_referent,
         answer=_own_answer,
         has_image=lambda row: any(row.cells.get(name) for name in ("image", "images")),
@@ -179,11 +188,28 @@ def _read_prompts(
 
 
 def _named_images(folder: Path, row: Row, rows: Mapping[str, Row]) -> tuple[Image.Image, ...]:
-    where, names = _image_names(row)
-    if fault := marks_fault(row.cells["prompt"], len(names)):
+    where, names = _names(row, "image")
+    counts = [len(names), *(len(_names(row, kind)[1]) for kind in ("video", "audio"))]
+    if fault := marks_fault(row.cells["prompt"], *counts):
         place = row.place.at("prompt")
         raise BadRow(place, fault, "mark each image in the prompt, or none of them")
     return tuple(read_image_file(text_cell(name, where), folder, where) for name in names)
+
+
+def _named_others(folder: Path, row: Row) -> tuple[tuple[Video, ...], tuple[Audio, ...]]:
+    """The videos and the sounds of a row."""
+    (at, videos), (of, audios) = (_names(row, kind) for kind in ("video", "audio"))
+    fps, rate = (_number(row.cells.get(name)) for name in ("fps", "rate"))
+    return (
+        tuple(read_video(name, folder, at, fps) for name in videos),
+        tuple(read_audio(name, folder, of, rate) for name in audios),
+    )
+
+
+def _number(cell: Any) -> Any:
+    """A cell of a TSV as the number that it says; any other as it is."""
+    digits = isinstance(cell, str) and re.fullmatch(r"\d+(\.\d+)?", cell)
+    return (float(cell) if "." in cell else int(cell)) if digits else cell or None
 
 
 def _own_answer(row: Row) -> Answer | None:
@@ -195,37 +221,56 @@ def _own_answer(row: Row) -> Answer | None:
     return Answer(str(text).strip(), named if str(text).strip() in named else ())
 
 
-def _image_names(row: Row) -> tuple[Place, list[Any]]:
-    """The cell that names the images of a row, and the names."""
-    one, several = row.cells.get("image"), row.cells.get("images")
-    where = row.place.at("images")
+def _names(row: Row, kind: str) -> tuple[Place, list[Any]]:
+    """The cell that names the images of a row, or its videos or sounds, and the names."""
+    one, several = row.cells.get(kind), row.cells.get(f"{kind}s")
+    where = row.place.at(f"{kind}s")
     if several is None:
-        return row.place.at("image"), [] if one in (None, "") else [one]
+        return row.place.at(kind), [] if one in (None, "") else [one]
     if one not in (None, "") or not isinstance(several, list):
-        received = "image as well" if isinstance(several, list) else printable(several)
+        received = f"{kind} as well" if isinstance(several, list) else printable(several)
         raise BadRow(
             where,
-            f"expected a list of image files and no other image, received {received}",
-            "write either one image or a list of images",
+            f"expected a list of {kind} files and no other {kind}, received {received}",
+            f"write either one {kind} or a list of {kind}s",
         )
     return where, several
 
 
-def _read_images(folder: Path, prompt: str) -> QuestionSource:
-    """Read the images of a folder and the folders below it, sorted by name."""
-    if fault := marks_fault(prompt, 1):
+def _read_images(folder: Path, prompt: str | None) -> QuestionSource:
+    """Read the images, videos and sounds of a folder and the folders below it, sorted by name."""
+    if fault := marks_fault(prompt or "", 1):
         raise NormprobeError(f"--prompt: {fault}", "mark the image once, or leave the mark out")
     names = sorted(
         path.relative_to(folder)
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.is_dir()
+        if path.suffix.lower() in SUFFIXES | VIDEOS | AUDIOS and not path.is_dir()
     )
+
+    def is_one(row: Row, suffixes: Set[str]) -> bool:
+        return row.cells["name"].suffix.lower() in suffixes
+
+    def asked(row: Row) -> str:
+        other = "video" if is_one(row, VIDEOS) else "sound" if is_one(row, AUDIOS) else "image"
+        return PROMPT.replace("image", other) if prompt is None else prompt
+
+    def images(row: Row, rows: Mapping[str, Row]) -> tuple[Image.Image, ...]:
+        name = str(row.cells["name"])
+        return (read_image_file(name, folder, row.place),) if is_one(row, SUFFIXES) else ()
+
+    def others(row: Row) -> tuple[tuple[Video, ...], tuple[Audio, ...]]:
+        named = (str(row.cells["name"]), folder, row.place)
+        videos = (read_video(*named),) if is_one(row, VIDEOS) else ()
+        return videos, (read_audio(*named),) if is_one(row, AUDIOS) else ()
+
     recipe = Recipe(
         IMAGES,
-        prompt,
+        PROMPT if prompt is None else prompt,
         key=lambda row: str(row.cells["key"]),
-        prompt=lambda row: prompt,
-        images=lambda row, rows: (read_image_file(str(row.cells["name"]), folder, row.place),),
+        prompt=asked,
+        images=images,
+        others=others,
+        has_image=lambda row: is_one(row, SUFFIXES),
     )
     # A file name may hold bytes that are not valid UTF-8.
     keys = [name.as_posix().encode(errors="backslashreplace").decode() for name in names]

@@ -18,6 +18,8 @@ from normprobe.errors import NormprobeError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from normprobe.data.media import Audio, Video
+
 _HASH_LENGTH = 16  # hexadecimal digits
 
 
@@ -28,6 +30,8 @@ class Content(NamedTuple):
     images: tuple[Image.Image, ...] = ()
     referent: Referent | None = None
     answer: Answer | None = None
+    videos: tuple[Video, ...] = ()
+    audios: tuple[Audio, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Recipe:
     prompt: Callable[[Row], str]  # the prompt of a row
     # the pictures of a row; of all rows by key, one may hold the picture of another
     images: Callable[[Row, Mapping[str, Row]], tuple[Image.Image, ...]] = lambda row, rows: ()
+    # the videos and sounds of a row
+    others: Callable[[Row], tuple[tuple[Video, ...], tuple[Audio, ...]]] = lambda row: ((), ())
     # what a word of the prompt means in the pictures
     referent: Callable[[Row, str, Sequence[Image.Image]], Referent | None] = lambda *_: None
     # the right answer, where the row holds it
@@ -92,7 +98,8 @@ class Recipe:
 def _content(recipe: Recipe, row: Row, rows: Mapping[str, Row]) -> Content:
     prompt = recipe.prompt(row)
     images = recipe.images(row, rows)
-    return Content(prompt, images, recipe.referent(row, prompt, images), recipe.answer(row))
+    referent, answer = recipe.referent(row, prompt, images), recipe.answer(row)
+    return Content(prompt, images, referent, answer, *recipe.others(row))
 
 
 def _by_key(recipe: Recipe, rows: Iterable[Row], bad: BadRows) -> dict[str, Row]:

@@ -6,12 +6,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from normprobe.data.images import decode_image, image_hash
+from normprobe.data.media import Audio, Video, decode_audio, decode_video
 from normprobe.errors import NormprobeError
+from normprobe.schema import AUDIO, IMAGE, VIDEO
+
+#: What a prompt can be about.
+Medium = Image.Image | Video | Audio
 
 #: Left, top, right and bottom in pixels of the picture.
 Box = tuple[float, float, float, float]
@@ -55,14 +62,28 @@ def spans_of_word(word: str, text: str) -> list[tuple[int, int]]:
 
 #: Says in a prompt where an image stands. A prompt without marks follows its images.
 IMAGE_MARK = "<image>"
+#: The same of all that a prompt can be about, in the order in which they precede one without marks.
+MEDIA_MARKS = {IMAGE: IMAGE_MARK, VIDEO: "<video>", AUDIO: "<audio>"}
 
 
-def marks_fault(prompt: str, images: int) -> str | None:
-    """What is wrong with the marks of a prompt about so many images; None: nothing."""
-    marks = prompt.count(IMAGE_MARK)
-    if images == 0 or marks in (0, images):
+def kind_of(medium: Medium) -> str:
+    """A key of ``MEDIA_MARKS``."""
+    return VIDEO if isinstance(medium, Video) else AUDIO if isinstance(medium, Audio) else IMAGE
+
+
+def marks_fault(prompt: str, images: int, videos: int = 0, audios: int = 0) -> str | None:
+    """What is wrong with the marks of a prompt about so many of each; None: nothing."""
+    counts = dict(zip(MEDIA_MARKS, (images, videos, audios), strict=True))
+    found = {kind: prompt.count(MEDIA_MARKS[kind]) for kind, count in counts.items() if count}
+    if not any(found.values()):
         return None
-    return f"expected as many marks {IMAGE_MARK} as images ({images}), or none; received {marks}"
+    for kind, marks in found.items():
+        if marks != counts[kind]:
+            return (
+                f"expected as many marks {MEDIA_MARKS[kind]} as {kind}s ({counts[kind]}), or none; "
+                f"received {marks}"
+            )
+    return None
 
 
 @dataclass(frozen=True)
@@ -77,6 +98,9 @@ class Sample:
             transparency laid on white.
         referent: of a word of the prompt, what it means in the image; None: nobody said.
         answer: the right one; None: nobody said.
+        videos: likewise in the order of the prompt, and ``audios``. Those without a mark stand
+            behind the images.
+        audios: see above.
     """
 
     id: str
@@ -84,6 +108,8 @@ class Sample:
     images: tuple[Image.Image, ...] = ()
     referent: Referent | None = None
     answer: Answer | None = None
+    videos: tuple[Video, ...] = ()
+    audios: tuple[Audio, ...] = ()
 
     @property
     def image(self) -> Image.Image | None:
@@ -97,28 +123,36 @@ class Sample:
 
     @property
     def image_hash(self) -> str | None:
-        """What samples about the same images share: their hashes, joined by ``+``."""
-        return "+".join(self.image_hashes) or None
+        """What samples about the same images, videos and sounds share: hashes, joined by ``+``."""
+        others = [*(video.hash for video in self.videos), *(audio.hash for audio in self.audios)]
+        return "+".join([*self.image_hashes, *others]) or None
+
+    @property
+    def media(self) -> dict[str, Sequence[Medium]]:
+        """What the prompt is about, by its kind: those that there are."""
+        held: dict[str, Sequence[Medium]] = {IMAGE: self.images, VIDEO: self.videos}
+        return {kind: media for kind, media in {**held, AUDIO: self.audios}.items() if media}
 
     @property
     def is_marked(self) -> bool:
         """Whether the prompt says where its images stand. Other marks in it are text."""
-        return bool(self.images) and self.prompt.count(IMAGE_MARK) == len(self.images)
+        marked = (
+            self.prompt.count(MEDIA_MARKS[kind]) == len(held) for kind, held in self.media.items()
+        )
+        return bool(self.media) and all(marked)
 
     @property
-    def pieces(self) -> list[str | Image.Image]:
-        """The user turn: its texts and images in their order; no text is empty.
+    def pieces(self) -> list[str | Medium]:
+        """The user turn: its texts, images, videos and sounds in their order; no text is empty.
 
         >>> Sample("text/1", "What does <image> mean in HTML?").pieces
         ['What does <image> mean in HTML?']
         """
         if not self.is_marked:
-            return [*self.images, self.prompt]
-        first, *others = self.prompt.split(IMAGE_MARK)
-        pieces: list[str | Image.Image] = [first]
-        for image, text in zip(self.images, others, strict=True):
-            pieces += [image, text]
-        return [piece for piece in pieces if piece != ""]
+            return [*chain.from_iterable(self.media.values()), self.prompt]
+        left = {MEDIA_MARKS[kind]: iter(held) for kind, held in self.media.items()}
+        pieces = re.split(f"({'|'.join(left)})", self.prompt)
+        return [next(left[piece]) if piece in left else piece for piece in pieces if piece != ""]
 
     @property
     def texts(self) -> list[str]:
@@ -127,34 +161,70 @@ class Sample:
 
     @property
     def starts_with_images(self) -> bool:
-        """Whether no text stands before an image."""
-        return not any(isinstance(piece, str) for piece in self.pieces[: len(self.images)])
+        """Whether no text stands before an image, a video or a sound."""
+        media = sum(map(len, self.media.values()))
+        return not any(isinstance(piece, str) for piece in self.pieces[:media])
 
-    def text_with(self, placeholder_of: Callable[[int], str], separator: str = "") -> str:
-        """The user turn as text, with a placeholder for each image."""
-        placeholders = [placeholder_of(number + 1) for number in range(len(self.images))]
-        if not self.is_marked:
-            return "".join(placeholder + separator for placeholder in placeholders) + self.prompt
-        first, *others = self.prompt.split(IMAGE_MARK)
-        return first + "".join(map("".join, zip(placeholders, others, strict=True)))
+    def text_with(
+        self,
+        placeholder_of: Callable[[int], str],
+        separator: str = "",
+        **others: str | None,
+    ) -> str:
+        """The user turn as text, with a placeholder for each image.
+
+        ``others``: those of a video and of a sound, ``video`` and ``audio``.
+        """
+        written, number = "", 0
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                written += piece
+                continue
+            kind = kind_of(piece)
+            number += kind == IMAGE
+            placeholder = placeholder_of(number) if kind == IMAGE else others.get(kind)
+            if placeholder is None:
+                raise ValueError(f"{self.id}: the model is given no {kind}")
+            written += placeholder + ("" if self.is_marked else separator)
+        return written
 
 
 Picture = Path | str | Image.Image  # or its file
 
 
-def as_sample(images: Picture | Sequence[Picture] | Sample, prompt: str = "") -> Sample:
-    """Pictures and a question about them."""
+def as_sample(
+    images: Picture | Sequence[Picture] | Sample,
+    prompt: str = "",
+    videos: Sequence[Path | str | Video] = (),
+    audios: Sequence[Path | str | Audio] = (),
+) -> Sample:
+    """Pictures, videos and sounds, and a question about them."""
     if isinstance(images, Sample):
         sample = replace(images, prompt=prompt or images.prompt)
     else:
         given = [images] if isinstance(images, Picture) else images
         names, pictures = zip(*map(_read, given), strict=True) if given else ((), ())
         sample = Sample("+".join(names), prompt, tuple(pictures))
+    sample = replace(
+        sample,
+        videos=(*sample.videos, *(_opened(each, "video", decode_video) for each in videos)),
+        audios=(*sample.audios, *(_opened(each, "audio", decode_audio) for each in audios)),
+    )
     if not sample.images:
         raise NormprobeError("--image: received no picture", "give a picture, or several")
-    if fault := marks_fault(sample.prompt, len(sample.images)):
+    counts = map(len, (sample.images, sample.videos, sample.audios))
+    if fault := marks_fault(sample.prompt, *counts):
         raise NormprobeError(f"--prompt: {fault}", "mark each image in the prompt, or none")
     return sample
+
+
+def _opened(medium: Any, kind: str, decode: Callable[[Path, str], Any]) -> Any:
+    """A video or a sound, or that of a file."""
+    if isinstance(medium, Video | Audio):
+        return medium
+    if not Path(medium).is_file():
+        raise NormprobeError(f"--{kind}: {medium} is no file", f"give the path of a {kind} file")
+    return decode(Path(medium), f"--{kind} {medium}")
 
 
 def _read(picture: Picture) -> tuple[str, Image.Image]:

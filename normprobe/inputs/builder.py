@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token
+from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, is_multimodal, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
+from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
 from normprobe.inputs.standard import REFUSALS, build_documented, build_standard
 from normprobe.inputs.token_groups import with_image_numbers
 from normprobe.rehearsal import limited, rehearse
+from normprobe.schema import AUDIO, IMAGE, VIDEO, VIDEO_MASK
 from normprobe.tensors import arrays_as_tensors, find_named
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class InputBuilder:
         self._check_prompts(samples)
         try:
             inputs = with_image_numbers(self._build(samples), samples, self._build)
+            self._check_media(inputs, samples)
             self._check_lengths(inputs, samples)
             return inputs
         except MemoryError as error:
@@ -109,6 +112,8 @@ class InputBuilder:
         from transformers import BatchFeature
 
         if build := self.inputs_file.build:
+            if "family" in self.inputs_file.record and any(s.videos or s.audios for s in samples):
+                raise ValueError("the inputs of this family are made of texts and images alone")
             try:
                 made = build(self.model, self.processor, samples, self.system)
             except AttributeError as error:  # a model of the same names may have any other code
@@ -124,6 +129,15 @@ class InputBuilder:
             return build_documented(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
         return build_standard(self.processor, samples, self.system, layout)
+
+    def _check_media(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
+        """Refuse inputs without the clips or sounds of the samples."""
+        if not (is_multimodal(self.processor) or self.inputs_file.build):
+            return  # a bare tokenizer reads the prompts alone
+        for group in (VIDEO, AUDIO):
+            there = pixel_inputs(inputs, group) or (group == VIDEO and VIDEO_MASK in inputs)
+            if any(group in sample.media for sample in samples) and not there:
+                raise ValueError(f"what it returns holds no {group}: {', '.join(inputs)}")
 
     def _check_lengths(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse prompts that are longer than the model has positions for."""
@@ -142,13 +156,14 @@ class InputBuilder:
                 )
 
     def _check_prompts(self, samples: Sequence[Sample]) -> None:
-        placeholder = image_token(self.processor)
+        tokens = {IMAGE: image_token(self.processor), **other_tokens(self.processor)}
         for sample in samples:
-            if placeholder and any(placeholder in text for text in sample.texts):
-                raise RefusedSample(
-                    f"{sample.id}: the prompt contains this model's image token {placeholder!r}",
-                    "remove it from the prompt; normprobe places the image itself",
-                )
+            for kind, token in tokens.items():
+                if token and any(token in text for text in sample.texts):
+                    raise RefusedSample(
+                        f"{sample.id}: the prompt contains this model's {kind} token {token!r}",
+                        f"remove it from the prompt; normprobe places the {kind} itself",
+                    )
 
 
 def _in_a_worker() -> bool:
@@ -160,10 +175,18 @@ def _in_a_worker() -> bool:
 def _size_of(samples: Sequence[Sample]) -> dict[str, int]:
     """How much samples are, as ``rehearse`` takes it."""
     pixels = sum(image.width * image.height for sample in samples for image in sample.images)
+    pixels += sum(video.pixels for sample in samples for video in sample.videos)
+    pixels += sum(len(audio.samples) for sample in samples for audio in sample.audios)
     return {"times": len(samples), "pixels": pixels}
 
 
 def _described(sample: Sample) -> str:
     """The id, with the sizes of its images in pixels."""
-    sizes = ", ".join(f"{image.width}x{image.height} px" for image in sample.images)
+    sizes = ", ".join(
+        [
+            *(f"{image.width}x{image.height} px" for image in sample.images),
+            *(f"{len(video.frames)} frames" for video in sample.videos),
+            *(f"{len(audio.samples) / audio.rate:.3g} s" for audio in sample.audios),
+        ]
+    )
     return f"{sample.id} ({sizes})" if sizes else sample.id

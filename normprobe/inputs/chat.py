@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
-from normprobe.data.sample import IMAGE_MARK, Sample
+from normprobe.data.media import Audio
+from normprobe.data.sample import IMAGE_MARK, Sample, kind_of
 from normprobe.errors import NormprobeError
+from normprobe.schema import AUDIO, VIDEO
 
 NO_SYSTEM = "none"  # as a system prompt: suppress the one that the template would insert
 
@@ -37,6 +40,7 @@ PLAIN_LAYOUTS = {
 _WORD = "normprobe"  # any word would do: it is looked for in rendered text
 _TEXT = Sample("", _WORD)
 _WITH_IMAGE = replace(_TEXT, images=(Image.new("RGB", (1, 1)),))
+_WITH_AUDIO = replace(_TEXT, audios=(Audio(np.zeros(1, np.float32), 1),))
 _IMAGE_BETWEEN = replace(_WITH_IMAGE, prompt=f"{_WORD}{IMAGE_MARK}{_WORD}")
 _Message = dict[str, Any]
 
@@ -54,7 +58,9 @@ def render_chat(
     texts = []
     for number, sample in enumerate(samples):
         user = _user(processor, sample, parts)
-        if hoists and not sample.starts_with_images:
+        if (hoists and not sample.starts_with_images) or (
+            parts and _drops_others(processor, [*opening, user], sample)
+        ):
             user["content"] = [{"type": "text", "text": _written(processor, sample)}]
         turns = [*opening, user]
         if answers is not None:
@@ -79,13 +85,9 @@ def conversations(
 
 
 def content_of(sample: Sample) -> list[_Message]:
-    """The user turn of a sample in parts, each image among them as a picture."""
-    return [
-        {"type": "text", "text": piece}
-        if isinstance(piece, str)
-        else {"type": "image", "image": piece}
-        for piece in sample.pieces
-    ]
+    """The user turn of a sample in parts, each image, video and sound among them as it is."""
+    types = ["text" if isinstance(p, str) else kind_of(p) for p in sample.pieces]
+    return [{"type": kind, kind: piece} for kind, piece in zip(types, sample.pieces, strict=True)]
 
 
 def render_plain(
@@ -124,6 +126,20 @@ def image_token(processor: Any) -> str | None:
     return None if token is None else str(token)  # some keep an AddedToken
 
 
+def other_tokens(processor: Any) -> dict[str, str]:
+    """The placeholders of a video and of a sound, where a processor has them."""
+    tokens = {kind: getattr(processor, f"{kind}_token", None) for kind in (VIDEO, AUDIO)}
+    named = is_multimodal(processor)
+    return {kind: str(token) for kind, token in tokens.items() if token is not None and named}
+
+
+def _drops_others(processor: Any, messages: list[_Message], sample: Sample) -> bool:
+    """Whether the template leaves out a video or a sound, which has a placeholder."""
+    held = {kind: token for kind, token in other_tokens(processor).items() if kind in sample.media}
+    rendered = (_render(processor, messages) or "") if held else ""
+    return any(rendered.count(token) < len(sample.media[kind]) for kind, token in held.items())
+
+
 def reads_one_image(processor: Any) -> bool:
     """Whether a processor takes one image with every text, for which a text has no placeholder."""
     return is_multimodal(processor) and _written_token(processor) is None
@@ -138,10 +154,11 @@ def _written_token(processor: Any) -> str | None:
 def _takes_parts(processor: Any) -> bool:
     """Tell whether the template takes a user message as parts (True) or as a string (False)."""
     if is_multimodal(processor):
-        with_image = _render(processor, [_user(processor, _WITH_IMAGE, parts=True)])
         without = _render(processor, [_user(processor, _TEXT, parts=True)])
-        if _shows(_WORD, with_image) and with_image != without:
-            return True
+        for sample in (_WITH_IMAGE, _WITH_AUDIO):
+            with_one = _render(processor, [_user(processor, sample, parts=True)])
+            if _shows(_WORD, with_one) and with_one != without:
+                return True
     if _shows(_WORD, _render(processor, [_user(processor, _WITH_IMAGE, parts=False)])):
         return False
     raise _unusable(processor, "does not show the prompt")
@@ -184,17 +201,17 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
 
 def _user(processor: Any, sample: Sample, parts: bool) -> _Message:
     if parts:
-        content = content_of(sample)
-        for part in content:
-            part.pop("image", None)
+        texts = ("type", "text")
+        content = [{k: part[k] for k in texts if k in part} for part in content_of(sample)]
         return {"role": "user", "content": content}
     return {"role": "user", "content": _written(processor, sample)}
 
 
 def _written(processor: Any, sample: Sample) -> str:
     """The user turn as text, with a placeholder for each image where the processor has one."""
-    if placeholder := _written_token(processor):
-        return sample.text_with(lambda _: placeholder, separator="\n")
+    others = other_tokens(processor)
+    if (placeholder := _written_token(processor)) or (sample.media.keys() & others.keys()):
+        return sample.text_with(lambda _: placeholder or "", separator="\n", **others)
     if reads_one_image(processor) and not (len(sample.images) < 2 and sample.starts_with_images):
         received = f"{len(sample.images)} images" if sample.starts_with_images else "text before it"
         raise ValueError(

@@ -20,11 +20,13 @@ from xxhash import xxh3_64_hexdigest
 
 from normprobe.console_state import unheard_by_children
 from normprobe.data.data_set import DataSet
+from normprobe.data.media import drawn_words
 from normprobe.data.rows import BadRows, RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.standard import REFUSALS
+from normprobe.schema import DRAWN_FRAMES
 from normprobe.tensors import find_named
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Batch:
     prompt_hashes: dict[str, str]  # likewise, of ``_prompt_hash``
     inputs: BatchFeature  # of ``InputBuilder.build``
     samples: list[Sample]  # with their pictures; none where they are not asked for
+    frames: dict[str, str]  # by sample id: how many frames of its videos the processor drew
 
 
 def prefetched(
@@ -207,7 +210,9 @@ class _Windows:
                         sample.id: _prompt_hash(sample, inputs, row, len(batch), self._with_samples)
                         for row, sample in enumerate(batch)
                     }
-                    made.append(Batch(hashes, prompts, inputs, batch if self._with_samples else []))
+                    frames = _drawn_frames(batch, inputs)
+                    kept = batch if self._with_samples else []
+                    made.append(Batch(hashes, prompts, inputs, kept, frames))
                 del batch, inputs  # before the next one is decoded
         except NormprobeError as error:
             return pickle.dumps((made, bad.skipped, error))
@@ -222,6 +227,7 @@ class _Windows:
         left = self.picture_bytes
         for sample in samples:
             left -= sum(_BYTES_A_PIXEL * image.width * image.height for image in sample.images)
+            left -= sum(_BYTES_A_PIXEL * video.pixels for video in sample.videos)
             with self._builder.limits([sample]):
                 length = about_length(self._builder, sample)
             read.append((length, sample.id, sample if left >= 0 else None))
@@ -247,6 +253,18 @@ def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answ
         seen = repr(ids[row][mask[row] > 0].tolist())
     told = f"{seen} {sample.referent or ''}{sample.answer or '' if answered else ''}"
     return xxh3_64_hexdigest(told.encode(errors="surrogatepass"))
+
+
+def _drawn_frames(samples: Sequence[Sample], inputs: BatchFeature) -> dict[str, str]:
+    """How many frames of which video were drawn; all of them, where the processor does not say."""
+    videos = [(sample.id, video) for sample in samples for video in sample.videos]
+    said = inputs.get(DRAWN_FRAMES)
+    drawn = [len(v.frames) for _, v in videos] if said is None else said.tolist()
+    words: dict[str, str] = {}
+    for (sample_id, video), count in zip(videos, drawn, strict=True):
+        before = f"{words[sample_id]}, " if sample_id in words else ""
+        words[sample_id] = before + drawn_words(video, count)
+    return words
 
 
 def about_length(builder: InputBuilder, sample: Sample) -> int:

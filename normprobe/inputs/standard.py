@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from normprobe.data.sample import Sample
 from normprobe.errors import first_line
 from normprobe.inputs.chat import (
@@ -15,6 +18,7 @@ from normprobe.inputs.chat import (
     render_plain,
 )
 from normprobe.inputs.processor import tokenizer_of
+from normprobe.schema import DRAWN_FRAMES
 from normprobe.tensors import arrays_as_tensors
 
 if TYPE_CHECKING:
@@ -58,10 +62,18 @@ def build_standard(
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
+    others = _videos_and_audios(processor, samples)
+
+    def made(**images: Any) -> BatchFeature:
+        inputs = dict(processor(text=texts, **images, **others, **options))
+        if drawn := [len(each["frames_indices"]) for each in inputs.pop("video_metadata", ())]:
+            inputs[DRAWN_FRAMES] = torch.tensor(drawn)
+        return BatchFeature(inputs)
+
     nested = [list(sample.images) for sample in samples]
     images = [image for own in nested for image in own]
     if not images:
-        return BatchFeature(dict(processor(text=texts, **options)))
+        return made()
     # Chat processors take a list of images for each text, older ones one flat list; some of either
     # kind want it the other way, and refuse what they do not understand. A flat list does not tell
     # whose the images are, unless each text has one.
@@ -70,12 +82,48 @@ def build_standard(
         raise ValueError("samples with an image and samples without one do not fit into one batch")
     first, second = (images, nested) if each_has_one and not is_chat else (nested, images)
     try:
-        return BatchFeature(dict(processor(text=texts, images=first, **options)))
+        return made(images=first)
     except REFUSALS as error:
         try:
-            return BatchFeature(dict(processor(text=texts, images=second, **options)))
+            return made(images=second)
         except REFUSALS:
             raise error from None
+
+
+def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, Any]:
+    """What a processor is given of clips and sounds, in the order of the samples.
+
+    The processor draws frames by its own settings, for which it needs their rate: of clips whose
+    rate nobody knows it reads all.
+    """
+    given: dict[str, Any] = {}
+    if videos := [video for sample in samples for video in sample.videos]:
+        if not hasattr(processor, "video_processor"):
+            raise ValueError(f"{type(processor).__name__} reads no video")
+        timed = {video.fps is not None for video in videos}
+        if len(timed) > 1:
+            raise ValueError("clips with and without a rate do not fit into one batch")
+        given["videos"] = [np.stack([np.asarray(f) for f in video.frames]) for video in videos]
+        given["video_metadata"] = [
+            {
+                "total_num_frames": len(video.frames),
+                "fps": video.fps,
+                "duration": len(video.frames) / video.fps if video.fps else None,
+                "width": video.frames[0].width,
+                "height": video.frames[0].height,
+                "frames_indices": list(range(len(video.frames))),
+            }
+            for video in videos
+        ]
+        given |= {"return_metadata": True} | ({} if True in timed else {"do_sample_frames": False})
+    if audios := [audio for sample in samples for audio in sample.audios]:
+        names = ("audio_processor", "feature_extractor")
+        reader = next((getattr(processor, n) for n in names if hasattr(processor, n)), None)
+        if reader is None:
+            raise ValueError(f"{type(processor).__name__} reads no sound")
+        given["audio"] = [audio.at(reader.sampling_rate) for audio in audios]
+        given["sampling_rate"] = reader.sampling_rate
+    return given
 
 
 def batch_options(tokenizer: Any, samples: int) -> dict[str, Any]:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from normprobe.data.sample import IMAGE_MARK, Sample
+from normprobe.data.sample import MEDIA_MARKS, Sample, kind_of
 from normprobe.schema import (
     AUDIO,
+    IMAGE,
     IMAGE_NUMBERS,
     PADDING,
     SPECIAL,
     TEXT,
     TOKEN_GROUPS,
     VIDEO,
+    VIDEO_MASK,
     VISUAL,
     VISUAL_MASK,
 )
@@ -129,34 +131,43 @@ def with_image_numbers(
     Returns:
         ``inputs``, with an int tensor [batch, seq]: the number, from 1, of the image that a
         placeholder at this position stands for. The text behind an image has its number too. 0:
-        padding, and samples without images.
+        padding, and samples without images. Where videos come under the name of images,
+        ``video_mask`` says which positions, likewise, are a video's.
     """
     from normprobe.inputs.on_device import pixel_inputs
 
     ids = find_named(inputs, "input_ids")
-    if ids is None or not pixel_inputs(inputs) or all(len(s.images) == 1 for s in samples):
+    alike = any(s.videos for s in samples) and not pixel_inputs(inputs, VIDEO)
+    one_each = all(len(s.images) == 1 for s in samples) and not alike
+    if ids is None or not pixel_inputs(inputs) or one_each:
         return inputs
     mask = find_named(inputs, "attention_mask")
     mask = torch.ones_like(ids).bool() if mask is None else mask.bool()
-    numbers = torch.zeros_like(ids)
+    numbers, of_videos = torch.zeros_like(ids), torch.zeros_like(mask)
     for row, sample in enumerate(samples):
-        if not sample.images:
+        told = (IMAGE, VIDEO) if alike else (IMAGE,)
+        media = [(place, p) for place, p in enumerate(sample.pieces) if not isinstance(p, str)]
+        kinds = [(place, kind_of(p)) for place, p in media if kind_of(p) in told]
+        if not kinds:
             continue
         own = ids[row, mask[row]]
-        numbers_of_sample = torch.ones_like(own)
-        for number in range(1, len(sample.images)):
-            other = find_named(build([_with_word_behind(sample, number)]), "input_ids")[0]
-            numbers_of_sample[_common_length(own, other) :] += 1
-        numbers[row, mask[row]] = numbers_of_sample
+        number_of_position = torch.zeros_like(own)
+        for place, _ in kinds[:-1]:
+            other = find_named(build([_with_word_behind(sample, place)]), "input_ids")[0]
+            number_of_position[_common_length(own, other) :] += 1
+        images = torch.tensor([kind == IMAGE for _, kind in kinds])
+        numbers[row, mask[row]] = torch.where(images, images.cumsum(0), 0)[number_of_position]
+        of_videos[row, mask[row]] = ~images[number_of_position]
     inputs[IMAGE_NUMBERS] = numbers
+    if alike:
+        inputs[VIDEO_MASK] = of_videos
     return inputs
 
 
-def _with_word_behind(sample: Sample, number: int) -> Sample:
-    def mark(image: int) -> str:
-        return IMAGE_MARK + (_WORD if image == number else "")
-
-    return replace(sample, prompt=sample.text_with(mark))
+def _with_word_behind(sample: Sample, place: int) -> Sample:
+    """The prompt with all marks, and a word behind one of its pieces."""
+    marked = (p if isinstance(p, str) else MEDIA_MARKS[kind_of(p)] for p in sample.pieces)
+    return replace(sample, prompt="".join(p + _WORD * (i == place) for i, p in enumerate(marked)))
 
 
 def _common_length(one: Tensor, other: Tensor) -> int:

@@ -35,6 +35,7 @@ from normprobe.schema import (
     TEXT,
     TOKEN_GROUPS,
     VIDEO,
+    VIDEO_MASK,
     VISUAL,
     VISUAL_MASK,
 )
@@ -204,7 +205,7 @@ class MeasuredModel:
             return groups
         if not self.parts.image_token_ids:
             return self._groups_by_perturbation(inputs, ids, groups)
-        if not placeholders:
+        if not placeholders and not (groups == TOKEN_GROUPS.index(VIDEO)).any():
             raise NormprobeError(
                 f"the prompt holds no image token: expected one of the ids "
                 f"{list(self.parts.image_token_ids)} in input_ids",
@@ -322,6 +323,9 @@ class MeasuredModel:
         pixels of the video change.
         """
         held, code = pixel_inputs(inputs, group), TOKEN_GROUPS.index(group)
+        mask = inputs.get(VIDEO_MASK) if group == VIDEO else None
+        if mask is not None:
+            return torch.where((groups == _VISUAL) & mask.to(groups.device), code, groups)
         if not held:
             if placeholders := int((groups == code).sum()):
                 raise NormprobeError(
@@ -504,6 +508,10 @@ class MeasuredBatch:
     # ``[states, hidden]`` at the decoder input; None: there cannot be any
     structural: Tensor | None
     ids: Tensor | None = None  # of tokens, in the shape of ``prompt_groups``; None: there are none
+
+    def holds(self, group: str) -> bool:
+        """Whether the prompts have tokens of a group."""
+        return bool((self.prompt_groups == TOKEN_GROUPS.index(group)).any())
 
     def groups_at(self, decoder_input: Tensor) -> Tensor:
         """The token groups of what enters decoder layer 1.

@@ -4,7 +4,8 @@ A part is found by names and structure. The first batch with an image shows what
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,14 +16,19 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.hooks import PROJECTED_STATE, on_call
 from normprobe.model.find.overrides import ADDED
-from normprobe.model.find.parts import Parts
+from normprobe.model.find.parts import Parts, sound_projectors
 from normprobe.schema import (
+    AUDIO,
+    AUDIO_ENCODER,
+    AUDIO_PROJECTOR_INPUT,
+    AUDIO_PROJECTOR_OUTPUT,
     MERGED_INPUT,
     PADDING,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     SPECIAL,
     TOKEN_GROUPS,
+    VIDEO,
     VISION_ENCODER,
     VISUAL,
 )
@@ -32,6 +38,12 @@ from normprobe.tensors import to_host
 from normprobe.versions import reader_of_encoder
 
 _VISUAL = TOKEN_GROUPS.index(VISUAL)
+
+#: What the encoder hands over, what the projector receives and what it returns.
+_STAGES = {
+    VISUAL: (VISION_ENCODER, PROJECTOR_INPUT, PROJECTOR_OUTPUT),
+    AUDIO: (AUDIO_ENCODER, AUDIO_PROJECTOR_INPUT, AUDIO_PROJECTOR_OUTPUT),
+}
 
 
 class VisionStages:
@@ -45,9 +57,25 @@ class VisionStages:
         parts: of the model.
         keep: what is kept of states ``[..., hidden]``: by default their norms ``[...]``; a copy of
             the states, where ``visual_rows`` is to return them.
+        group: ``AUDIO``: watches the audio encoder and its projector.
     """
 
-    def __init__(self, parts: Parts, keep: Callable[[Tensor], Tensor] = token_norms) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        keep: Callable[[Tensor], Tensor] = token_norms,
+        group: str = VISUAL,
+    ) -> None:
+        self._group = group
+        if group == AUDIO:
+            parts = replace(
+                parts,
+                vision_encoder=parts.audio_encoder,
+                projector=parts.audio_projector,
+                class_rows=0,
+                channels_first=False,
+            )
+        self._encoder, self._entered, self._left = _STAGES[group]
         self._parts = parts
         self._class_rows = parts.class_rows
         self._keep_of = keep
@@ -61,8 +89,13 @@ class VisionStages:
         handles = []
         if encoder is not None:
             reader = reader_of_encoder(encoder.module, projector.module if projector else None)
+            if self._group == AUDIO:
+                inside = sound_projectors(encoder.module)
+                reader = inside[0] if projector and projector.module in inside else None
             if reader is None:
-                handles.append(on_call(encoder.module, self._encoded))
+                # Sound may come as whole numbers (Inkling).
+                watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
+                handles.append(watch(encoder.module, self._encoded))
             else:
                 handles.append(on_call(reader, self._read))
         if projector is not None:
@@ -73,7 +106,7 @@ class VisionStages:
         """What was kept. The host does not wait for it."""
         kept = self.kept_rows()
         norms, codes, sizes = zip(*kept.values(), strict=True) if kept else ((), (), ())
-        stage = PROJECTOR_OUTPUT if self._parts.projector is not None else VISION_ENCODER
+        stage = self._left if self._parts.projector is not None else self._encoder
         stages = list(zip(kept, sizes, strict=True))
         return StageNorms(stages, to_host([*norms, *codes]), stage)
 
@@ -84,6 +117,46 @@ class VisionStages:
             kept, groups, sizes = zip(*calls, strict=True)
             found[stage] = torch.cat(kept), torch.cat(groups), sizes[0]
         return found
+
+    def tell_videos(self, other: "VisionStages | None") -> None:
+        """Say which visual rows come from a video; what is kept are norms behind.
+
+        Args:
+            other: the same calls with another video: rows that it changes are a video's. Both keep
+                copies of states. None: all are, and norms are kept.
+        """
+        for stage, calls in self._kept.items():
+            for place, (state, groups, size) in enumerate(calls):
+                norms, of_video = state, groups == _VISUAL
+                if other is not None:
+                    norms = token_norms(state)
+                    of_video = of_video & (state != other._kept[stage][place][0]).any(dim=-1)
+                groups = torch.where(of_video, TOKEN_GROUPS.index(VIDEO), groups)
+                calls[place] = norms, groups, size
+
+    def count_entered(self, entered: Tensor) -> None:
+        """Leave out rows of a sound that do not enter the decoder: they pad it. Norms are kept.
+
+        Args:
+            entered: ``[tokens, hidden]``. Where it does not tell which they are, no stage is kept.
+        """
+        last = self._left if self._left in self._kept else self._encoder
+        rows = [state for state, _, _ in self._kept.get(last, [])]
+        left = torch.cat(rows) if rows else entered
+        there = torch.ones(len(left), dtype=torch.bool, device=left.device)
+        if len(left) != len(entered) and left.shape[-1] == entered.shape[-1]:
+            same = _unit(left.float()).nan_to_num() @ _unit(entered.float()).nan_to_num().T
+            there = same.amax(dim=-1) > _SAME_DIRECTION
+        for stage, calls in list(self._kept.items()):
+            states = torch.cat([state for state, _, _ in calls])
+            of_each, rest = divmod(len(states), max(len(there), 1))
+            if rest or not of_each or int(there.sum()) != len(entered):
+                del self._kept[stage]
+                continue
+            kept = there.repeat_interleave(of_each)
+            _, groups, size = calls[0]
+            codes = torch.where(kept, groups[0], PADDING)
+            self._kept[stage] = [(token_norms(states), codes, size)]
 
     def visual_rows(self) -> dict[str, Tensor]:
         """What was kept of each stage's visual rows, ``[rows]`` or ``[rows, hidden]``."""
@@ -97,21 +170,21 @@ class VisionStages:
             self._class_rows = 0
         self._encoded(state, state, {})
 
-    def _encoded(self, pixels: Tensor, state: Tensor, arguments: Mapping[Any, Any]) -> None:
+    def _encoded(self, pixels: Any, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         del pixels
         state = self._as_rows(state)
         self._rows_of_tile = state.shape[-2]
         self._counted = _counted(state, arguments)
-        self._keep(VISION_ENCODER, state)
+        self._keep(self._encoder, state)
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
         if self._parts.vision_encoder is None:  # the projector receives pixels
             self._counted = _counted(left, arguments)
         else:
-            self._keep(PROJECTOR_INPUT, self._as_rows(entered))
+            self._keep(self._entered, self._as_rows(entered))
             if merged := self._merged(entered, left, arguments):
                 self._keep(MERGED_INPUT, entered.reshape(-1, merged * entered.shape[-1]))
-        self._keep(PROJECTOR_OUTPUT, left)
+        self._keep(self._left, left)
 
     def _merged(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> int:
         """How many patches, handed over in groups, leave as one row (Kimi-VL: 2 x 2); else 0.
@@ -135,7 +208,8 @@ class VisionStages:
         return state.movedim(-3, -1) if is_map else state
 
     def _keep(self, stage: str, state: Tensor) -> None:
-        groups = torch.full(state.shape[:-1], _VISUAL, dtype=torch.int8, device=state.device)
+        code = TOKEN_GROUPS.index(self._group)
+        groups = torch.full(state.shape[:-1], code, dtype=torch.int8, device=state.device)
         if state.shape[-2] == self._rows_of_tile:
             groups[..., : self._class_rows] = TOKEN_GROUPS.index(SPECIAL)
         groups = groups.flatten()

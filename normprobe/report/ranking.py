@@ -24,7 +24,7 @@ from normprobe.report.page.markup import Markup
 from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
 from normprobe.report.readable import MISSING, ReadableTable, of_one_size, significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
-from normprobe.schema import VISUAL
+from normprobe.schema import OTHER_MEDIA, VISUAL
 from normprobe.statistics.bootstrap import LEVEL
 
 AnyEstimate = TypeVar("AnyEstimate", bound=Estimate)
@@ -274,6 +274,8 @@ def print_ranked(
 ) -> None:
     """Print runs in order, with the numbers under these headers; open ranks have a note."""
     key = "model" if "status" in table else "run"
+    others = {group: f"disparity_{group}" for group in OTHER_MEDIA}
+    columns = {**columns, **{name: column for name, column in others.items() if column in table}}
     headers = ["rank", key, *columns, *(["status"] if "status" in table else [])]
     drawn, stars = new_table(title), False
     for header in headers:

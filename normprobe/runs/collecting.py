@@ -247,11 +247,15 @@ def _measured(
     """
 
     def rows_of(
-        seen: Any, images: Mapping[str, str | None], prompts: Mapping[str, str]
+        seen: Any,
+        images: Mapping[str, str | None],
+        prompts: Mapping[str, str],
+        frames: Mapping[str, str],
     ) -> pd.DataFrame:
         rows = measurement.rows(seen, list(images))
         ids = rows["sample_id"]
-        return rows.assign(image_hash=ids.map(images), prompt_hash=ids.map(prompts))
+        rows = rows.assign(image_hash=ids.map(images), prompt_hash=ids.map(prompts))
+        return rows.assign(frames=ids.map(frames)) if frames else rows
 
     def started(thread: Executor) -> Iterator[Future[pd.DataFrame]]:
         warned = False
@@ -263,7 +267,8 @@ def _measured(
                 warn(run, too_long)
                 warned = True
             seen = observe(completed(model.model, batch.inputs), batch.samples)
-            yield thread.submit(rows_of, seen, batch.image_hashes, batch.prompt_hashes)
+            hashes = batch.image_hashes, batch.prompt_hashes
+            yield thread.submit(rows_of, seen, *hashes, batch.frames)
             del seen  # while the next one is made
 
     with ThreadPoolExecutor(1) as thread:
@@ -381,6 +386,8 @@ def _collected(
     for name in ("image_hash", "prompt_hash"):
         if name in samples:
             run.note(**{f"{name}es": samples[name].to_dict()})
+    if "frames" in samples:
+        run.note(frames=samples["frames"].dropna().to_dict())
     return rows.reset_index(drop=True)
 
 

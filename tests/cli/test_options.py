@@ -30,7 +30,8 @@ OPTIONS = {
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
-    "attention": f"--word --layer --box {PROMPTED} --image --prompt {ANY} {FOLDER} {SHOWN}",
+    "attention": f"--video --audio --word --layer --box {PROMPTED} --image --prompt {ANY} {FOLDER} "
+    f"{SHOWN}",
     "show": "--table --format --theory --verbose -v --help -h",
     "compare": f"--label {FOLDER} {SHOWN}",
     "verify": f"--trust-remote-code --inputs {DRAW} {READ}",
@@ -74,7 +75,7 @@ def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
     panels = re.findall(r"^╭─ ([\w ]+) ─", shown, re.MULTILINE)
     assert panels == [panel for panel in ("Arguments", *PANELS) if panel in panels]
     assert "Where it goes" in panels
-    assert not re.search(r"<\w+(\[\w+\])?>", shown.replace("<image>", ""))
+    assert not re.search(r"<\w+(\[\w+\])?>", re.sub("<(image|video|audio)>", "", shown))
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= columns
 
@@ -82,7 +83,7 @@ def test_help_is_in_panels_and_whole(command: str, columns: int) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        ("layers --part projecto=x", "did you mean projector?"),
+        ("layers --part projecto=x", "did you mean projector or audio_projector?"),
         ("layers --part kind=languagex", "did you mean language or"),
         ("layers --btch-size 2", "--batch-size"),
         ("lyers", "Did you mean 'layers'?"),

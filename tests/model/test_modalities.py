@@ -1,6 +1,7 @@
 """Videos and sounds beside images: what tells their tokens, and what a run makes of them."""
 
 import io
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from support.capture import capture
 from support.cases import model_of
 from support.expected_parts import ExpectedParts
 from support.tiny.fragments import AUDIO, IMAGE, VIDEO
-from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_media
+from support.tiny.media import EARS, features_of, media_of
+from support.tiny_inputs import SPECIAL_IDS, tiny_media
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
@@ -24,6 +26,15 @@ from normprobe.schema import DECODER_INPUT, PADDING, TOKEN_GROUPS
 from normprobe.versions import is_line_5
 
 OMNI = "qwen2_5_omni_thinker"
+#: Types that read what are no images; the first hear, too.
+HEARING = ("dots3_note", "inkling_mm_model", "muse_spark", "nemotron_h_omni", OMNI)
+HEARING += ("gemma4", "gemma4_unified", "qwen3_omni_moe_thinker")
+SEEING = ("cohere_compass", "cosmos3_edge", "cosmos3_omni", "ernie4_5_vl_moe", "exaone4_5")
+SEEING += ("glm46v", "glm4v", "glm4v_moe", "glm5_next", "glm_ocr", "glmga", "kimi_k25", "lfm3_vl")
+SEEING += ("hyperclovax_vision_v2", "llava_next_video", "llava_onevision", "minicpm_ocr", "molmo2")
+SEEING += ("minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "muse_glimmer", "perception_lm")
+SEEING += ("qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe")
+SEEING += ("qwen4_exp", "video_llama_3", "video_llava")
 only_5 = pytest.mark.skipif(not is_line_5(), reason="transformers 4 does not say what a token is")
 
 
@@ -174,21 +185,119 @@ def test_their_numbers_are_those_of_their_states() -> None:
             assert row["cosine_mean"] == pytest.approx(cosines.mean(), abs=1e-6)
 
 
-def test_the_vision_stages_are_left_out() -> None:
-    """The modules that images pass through take the frames of videos, too."""
-    probe = Probe(model_of(OMNI), special_token_ids=SPECIAL_IDS)
-    run = probe.interface(tiny_media(model_of(OMNI)))
-    assert "vision_encoder" not in set(run.table["stage"])
-    rows = run.table[run.table["stage"] == DECODER_INPUT]
-    assert {"visual", "video", "audio", "text"} <= set(rows["group"])
-    assert "before the decoder is left out" in run.verdict
-    alone = probe.interface(tiny_inputs(model_of(OMNI)))
-    assert "vision_encoder" in set(alone.table["stage"])
-    assert "left out" not in alone.verdict
+def heard_and_seen(model_type: str, seed: int = 0) -> torch.nn.Module:
+    """With the audio side that the tiny model of the type is built without."""
+    ears = {"audio_config": deepcopy(EARS[model_type])} if model_type in EARS else {}
+    return tiny_model(model_type, seed, **ears)
+
+
+def norms_by_hand(part: Any, model: torch.nn.Module, group: str, inputs: Any) -> np.ndarray:
+    """Of what a module returns of a video, a sound or an image alone, by a hook of its own."""
+    returned: list[np.ndarray] = []
+
+    def keep(_: Any, __: Any, left: Any) -> None:
+        if hasattr(left, "last_hidden_state"):
+            pooled = getattr(left, "pooler_output", None)
+            left = left.last_hidden_state if pooled is None else pooled
+        states = left if isinstance(left, tuple | list) else [left]
+        returned.extend(x.double().numpy() for x in states if torch.is_tensor(x) and x.dim() > 1)
+
+    handle = part.module.register_forward_hook(keep)
+    features_of(model, {"visual": "image"}.get(group, group), inputs)
+    handle.remove()
+    return np.concatenate([np.linalg.norm(x, axis=-1).ravel() for x in returned])
+
+
+@only_5
+@pytest.mark.parametrize("model_type", HEARING + SEEING)
+def test_stages_hold_what_their_modules_return(model_type: str) -> None:
+    """Each by itself, as the model's own accessor runs it; padding of a sound left out."""
+    model = heard_and_seen(model_type)
+    inputs = tiny_media(model)
+    parts = find_parts(model)
+    rows = probe_interface(model, inputs).set_index(["stage", "group"])
+    taken = media_of(model)
+    told = [("projector_output", group, parts.projector) for group in ("visual", "video")]
+    told.append(("audio_projector_output", "audio", parts.audio_projector))
+    if model_type == "inkling_mm_model":  # its tower writes the tokens
+        told = [("audio_encoder", "audio", parts.audio_encoder)]
+    compared = 0
+    for stage, group, part in told:
+        if group in ("video", "audio") and group not in taken:
+            assert (stage, group) not in rows.index
+            continue
+        if group == "visual" and "pixel_values" not in inputs:
+            continue
+        expected = norms_by_hand(part, model, group, inputs)
+        if group == "audio" and model_type in EARS:
+            there = int((inputs["input_ids"] == AUDIO).sum())
+            assert len(expected) > there
+            expected = expected[:there]  # padded behind
+        if model_type == "video_llava" and group == "video":
+            expected = expected.reshape(-1, 17)[:, 1:].ravel()  # a class row a frame
+        assert rows.loc[(stage, group), "tokens"] == len(expected)
+        assert rows.loc[(stage, group), "norm_mean"] == pytest.approx(expected.mean(), rel=1e-6)
+        compared += 1
+    assert compared >= len(taken)
+
+
+@only_5
+@pytest.mark.parametrize("model_type", sorted(EARS))
+def test_padding_of_a_sound_counts_nowhere(model_type: str) -> None:
+    model = heard_and_seen(model_type)
+    inputs = tiny_media(model)
+    rows = probe_interface(model, inputs)
+    heard = rows[rows["group"] == "audio"]
+    placeholders = int((inputs["input_ids"] == AUDIO).sum())
+    assert set(heard["tokens"]) == {placeholders}
+    known = list(heard[heard["stage"] == "audio_projector_output"]["norm_mean"])
+    entered = list(heard[heard["stage"] == DECODER_INPUT]["norm_mean"])
+    assert known == pytest.approx(entered, rel=1e-5)
+
+
+def test_another_video_tells_its_rows_from_the_image_s() -> None:
+    """With the same tower: those of a video alone, and those of an image alone."""
+    model = model_of(OMNI)
+    both = tiny_media(model)
+    run = Probe(model, special_token_ids=SPECIAL_IDS).interface(both)
+    rows = run.table.set_index(["stage", "group"])["norm_mean"]
+    stages = ("vision_encoder", "projector_input", "projector_output")
+    ids = both["input_ids"][0]
+    for group, token, others in (
+        ("video", VIDEO, ("pixel_values", "image_grid_thw")),
+        ("visual", IMAGE, ("pixel_values_videos", "video_grid_thw", "video_second_per_grid")),
+    ):
+        away = torch.isin(ids, torch.tensor([*{IMAGE, VIDEO, AUDIO} - {token}]))
+        kept = ~(away | away.roll(1) | away.roll(-1))  # with the marks around them
+        left_out = (*others, "input_features", "feature_attention_mask")
+        alone = {name: value for name, value in both.items() if name not in left_out}
+        for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
+            if name in alone:
+                alone[name] = alone[name][:, kept]
+        found = probe_interface(model, alone, special_token_ids=SPECIAL_IDS)
+        found = found.set_index(["stage", "group"])["norm_mean"]
+        for stage in stages:
+            assert found[stage, group] == pytest.approx(rows[stage, group], rel=1e-6)
+        assert {g for s, g in found.index if s in stages} == {group}
+    assert "Video tokens enter" in run.verdict
+    assert "Audio tokens enter" in run.verdict
+    assert "left out" not in run.verdict
+
+
+def test_ratios_are_to_the_stages_of_the_same_medium() -> None:
+    rows = probe_interface(model_of(OMNI), tiny_media(model_of(OMNI)))
+    found = rows.set_index(["stage", "group"])
+    mean, ratio = found["norm_mean"], found["ratio_to_before_projector"]
+    for group, before, after in (
+        ("visual", "projector_input", "projector_output"),
+        ("video", "projector_input", "projector_output"),
+        ("audio", "audio_projector_input", "audio_projector_output"),
+    ):
+        assert ratio[after, group] == pytest.approx(mean[after, group] / mean[before, group])
 
 
 @pytest.mark.slow  # draws every figure
-def test_what_reads_a_run_passes_them_over(tmp_path: Path) -> None:
+def test_what_reads_a_run_shows_them(tmp_path: Path) -> None:
     probe = Probe(model_of(OMNI), special_token_ids=SPECIAL_IDS)
     inputs = tiny_media(model_of(OMNI), 2)
     run = probe.layers(inputs, also="massive,branches", output=tmp_path / "layers")
@@ -196,8 +305,8 @@ def test_what_reads_a_run_passes_them_over(tmp_path: Path) -> None:
     assert list(run.table["group"].unique()) == groups
     assert set(run.tables["branches"]["group"]) == set(groups)
     assert set(run.tables["massive"]["group"]) == {"visual", "special", "text", "non_visual"}
-    assert run.verdict
-    assert "video" not in run.verdict
+    assert "Video tokens enter the decoder" in run.verdict
+    assert "Audio tokens enter the decoder" in run.verdict
     assert len(list((tmp_path / "layers" / "plots").glob("*.png"))) == len(run.figures()) > 3
     interface = probe.interface(inputs, output=tmp_path / "interface")
     assert interface.figures()

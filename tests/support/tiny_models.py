@@ -94,9 +94,10 @@ LANGUAGE_MODELS = ("llama", "qwen2", "qwen3")
 VLM_TYPES = tuple(name for name in TINY if name not in VISION_ENCODERS + LANGUAGE_MODELS)
 
 
-def build(model_type: str) -> PreTrainedModel:
-    """The model as transformers initialises it, on the default device."""
+def build(model_type: str, **more: Any) -> PreTrainedModel:
+    """The model as transformers initialises it, on the default device; ``more`` of its config."""
     name, arguments = EVERY[model_type]
+    arguments = {**arguments, **more}
     if not is_line_5() and (model_type in NOT_ON_4 or not hasattr(transformers, name)):
         pytest.skip(f"transformers 4: {model_type} {NOT_ON_4.get(model_type, 'is newer')}")
     model_class = getattr(transformers, name)
@@ -121,10 +122,10 @@ def _for_this_line(settings: dict[str, Any]) -> dict[str, Any]:
     return found | alone | ({"rope_scaling": rotary} if rotary else {})
 
 
-def tiny_model(model_type: str, seed: int = 0) -> PreTrainedModel:
+def tiny_model(model_type: str, seed: int = 0, **more: Any) -> PreTrainedModel:
     """A float32 model in evaluation mode whose output depends on its image."""
     torch.manual_seed(seed)
-    model = build(model_type)
+    model = build(model_type, **more)
     unit_gain_(model)
     return model
 

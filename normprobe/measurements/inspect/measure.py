@@ -197,11 +197,11 @@ def print_weights(weights: pd.DataFrame, console: Console) -> None:
 def print_models(models: pd.DataFrame, families: Mapping[str, str], console: Console) -> None:
     """Print ``supported_models.csv``."""
     table = new_table(f"{len(models)} model types")
-    for header in ("type", "family", "norms", "found by"):
+    for header in ("type", "takes", "family", "norms", "found by"):
         add_column(table, header, left=True)
     table.add_column("notes", overflow="fold")
     for _, row in models.iterrows():
-        columns = ("model_type", "family", "norm_placement", "found_by", "notes")
+        columns = ("model_type", "takes", "family", "norm_placement", "found_by", "notes")
         table.add_row(*(Text(str(row[column])) for column in columns))
     print_table(table, console)
     print_notes(console, *(f"{name}: {meaning}." for name, meaning in families.items()))

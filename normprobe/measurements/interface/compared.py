@@ -10,7 +10,14 @@ from normprobe.report.figures.lines import Given
 from normprobe.report.figures.style import GROUP_LOOKS
 from normprobe.report.ranking import ATTENDED, DISPARITY
 from normprobe.report.ratio_words import Ratio, with_ends
-from normprobe.schema import DECODER_INPUT, PROJECTOR_OUTPUT, TEXT, VISION_ENCODER, VISUAL
+from normprobe.schema import (
+    DECODER_INPUT,
+    OTHER_MEDIA,
+    PROJECTOR_OUTPUT,
+    TEXT,
+    VISION_ENCODER,
+    VISUAL,
+)
 
 #: Header and column of each number of the ranking.
 COLUMNS = {
@@ -45,6 +52,8 @@ def measures(interface: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[
         "visual_norm": measured("norm_mean", VISUAL),
         "text_norm": measured("norm_mean", TEXT),
     }
+    others = {f"disparity_{g}": measured("geometric_ratio_to_prompt", g) for g in OTHER_MEDIA}
+    numbers |= {name: ratio for name, ratio in others.items() if ratio.usable}
     stage = visual_stage(interface)
     if stage != DECODER_INPUT:
         numbers[ATTENDED] = measured("geometric_ratio_to_prompt", VISUAL, stage)

@@ -25,6 +25,7 @@ from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,
     NONZERO_ROWS,
+    OTHER_MEDIA,
     ROW_SCOPES,
     STAGES,
     TEXT,
@@ -79,7 +80,7 @@ def _dot(stage: str, group: str, row: "pd.Series[Any]") -> Dot:
         interval=(low, high),
         spread=(float(row["norm_q05"]), float(row["norm_q95"])),
         hollow=group in ROW_SCOPES and group != NONZERO_ROWS,
-        ratio=float(row["ratio_to_prompt"]) if group == VISUAL else np.nan,
+        ratio=float(row["ratio_to_prompt"]) if group in (VISUAL, *OTHER_MEDIA) else np.nan,
     )
 
 

@@ -6,6 +6,7 @@ decoder layer 1: no decoder layer runs.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normprobe.hooks import attached, observing, on_input, run_until
-from normprobe.inputs.on_device import moved_to, named_inputs
+from normprobe.inputs.on_device import moved_to, named_inputs, pixel_inputs, with_other_pixels
 from normprobe.measurements.interface.table import SCALE_COLUMN, interface_table, table_rows
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel, embedding_scale
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
+    AUDIO,
     DECODER_INPUT,
     NON_VISUAL,
     PADDING,
@@ -71,7 +73,7 @@ def probe_interface(
 class SeenStages:
     """What one forward leaves, on its way to the CPU."""
 
-    stages: StageNorms
+    stages: list[StageNorms]
     # Norms and groups, [batch, seq]; and ids, where each has a state of its own.
     decoder_input: Callable[[], list[NDArray[Any]]] | None
     hidden_size: int
@@ -83,30 +85,41 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
     """One forward up to decoder layer 1."""
     # Before a hook is there: the batch may run the vision side to tell its token groups.
     batch = model.batch(inputs) if model.has_decoder else None
-    stages = VisionStages(model.parts)
     attends = model.parts.fusion == CROSS_ATTENTION
-    x = run_stages(model, inputs, stages)
+    # Images and videos pass through the same modules: another video tells their rows apart.
+    mixed = bool(pixel_inputs(inputs) and pixel_inputs(inputs, VIDEO))
+    stages = VisionStages(model.parts, Tensor.clone if mixed else token_norms)
+    heard = VisionStages(model.parts, Tensor.clone, group=AUDIO)
+    x = run_stages(model, inputs, stages, heard)
+    if mixed:
+        other = VisionStages(model.parts, Tensor.clone)
+        run_stages(model, with_other_pixels(inputs, VIDEO), other)
+        stages.tell_videos(other)
+    elif batch is not None and not batch.holds(VISUAL) and batch.holds(VIDEO):
+        stages.tell_videos(None)
     if batch is None or x is None:
-        return SeenStages(stages.norms(), None, 0, None, attends)
+        return SeenStages([stages.norms()], None, 0, None, attends)
     with observing(model.model):
         groups = batch.groups_at(x)
+        heard.count_entered(x[groups == TOKEN_GROUPS.index(AUDIO)])
+        told = [stages.norms(), heard.norms()]
         ids = batch.ids
         scale = None if ids is None else embedding_scale(model.parts, ids, x, groups)
         norms = token_norms(x)
         each = [] if ids is None or ids.shape != norms.shape else [ids]
         copied = to_host([norms, groups, *each])
-        return SeenStages(stages.norms(), copied, x.shape[-1], scale, attends)
+        return SeenStages(told, copied, x.shape[-1], scale, attends)
 
 
 def run_stages(
-    model: MeasuredModel, inputs: Mapping[str, Any], stages: VisionStages
+    model: MeasuredModel, inputs: Mapping[str, Any], *stages: VisionStages
 ) -> Tensor | None:
-    """Run the model up to decoder layer 1 while ``stages`` watches it.
+    """Run the model up to decoder layer 1 while ``stages`` watch it.
 
     Returns:
         The decoder input, ``[batch, positions, hidden]``; None of a bare vision encoder.
     """
-    handles = stages.handles()
+    handles = [handle for each in stages for handle in each.handles()]
     states: list[Tensor] = []
     first_layer = model.decoder_layers[0] if model.has_decoder else None
     if first_layer is not None:
@@ -121,13 +134,15 @@ def run_stages(
 
 def rows(seen: SeenStages, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     """One row a (stage, token group)."""
-    found = seen.stages.rows()
+    found, *heard = (each.rows() for each in seen.stages)
     if seen.decoder_input is not None:
         norms, codes, *ids = seen.decoder_input()
-        if not (seen.attends or (codes == TOKEN_GROUPS.index(VISUAL)).any()):
+        held = {group for code, group in enumerate(TOKEN_GROUPS) if (codes == code).any()}
+        if not (seen.attends or held & {VISUAL, VIDEO}):
             found = []  # some code always wants pixels, and of text alone gets blank ones
-        if (codes == TOKEN_GROUPS.index(VIDEO)).any():
-            found = []  # rows of images and of videos come from the same modules
+        if VIDEO in held and VIDEO not in {row["group"] for row in found}:
+            found = []  # rows of images and of videos come from the same inputs
+        found += chain.from_iterable(heard) if AUDIO in held else []
         found.extend(_decoder_input_rows(norms, codes, ids[0] if ids else None, seen))
     (sample_id,) = sample_ids or ["0"]
     return pd.DataFrame({"sample_id": sample_id, **row} for row in found)

@@ -27,6 +27,7 @@ from normprobe.schema import (
     PROJECTOR_OUTPUT,
     SPECIAL,
     TOKEN_GROUPS,
+    VIDEO,
     VISION_ENCODER,
     VISUAL,
 )
@@ -120,6 +121,9 @@ def differences(
         from_pixels = rows_from_pixels(states[first], others[first])
         for stage in _OF_IMAGES:
             if stage not in measured.index:
+                continue
+            if VIDEO in measured.loc[stage].index:
+                found[stage] = "a trace takes videos for images"
                 continue
             masks = _masks(states.get(stage, []), from_pixels)
             if isinstance(masks, str):

@@ -11,6 +11,7 @@ from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,
     NONZERO_ROWS,
+    OTHER_MEDIA,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     TEXT,
@@ -28,10 +29,8 @@ def verdict(run: RunStore) -> str:
     """What the norms at the interface say, and which states are no vectors to measure."""
     interface = run.table("interface")
     sentences = [broken_states_sentence(interface), interface_verdict(interface)]
-    if _has(interface, DECODER_INPUT, VIDEO):
-        sentences.append(
-            "What comes before the decoder is left out: images and videos go the same way there."
-        )
+    if _has(interface, DECODER_INPUT, VIDEO) and not _has(interface, PROJECTOR_OUTPUT, VIDEO):
+        sentences.append("What videos are before the decoder is left out: it cannot be told.")
     return " ".join(filter(None, sentences))
 
 
@@ -44,17 +43,29 @@ def interface_verdict(interface: pd.DataFrame) -> str:
     geometric = _ratio(interface, stage, "geometric_ratio_to_prompt")
     to_prompt = _ratio(interface, stage, "ratio_to_prompt")
     to_table = _ratio(interface, stage, "ratio_to_table")
-    if not geometric.usable:
+    others = {
+        group: _ratio(interface, DECODER_INPUT, "geometric_ratio_to_prompt", group)
+        for group in OTHER_MEDIA
+    }
+    told = {group: ratio for group, ratio in others.items() if ratio.usable}
+    if not (geometric.usable or told):
         return ""
-    louder = ratio_in_words([geometric], LOUD, _PROMPTS)
-    sentence = (
-        f"{subject} {louder} by geometric means, {ratio_in_words([to_prompt], LOUD)} by arithmetic "
-        "ones"
-    )
-    if to_table.usable:
-        sentence += f", and {ratio_in_words([to_table], LOUD, _TABLE)} (Eq. 11)"
-    sentences = [sentence, *_projector(interface), *_mixtures(interface)]
-    closing = brackets([geometric, to_prompt, to_table], int(interface["samples"].max()))
+    sentences = []
+    if geometric.usable:
+        louder = ratio_in_words([geometric], LOUD, _PROMPTS)
+        sentence = (
+            f"{subject} {louder} by geometric means, {ratio_in_words([to_prompt], LOUD)} by "
+            "arithmetic ones"
+        )
+        if to_table.usable:
+            sentence += f", and {ratio_in_words([to_table], LOUD, _TABLE)} (Eq. 11)"
+        sentences = [sentence, *_projector(interface), *_mixtures(interface)]
+    for group, ratio in told.items():
+        sentences.append(
+            f"{group.capitalize()} tokens enter {ratio_in_words([ratio], LOUD, _PROMPTS)}"
+        )
+    ratios = [geometric, to_prompt, to_table, *told.values()]
+    closing = brackets(ratios, int(interface["samples"].max()))
     at_input = interface[interface["stage"] == DECODER_INPUT]
     return " ".join([f"{'. '.join(sentences)}.", closing, *carried_sentences(at_input)])
 
@@ -109,10 +120,10 @@ def _has(interface: pd.DataFrame, stage: str, group: str) -> bool:
     return bool(((interface["stage"] == stage) & (interface["group"] == group)).any())
 
 
-def _ratio(interface: pd.DataFrame, stage: str, column: str) -> Ratio:
-    """Of the visual tokens of a stage."""
+def _ratio(interface: pd.DataFrame, stage: str, column: str, group: str = VISUAL) -> Ratio:
+    """Of the visual tokens of a stage, or of others."""
     ends = (column, f"{column}_ci_low", f"{column}_ci_high")
-    return Ratio(*(_value(interface, stage, VISUAL, name) for name in ends))
+    return Ratio(*(_value(interface, stage, group, name) for name in ends))
 
 
 def _value(interface: pd.DataFrame, stage: str, group: str, column: str) -> float:

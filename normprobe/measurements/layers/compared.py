@@ -45,7 +45,7 @@ from normprobe.report.page.blocks import curves, heading, note, side_by_side
 from normprobe.report.page.markup import Markup
 from normprobe.report.ranking import ATTENDED, DISPARITY, series_colors
 from normprobe.report.ratio_words import Estimate, Ratio, with_ends
-from normprobe.schema import GEOMETRIC_RATIOS, TEXT, VISUAL
+from normprobe.schema import GEOMETRIC_RATIOS, OTHER_MEDIA, TEXT, VISUAL
 from normprobe.statistics.bootstrap import LINEAR, interval
 from normprobe.statistics.resampling import Resampled
 
@@ -103,7 +103,8 @@ def measures(layers: pd.DataFrame, rows: pd.DataFrame | None = None) -> dict[str
     if visual_states_are_attended(layers):
         measured |= {DISPARITY: Ratio(math.nan), ATTENDED: measured[DISPARITY]}
     measured["inertia_gap"] = _inertia_gap(layers, rows)
-    return with_ends(measured)
+    others = {f"disparity_{g}": ratio_after(layers, 0, group=g) for g in OTHER_MEDIA}
+    return with_ends(measured | {name: r for name, r in others.items() if r.usable})
 
 
 def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:

@@ -33,7 +33,7 @@ from normprobe.report.figures.style import (
     mark_layers,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, TEXT, VISUAL
+from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, TEXT, VISUAL
 
 # --- layers.csv ----------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ METRICS = (
 
 #: What the first screen of a page shows.
 STORY = tuple(
-    metric_panel(metric, title, groups=(TEXT, VISUAL))
+    metric_panel(metric, title, groups=(*OTHER_MEDIA, TEXT, VISUAL))
     for metric, title in (("norm", "Loudness: L2 norm"), ("angle", "Turning: radians per layer"))
 )
 

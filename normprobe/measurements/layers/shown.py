@@ -46,7 +46,7 @@ from normprobe.report.terminal import (
     print_sentence,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import MODALITIES, OTHER_MEDIA, TEXT, TOKEN_GROUPS, VISUAL
 
 _OVER = "Intervals and bands are over images."
 _LINES = f"Lines: means over tokens. {_OVER} Layer 0: decoder input."
@@ -112,9 +112,11 @@ def show_theory(run: RunStore, console: Console) -> None:
 
 
 def _groups(layers: pd.DataFrame) -> list[str]:
-    """Visual beside text, or whichever groups exist."""
+    """Visual beside text, or whichever groups exist; and videos and sounds."""
     present = [group for group in (VISUAL, TEXT, *TOKEN_GROUPS) if (layers["group"] == group).any()]
-    return list(dict.fromkeys(present))[:2]
+    others = [group for group in OTHER_MEDIA if group in present]
+    pair = list(dict.fromkeys(present))[:2]
+    return [group for group in pair if not others or group in MODALITIES] + others
 
 
 def _columns(layers: pd.DataFrame) -> list[NumberColumn]:

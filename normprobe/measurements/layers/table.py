@@ -21,6 +21,7 @@ from normprobe.schema import (
     GEOMETRIC_RATIOS,
     IMAGE,
     NON_VISUAL,
+    OTHER_MEDIA,
     OTHER_TOKEN_METRICS,
     OWN,
     PAIR,
@@ -51,7 +52,9 @@ def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
             drawn[column] = resampled.to_text(drawn[f"{metric}_{kind}"])
     behind = table["layer"] > 0  # what enters the decoder is told by itself
     together = [
-        Together([column], (table["group"] == VISUAL) & behind)
+        Together([column], (table["group"] == group) & behind)
+        for group in (VISUAL, *OTHER_MEDIA)
+        if group == VISUAL or (table["group"] == group).any()
         for column in GEOMETRIC_RATIOS.values()
     ]
     modalities = table["group"].isin([VISUAL, TEXT])

@@ -14,7 +14,7 @@ from normprobe.measurements.layers.ratios import (
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.report.sentences import broken_states_sentence, carried_sentences, layers_in_words
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT
+from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, RATIOS_TO_TEXT, VISUAL
 
 _TEXT = "text tokens"
 
@@ -49,7 +49,9 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
     """How loud visual tokens are, and how fast they turn, against text tokens in every layer."""
     norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
     several = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
-    told = [ratio for ratio in (ratio_after(layers, 0), *several) if ratio.usable]
+    others = [ratio_after(layers, 0, group=group) for group in OTHER_MEDIA]
+    several += [r for group in OTHER_MEDIA for r in ratios_to_text(layers, "angle", group).values()]
+    told = [ratio for ratio in (ratio_after(layers, 0), *several, *others) if ratio.usable]
     if not told:
         return ""
     samples = int(layers["samples"].max()) if intervals else None
@@ -68,6 +70,11 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
         if by_layer:
             subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
             sentences.append(f"{subject} {verb} {by_layer}.")
+    for group, entry in zip(OTHER_MEDIA, others, strict=True):
+        if entry.usable:
+            louder, turn = ratio_in_words([entry], LOUD, _TEXT), turning(layers, group)
+            entering = f"{group.capitalize()} tokens enter the decoder {louder}"
+            sentences.append(f"{entering}{turn and f', and turn {turn}'}.")
     return " ".join([*sentences, closing, *carried_sentences(layers)])
 
 
@@ -77,9 +84,9 @@ def loudness(layers: pd.DataFrame) -> str:
     return ratio_in_words([entry], LOUD, _TEXT) if entry.usable else ""
 
 
-def turning(layers: pd.DataFrame) -> str:
+def turning(layers: pd.DataFrame, group: str = VISUAL) -> str:
     """How fast visual tokens turn: "3.2 to 36 x [2.9, 40] more slowly in layers 1-6"."""
-    return layers_in_words(ratios_to_text(layers, "angle"), FAST)
+    return layers_in_words(ratios_to_text(layers, "angle", group), FAST)
 
 
 def attention_input_verdict(layers: pd.DataFrame) -> str:

@@ -4,8 +4,9 @@ What is known of families with code of their own stands in their files (``inputs
 
 Keys (a missing key is left to ``find_parts``, None says that there is no such part):
 
-- ``vision_encoder``, ``projector``, ``text_embedding``, ``decoder_layers``: dotted names in the
-  model, or a function of the config where the checkpoint decides
+- ``vision_encoder``, ``projector``, ``text_embedding``, ``decoder_layers``, ``audio_encoder``,
+  ``audio_projector``: dotted names in the model, or a function of the config where the checkpoint
+  decides
 - ``family``: two words for the family, where the module tree does not tell it
 - ``fusion``: how visual tokens meet text, a key of ``FUSIONS``
 - ``image_token_ids``: a tuple of ids, or the config field that names one
@@ -29,6 +30,8 @@ OVERRIDE_KEYS = (
     "projector",
     "text_embedding",
     "decoder_layers",
+    "audio_encoder",
+    "audio_projector",
     "family",
     "fusion",
     "image_token_ids",

@@ -17,6 +17,10 @@ from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 _CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
 
 
+#: What they are called; Qwen's, Dots', Muse Spark's.
+_PROJECTS_SOUND = re.compile(r"(^|_)(proj\d?|projector|adapter|connector|post_proj_norm)$")
+
+
 class Stream(NamedTuple):
     """How to read one residual stream."""
 
@@ -86,6 +90,8 @@ class Parts:
         channels_first: the encoder returns maps ``[..., hidden, height, width]``.
         video_token_ids: ids that stand for rows of a video in the prompt.
         audio_token_ids: ids that stand for rows of a sound.
+        audio_encoder: turns a sound into features.
+        audio_projector: the last module that turns these into audio tokens; inside it, or beside.
         behind: what becomes of a row between projector and decoder; empty: it is scaled at most.
     """
 
@@ -103,6 +109,8 @@ class Parts:
     video_token_ids: tuple[int, ...] = ()
     audio_token_ids: tuple[int, ...] = ()
     behind: str = ""
+    audio_encoder: Part | None = None
+    audio_projector: Part | None = None
 
     def __iter__(self) -> Iterator[tuple[str, Part]]:
         """Pairs of a part's role and the part, those that exist."""
@@ -148,6 +156,15 @@ def class_rows_of(encoder: Part | None) -> int:
         for name, parameter in (encoder.module.named_parameters() if encoder else ())
         if _CLASS_TOKENS.search(name)
     )
+
+
+def sound_projectors(encoder: nn.Module) -> list[nn.Module]:
+    """The modules at the end of an audio encoder that turn its states into tokens, in order."""
+    return [
+        child
+        for name, child in encoder.named_children()
+        if _PROJECTS_SOUND.search(name) and size_of(child)
+    ]
 
 
 def _row(part: Part) -> tuple[str, str, str]:

@@ -31,8 +31,9 @@ from normprobe.model.find.parts import (
     class_rows_of,
     largest,
     size_of,
+    sound_projectors,
 )
-from normprobe.versions import decoder, image_encoder
+from normprobe.versions import audio_encoder, decoder, image_encoder
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -48,11 +49,17 @@ _TEXT = ("llm_config", "language_config")
 
 #: The family of a model of which ``find_tables`` found no more than its table.
 UNKNOWN = "unknown"
-_ROLES = {"vision_encoder", "projector", "text_embedding", "decoder_layers"}
+_ROLES = {
+    *("vision_encoder", "projector", "text_embedding", "decoder_layers"),
+    *("audio_encoder", "audio_projector"),
+}
 _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 
 #: Children of the encoder's parent that are no projector.
 _NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel")
+
+#: Children of the audio encoder's parent that project what it hands over.
+_PROJECTS_FROM_OUTSIDE = re.compile(r"(audio|speech|sound)(?!.*(tower|encoder|model)$)")
 
 #: Children of the encoder that project: the merger of Qwen-VL and its kin.
 _IN_TOWER_PROJECTOR = re.compile(r"merger|projector|projection|connector|adapter|aligner")
@@ -122,6 +129,9 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if encoder or projector:
         ids = _image_token_ids(model, override)
     video_ids, audio_ids = video_and_audio_ids(model, override, ids)
+    listener = part("audio_encoder", lambda: _audio_encoder(model, encoder, language))
+    beside = listener or encoder or projector
+    hearing = partial(_audio_projector, model, listener, beside, language)
     return Parts(
         vision_encoder=encoder,
         projector=projector,
@@ -137,6 +147,8 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         video_token_ids=video_ids,
         audio_token_ids=audio_ids,
         behind=override.get("behind", ""),
+        audio_encoder=listener,
+        audio_projector=part("audio_projector", hearing),
     )
 
 
@@ -277,6 +289,38 @@ def _projector(
         and size_of(child)
     ]
     return next(reversed(beside or inside), None)
+
+
+def _audio_encoder(
+    model: nn.Module, encoder: Part | None, language: Sequence[nn.Module]
+) -> nn.Module | None:
+    """What ``get_encoder(modality="audio")`` gives, where it is a module of its own."""
+    found = _ask(lambda: audio_encoder(model))
+    others = [] if encoder is None else [encoder.module]
+    inside = found is not None and any(found is module for module in model.modules())
+    if found is None or not inside or found in others or any(_holds(found, m) for m in language):
+        return None
+    return found
+
+
+def _audio_projector(
+    model: nn.Module,
+    encoder: Part | None,
+    beside: Part | None,
+    language: Sequence[nn.Module],
+) -> nn.Module | None:
+    """The last module of sound beside the encoders; else inside that of sounds."""
+    parent = model.get_submodule(beside.name.rpartition(".")[0]) if beside else model
+    others = [
+        child
+        for name, child in parent.named_children()
+        if _PROJECTS_FROM_OUTSIDE.search(name)
+        and not (encoder and child is encoder.module)
+        and not any(_holds(child, part) for part in language)
+        and size_of(child)
+    ]
+    inside = sound_projectors(encoder.module) if encoder else []
+    return next(reversed(others or inside), None)
 
 
 def _refuse_unseen_images(model: nn.Module) -> None:

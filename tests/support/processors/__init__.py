@@ -40,7 +40,8 @@ CHAT_TEMPLATE = """
 {%- for message in messages %}{{ message.role }}: {% if message.content is string %}
 {{- message.content }}
 {%- else %}{% for part in message.content %}
-{{- 'IMAGE' if part.type == 'image' else part.text }}
+{{- 'IMAGE' if part.type == 'image' else 'VIDEO' if part.type == 'video' else
+'AUDIO' if part.type == 'audio' else part.text }}
 {%- endfor %}{% endif %}</s>{% endfor %}
 {%- if add_generation_prompt %}assistant: {% endif %}""".replace("PROMPT", SYSTEM_PROMPT)
 
@@ -56,11 +57,19 @@ def make_processor(model_type: str) -> ProcessorMixin:
     if model_type == "instructblip":
         parts["qformer_tokenizer"] = tokenizer  # the queries read the prompt too
     if recipe.video_processor:
-        parts["video_processor"] = getattr(transformers, recipe.video_processor)()
+        parts["video_processor"] = getattr(transformers, recipe.video_processor)(**recipe.videos)
+    if recipe.feature_extractor:
+        extractor = getattr(transformers, recipe.feature_extractor)
+        parts["feature_extractor"] = extractor(**recipe.sounds)
     processor = getattr(transformers, recipe.processor)(**parts, **recipe.options)
     if recipe.chat:
         image = recipe.placeholder or getattr(processor, "image_token", None) or NAMES[IMAGE]
-        processor.chat_template = CHAT_TEMPLATE.replace("IMAGE", image)
+        video = recipe.video or getattr(processor, "video_token", "")
+        written = {"IMAGE": image, "VIDEO": video, "AUDIO": getattr(processor, "audio_token", "")}
+        for name, placeholder in written.items():
+            processor.chat_template = (processor.chat_template or CHAT_TEMPLATE).replace(
+                f"'{name}'", f"'{placeholder}'"
+            )
     return processor
 
 

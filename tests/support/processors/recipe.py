@@ -23,8 +23,13 @@ class Recipe(NamedTuple):
     #: Special tokens whose ids do not matter.
     more: Sequence[str] = ()
     video_processor: str | None = None
+    videos: Mapping[str, Any] = {}
+    feature_extractor: str | None = None
+    sounds: Mapping[str, Any] = {}
     #: What the template writes for an image, if not the image token of the processor.
     placeholder: str | None = None
+    #: The same for a video.
+    video: str | None = None
     #: Published checkpoints have a chat template.
     chat: bool = True
     #: Visual rows an image. ``None``: as many as the processor writes placeholders.

@@ -6,6 +6,7 @@ fixed image size have two frames.
 
 from collections.abc import Callable
 from inspect import signature
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -58,7 +59,8 @@ def media_of(model: PreTrainedModel) -> set[str]:
     """Which of video and audio a tiny model takes."""
     kind, fields = model.config.model_type, signature(model.forward).parameters
     sees = "pixel_values_videos" in fields and kind not in WITHOUT_VIDEO
-    return {name for name, held in (("video", sees), ("audio", kind in SOUNDS)) if held}
+    hears = kind in SOUNDS and (kind not in EARS or model.config.audio_config is not None)
+    return {name for name, held in (("video", sees), ("audio", hears)) if held}
 
 
 def media_sample(
@@ -123,6 +125,13 @@ def _video(kind: str, size: Size, random: torch.Generator) -> Inputs:
     return video
 
 
+def _features(random: torch.Generator, frames: int, width: int) -> Inputs:
+    """Of which the last quarter is padding."""
+    there = torch.arange(frames) < frames - frames // 4
+    spectrum = torch.randn(1, frames, width, generator=random) * there[None, :, None]
+    return {"input_features": spectrum, "input_features_mask": there[None]}
+
+
 def _waveform(random: torch.Generator, samples: int) -> Inputs:
     return {"input_values": torch.randn(1, samples, generator=random)}
 
@@ -145,16 +154,42 @@ def _codes(random: torch.Generator) -> Inputs:
 
 SOUNDS = {
     "dots3_note": _chunks,
+    "gemma4": lambda random: _features(random, 64, 16),
+    "gemma4_unified": lambda random: _features(random, 8, 32),
     "inkling_mm_model": _codes,
+    "nemotron_h_omni": lambda random: _features(random, 64, 16),
     "muse_spark": lambda random: _waveform(random, 5 * 96),
     "qwen2_5_omni_thinker": lambda random: _mel(random, "feature_attention_mask"),
     "qwen3_omni_moe_thinker": lambda random: _mel(random, "feature_attention_mask"),
 }
 
 
+#: What these types need to hear, which their tiny models are built without.
+EARS: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "subsampling_conv_channels": [16, 4],
+        "output_proj_dims": 48,
+    },
+    "gemma4_unified": {"audio_embed_dim": 32, "output_proj_dims": 32},
+    "nemotron_h_omni": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "subsampling_conv_channels": 8,
+        "num_mel_bins": 16,
+        "projection_hidden_size": 48,
+        "projection_bias": False,
+    },
+}
+
+
 @torch.no_grad()
-def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
-    """How many rows the model will write for this video or sound."""
+def features_of(model: PreTrainedModel, modality: str, fields: Inputs) -> Any:
+    """What the model itself returns of a video or a sound alone."""
     # PerceptionLM has no accessor of its own for videos.
     for accessor in (f"get_{modality}_features", "get_image_features"):
         owners = [module for module in model.modules() if hasattr(module, accessor)]
@@ -162,11 +197,17 @@ def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
             break
     ask = getattr(owners[-1], accessor)
     accepted = signature(ask).parameters
-    if "pixel_values" in accepted and "pixel_values_videos" in fields:
+    if modality == "video" and "pixel_values" in accepted:
         fields = fields | {"pixel_values": fields["pixel_values_videos"]}
     chosen = {name: getattr(model.config, name, None) for name in FEATURES}
-    given = {name: value for name, value in (chosen | fields).items() if name in accepted}
-    features = ask(**given)
+    return ask(**{name: value for name, value in (chosen | fields).items() if name in accepted})
+
+
+def _rows(model: PreTrainedModel, modality: str, fields: Inputs) -> int:
+    """How many rows the model will write for this video or sound."""
+    features = features_of(model, modality, fields)
+    if getattr(features, "attention_mask", None) is not None:
+        return int(features.attention_mask.sum())  # Gemma's sounds
     if hasattr(features, "last_hidden_state"):
         pooled = features.get("pooler_output")
         features = features.last_hidden_state if pooled is None else pooled

@@ -1,0 +1,232 @@
+"""Videos and sounds of files and arrays, or a refusal that says where they came from.
+
+Frames are decoded as pictures are, and drawn later, by the processor. What a file claims is held
+against bounds before memory is taken for it. FFmpeg reads playlists that name other files: it gets
+bytes alone, and only of containers that hold their pictures themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from normprobe.data.images import file_inside, image_hash, read_image_file
+from normprobe.data.rows import BadRow, Place, printable
+from normprobe.errors import NormprobeError, first_line
+from normprobe.failures import install
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: What videos and sounds may hold. 2 ** 28 pixels are 1 GB in Pillow, 2 ** 27 samples half of it.
+MOST_FRAMES, MOST_PIXELS, MOST_SAMPLES = 2**13, 2**28, 2**27
+#: What is decoded; FFmpeg and libsndfile read more.
+CONTAINERS = "avi,gif,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpegts,ogg"
+SOUND_FORMATS = ("WAV", "WAVEX", "FLAC", "OGG")
+
+_SHORTER = "cut it, scale it down, or take fewer frames: ffmpeg -i FILE -vf fps=2,scale=640:-2 NEW"
+
+
+@dataclass(frozen=True)
+class Video:
+    """A clip.
+
+    Attributes:
+        frames: of one size, in their order; RGB.
+        fps: frames a second; None: nobody said, and then all of them are read.
+    """
+
+    frames: tuple[Image.Image, ...]
+    fps: float | None = None
+
+    @property
+    def pixels(self) -> int:
+        """Of all frames."""
+        return sum(frame.width * frame.height for frame in self.frames)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the rate and the frames; the same in whatever file they are saved."""
+        frames = "+".join(map(image_hash, self.frames))
+        return hashlib.sha256(f"video {self.fps}\n{frames}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Audio:
+    """A sound: float32 ``[samples]`` of one channel, and how many a second."""
+
+    samples: NDArray[np.float32]
+    rate: int
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the rate and the samples."""
+        return hashlib.sha256(f"audio {self.rate}\n".encode() + self.samples.tobytes()).hexdigest()
+
+    def at(self, rate: int) -> NDArray[np.float32]:
+        """The samples at another rate, as transformers resamples."""
+        if rate == self.rate:
+            return self.samples
+        try:
+            import soxr
+        except ImportError as error:
+            raise _needs(f"a sound of {self.rate} Hz is read at {rate} Hz", "soxr") from error
+        resampled: NDArray[np.float32] = soxr.resample(self.samples, self.rate, rate, "HQ")
+        return resampled
+
+
+def _needs(what: str, package: str) -> NormprobeError:
+    return NormprobeError(f"{what}, which needs {package}, not installed here", install([package]))
+
+
+def read_video(named: Any, root: Path, where: Place, fps: Any = None) -> Video:
+    """A file, a folder of frames, or a list of their files, from inside ``root`` only."""
+    if fps is not None and not (type(fps) in (int, float) and 0 < fps < 1e4):
+        raise BadRow(where, f"expected frames a second, received {printable(fps)}", "correct fps")
+    if isinstance(named, str):
+        path = file_inside(named, root, where, "video", folders=True)
+        if not path.is_dir():
+            return replace(decode_video(path, where), **({} if fps is None else {"fps": fps}))
+        named = sorted(str(frame.relative_to(root.resolve())) for frame in path.iterdir())
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        fault = f"expected a video or a list of its frames, received {printable(named)}"
+        raise BadRow(where, fault, "name a file, a folder of frames, or each frame")
+    if len(named) > MOST_FRAMES:
+        raise _too_large(where, f"{len(named)} frames")
+    frames: list[Image.Image] = []
+    for name in named:
+        frames.append(read_image_file(name, root, where))
+        _check_size(where, len(frames), frames[-1].size)
+    return video_of(frames, fps, where)
+
+
+def decode_video(path: Path, where: Place | str) -> Video:
+    """Decode every frame of a file, or read ``.npy``: uint8 ``[frames, height, width, 3]``."""
+    if path.suffix.lower() == ".npy":
+        return video_of(_array(path, where), None, where)
+    try:
+        import av
+    except ImportError as error:
+        raise _needs(f"{path.name} is a video", "av") from error
+    frames: list[Image.Image] = []
+    try:
+        data = io.BytesIO(path.read_bytes())
+        with av.open(data, "r", options={"format_whitelist": CONTAINERS}) as file:
+            stream = file.streams.video[0]
+            rate = stream.average_rate
+            _check_size(where, 1, (stream.width, stream.height))
+            for frame in file.decode(stream):
+                _check_size(where, len(frames) + 1, (frame.width, frame.height))
+                frames.append(frame.to_image())
+    except (BadRow, MemoryError):
+        raise
+    except Exception as error:  # FFmpeg raises many types on damaged bytes
+        raise BadRow(
+            where,
+            f"the video {path.name[:200]!a} cannot be decoded ({first_line(error)})",
+            "replace it with a complete mp4, webm, mkv or avi file, or a folder of its frames",
+        ) from error
+    return video_of(frames, float(rate) if rate else None, where)
+
+
+def video_of(frames: Any, fps: float | None, where: Place | str = "video") -> Video:
+    """Frames as pictures, or as an array uint8 ``[frames, height, width, 3]``."""
+    import numpy as np
+
+    if isinstance(frames, np.ndarray):
+        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
+            fault = f"uint8 [frames, height, width, 3], received {frames.dtype} {frames.shape}"
+            raise BadRow(where, f"expected {fault}", "convert the frames")
+        _check_size(where, len(frames), frames.shape[1:3])
+        frames = [Image.fromarray(np.ascontiguousarray(frame)) for frame in frames]
+    if not frames or len({frame.size for frame in frames}) > 1 or 0 in frames[0].size:
+        sizes = ", ".join(sorted({f"{f.width}x{f.height}" for f in frames})) or "no frame"
+        raise BadRow(where, f"expected frames of one size, received {sizes}", "convert the video")
+    return Video(tuple(frame.convert("RGB") for frame in frames), fps)
+
+
+def read_audio(named: Any, root: Path, where: Place, rate: Any = None) -> Audio:
+    """A file, from inside ``root`` only; ``rate``: of the samples of ``.npy``."""
+    if not isinstance(named, str):
+        raise BadRow(where, f"expected a sound, received {printable(named)}", "name a file")
+    return decode_audio(file_inside(named, root, where, "sound"), where, rate)
+
+
+def decode_audio(path: Path, where: Place | str, rate: Any = None) -> Audio:
+    """Decode a file, or read ``.npy``: numbers ``[samples]``, with their rate."""
+    if path.suffix.lower() == ".npy":
+        return audio_of(_array(path, where), rate, where)
+    try:
+        import soundfile
+    except ImportError as error:
+        raise _needs(f"{path.name} is a sound", "soundfile") from error
+    try:
+        with soundfile.SoundFile(io.BytesIO(path.read_bytes())) as file:
+            if file.format not in SOUND_FORMATS:
+                raise ValueError(f"its format is {file.format}")
+            if file.frames * file.channels > MOST_SAMPLES:
+                raise _too_large(where, f"{file.frames * file.channels} samples")
+            samples = file.read(dtype="float32", always_2d=True)
+            return audio_of(samples.mean(axis=1), file.samplerate, where)
+    except (BadRow, MemoryError):
+        raise
+    except Exception as error:  # as of FFmpeg
+        raise BadRow(
+            where,
+            f"the sound {path.name[:200]!a} cannot be decoded ({first_line(error)})",
+            "replace it with a complete wav or flac file",
+        ) from error
+
+
+def audio_of(samples: NDArray[Any], rate: Any, where: Place | str = "audio") -> Audio:
+    """Samples ``[samples]``, floats or int16, and their rate."""
+    import numpy as np
+
+    if type(rate) is not int or not 0 < rate <= 10**6:
+        fault = f"expected samples a second, received {printable(rate)}"
+        raise BadRow(where, fault, "say the rate of the samples, such as 16000")
+    scale = 2.0**15 if samples.dtype == np.int16 else 1.0
+    numbers = samples.dtype == np.int16 or np.issubdtype(samples.dtype, np.floating)
+    if not numbers or samples.ndim != 1 or not 0 < len(samples) <= MOST_SAMPLES:
+        fault = f"expected floats or int16 [samples], received {samples.dtype} {samples.shape}"
+        raise BadRow(where, fault, "convert the sound to one channel")
+    made = np.ascontiguousarray(samples / scale, dtype=np.float32)
+    if not np.isfinite(made).all():
+        raise BadRow(where, "the sound holds numbers that are not finite", "correct the file")
+    return Audio(made, rate)
+
+
+def drawn_words(video: Video, drawn: int) -> str:
+    """How many frames a processor drew, for ``run.json``."""
+    fps = "" if video.fps is None else f" at {video.fps:g} a second"
+    return f"{drawn} of {len(video.frames)} frames{fps}"
+
+
+def _array(path: Path, where: Place | str) -> NDArray[Any]:
+    """Mapped, not read: the file has to be as long as its header says."""
+    import numpy as np
+
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        fault = f"{path.name[:200]!a} is no NumPy array ({first_line(error)})"
+        raise BadRow(where, fault, "save it with numpy.save") from error
+    return array
+
+
+def _check_size(where: Place | str, frames: int, size: Sequence[int]) -> None:
+    if frames > MOST_FRAMES or frames * size[0] * size[1] > MOST_PIXELS:
+        raise _too_large(where, f"{frames} frames of {size[0]} x {size[1]} pixels")
+
+
+def _too_large(where: Place | str, received: str) -> BadRow:
+    most = f"{MOST_FRAMES} frames of {MOST_PIXELS} pixels together, or {MOST_SAMPLES} samples"
+    return BadRow(where, f"expected at most {most}; received {received} or more", _SHORTER)

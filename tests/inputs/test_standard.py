@@ -1,0 +1,179 @@
+"""Clips and sounds through the processors of transformers, to the tokens that stand for them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.processors import make_checkpoint, make_processor
+from support.tiny_models import tiny_model
+from transformers.utils import is_torchvision_available
+
+from normprobe import NormprobeError, Probe, probe_layers
+from normprobe.data.data_set import open_data
+from normprobe.data.media import Audio, Video
+from normprobe.data.rows import RefusedSample
+from normprobe.data.sample import Sample
+from normprobe.inputs.builder import InputBuilder
+from normprobe.inputs.on_device import inputs_for
+from normprobe.versions import is_line_5
+
+pytestmark = [
+    pytest.mark.skipif(not is_torchvision_available(), reason="clips are read with torchvision"),
+    pytest.mark.skipif(not is_line_5(), reason="tiny processors are those of transformers 5"),
+]
+
+OMNI = "qwen2_5_omni_thinker"
+#: Types, and where a video is written as an image is.
+TYPES = {
+    "qwen2_vl": False,
+    "qwen2_5_vl": False,
+    "qwen3_vl": False,
+    "glm4v": True,
+    "internvl": True,
+    "llava_onevision": False,
+    OMNI: False,
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_clips(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import Qwen2_5OmniProcessor
+
+    small = {"size": {"shortest_edge": 512, "longest_edge": 2048}}
+    monkeypatch.setattr(Qwen2_5OmniProcessor, "videos_kwargs", small)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> dict[str, Sample]:
+    return {sample.id.removeprefix("prompts/"): sample for sample in open_data("mixed")}
+
+
+def tokens(model_type: str, samples: list[Sample]) -> tuple[dict[str, int], dict[str, int]]:
+    """Tokens by group; and placeholders that the processor wrote, counted by their ids alone."""
+    processor = make_processor(model_type)
+    builder = InputBuilder(processor, model_type=model_type)
+    inputs = builder.build(samples)
+    model = tiny_model(model_type)
+    special = builder.special_token_ids
+    rows = probe_layers(model, inputs_for(model, inputs), special_token_ids=special)
+    found = rows[rows["layer"] == 0].set_index("group")["tokens"].to_dict()
+    found["visual"] = found.get("visual", 0) + found.pop("structural", 0)
+    ids = inputs["input_ids"]
+    written = {}
+    for group, name in (("visual", "image"), ("video", "video"), ("audio", "audio")):
+        token = getattr(processor, f"{name}_token_id", None)
+        written[group] = 0 if token is None else int((ids == token).sum())
+    kept = ids[inputs["attention_mask"] == 1]
+    words = ~torch.isin(kept, torch.tensor([*special, *range(12, 15), 3]))
+    written["text"] = int(words.sum())
+    return found, written
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("names", [["clip"], ["picture", "clip", "text", "clip"]])
+def test_groups_are_the_placeholders_that_were_written(model_type, names, mixed) -> None:
+    if model_type == "glm4v" and len(names) > 1:
+        pytest.skip("its forward does not tell an image from a video in one batch")
+    found, written = tokens(model_type, [mixed[name] for name in names])
+    if TYPES[model_type]:
+        assert found["visual"] + found["video"] == written["visual"] + written["video"]
+        alone, _ = tokens(model_type, [mixed["clip"]])
+        assert found["video"] == names.count("clip") * alone["video"]
+    else:
+        assert {g: found.get(g, 0) for g in ("visual", "video")} == {
+            g: written[g] for g in ("visual", "video")
+        }
+    assert found["text"] == written["text"]
+    assert found["video"] > 0
+
+
+@pytest.mark.parametrize("names", [["sound"], ["all"], ["picture", "clip", "sound", "all", "text"]])
+def test_pictures_clips_and_sounds_in_one_batch(names, mixed) -> None:
+    found, written = tokens(OMNI, [mixed[name] for name in names])
+    assert {group: found.get(group, 0) for group in written} == written
+    assert written["audio"] == 25 * sum(name in ("sound", "all") for name in names)
+
+
+def test_marks_place_them_in_the_text(mixed) -> None:
+    processor = make_processor(OMNI)
+    ids = InputBuilder(processor, model_type=OMNI).build([mixed["all"]])["input_ids"][0]
+    kinds = [processor.image_token_id, processor.video_token_id, processor.audio_token_id]
+    order = [int(i) for i in torch.unique_consecutive(ids[torch.isin(ids, torch.tensor(kinds))])]
+    assert order == kinds  # as the prompt has them, with words between
+    text = processor.tokenizer.decode(ids)
+    assert text.index("circle of") < text.index("<|IMAGE|>") < text.index("that of")
+    assert text.index("note in") < text.index("<|AUDIO|>")
+
+
+def test_pixels_are_those_of_the_processor_itself(mixed) -> None:
+    """What it draws and reads when it is called by hand, by the rate of the clip."""
+    processor = make_processor("qwen3_vl")
+    inputs = InputBuilder(processor, model_type="qwen3_vl").build([mixed["clip"]])
+    video = mixed["clip"].videos[0]
+    frames = np.stack([np.asarray(frame) for frame in video.frames])
+    facts = {"total_num_frames": 16, "fps": 8.0, "frames_indices": list(range(16))}
+    by_hand = processor.video_processor([frames], video_metadata=[facts], return_tensors="pt")
+    assert torch.equal(inputs["pixel_values_videos"], by_hand["pixel_values_videos"])
+    assert inputs["drawn_frames"].tolist() == [4]  # two a second, of two seconds
+
+
+def test_a_clip_without_a_rate_is_read_whole(mixed) -> None:
+    builder = InputBuilder(make_processor("qwen3_vl"), model_type="qwen3_vl")
+    timed = mixed["clip"]
+    whole = replace(timed, videos=(Video(timed.videos[0].frames),))
+    assert builder.build([whole])["drawn_frames"].tolist() == [16]
+    with pytest.raises(RefusedSample, match="with and without a rate"):
+        builder.build([timed, whole])
+
+
+def test_a_sound_is_read_at_the_rate_of_the_model(mixed) -> None:
+    pytest.importorskip("soxr")
+    builder = InputBuilder(make_processor(OMNI), model_type=OMNI)
+    sound = mixed["sound"]
+    slow = Audio(sound.audios[0].samples[::2].copy(), 8000)
+    seconds = [
+        builder.build([s])["feature_attention_mask"].sum()
+        for s in (sound, replace(sound, audios=(slow,)))
+    ]
+    assert seconds[0] == pytest.approx(seconds[1], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "match"),
+    [
+        ("qwen2_vl", "sound", "reads no sound"),
+        ("qwen2_vl", "all", "reads no sound"),
+        ("llava", "clip", "reads no video|given no video"),
+        ("llava", "sound", "reads no sound"),
+    ],
+)
+def test_what_a_model_does_not_read_is_refused(model_type, name, match, mixed) -> None:
+    builder = InputBuilder(make_processor(model_type), model_type=model_type)
+    with pytest.raises(RefusedSample, match=match):
+        builder.build([mixed[name]])
+
+
+def test_placeholders_in_a_prompt_are_refused(mixed) -> None:
+    builder = InputBuilder(make_processor(OMNI), model_type=OMNI)
+    with pytest.raises(NormprobeError, match=r"this model's audio token '<\|AUDIO\|>'"):
+        builder.build([replace(mixed["text"], prompt="Hear <|AUDIO|>?")])
+
+
+def test_a_run_records_the_frames_and_does_not_depend_on_batches(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(OMNI, tmp_path / "model")
+    probe = Probe(str(checkpoint))
+    one, five = (probe.layers("mixed", batch_size=size) for size in (1, 5))
+    for run in (one, five):
+        assert run.record["frames"] == dict.fromkeys(
+            ["prompts/clip", "prompts/all"], "16 of 16 frames at 8 a second"
+        )
+    keys = ["layer", "group"]
+    beside = one.table.merge(five.table, on=keys, suffixes=("", "_five"))
+    assert len(beside) == len(one.table) == len(five.table)
+    assert (beside["tokens"] == beside["tokens_five"]).all()
+    assert beside["norm_mean"].to_numpy() == pytest.approx(beside["norm_mean_five"], rel=1e-5)
+    text_alone = probe.layers("text", limit=2)
+    assert "frames" not in text_alone.record
+    assert "frames" not in text_alone.store.rows()
