@@ -15,9 +15,11 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
 	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
 
-# Trainings of TRL, Lightning and DeepSpeed, with an environment of its own.
-LAUNCHERS := .venv-launchers
-LAUNCHERS_READY := $(LAUNCHERS)/ready
+# What the tests skip where it is not installed, with an environment of its own: trainings of TRL,
+# Lightning and DeepSpeed, and what processors read clips and sounds with.
+EXTRAS := .venv-extras
+EXTRAS_READY := $(EXTRAS)/ready
+EXTRAS_TESTS := tests/test_callback.py tests/inputs/test_standard.py tests/data/test_media.py
 
 # The documentation, with an environment of its own.
 DOCS := .venv-docs
@@ -28,7 +30,7 @@ RELEASE := .venv-release
 RELEASE_READY := $(RELEASE)/ready
 WHEEL := .venv-wheel
 
-.PHONY: demo test test-all test-4.57 test-launchers readme cost gpu types models loading-cost figures figure-references golden faults check \
+.PHONY: demo test test-all test-4.57 test-extras readme cost gpu types models loading-cost figures figure-references golden faults check \
 	docs links columns wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -43,8 +45,8 @@ test-all: test  ## the slow tests too
 test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57: some two minutes on two cores
 	$(OLDER)/bin/pytest --numprocesses 2 $(OLDER_TESTS)
 
-test-launchers: $(LAUNCHERS_READY)  ## trainings of TRL, Lightning and DeepSpeed that are watched: two minutes
-	$(LAUNCHERS)/bin/pytest -m "" tests/test_callback.py
+test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some four minutes
+	$(EXTRAS)/bin/pytest --numprocesses 2 -m "" $(EXTRAS_TESTS)
 
 readme: $(READY)  ## refresh the tables and the figure in the README
 	$(BIN)/python .ci/readme.py
@@ -144,8 +146,8 @@ $(OLDER_READY): pyproject.toml .ci/constraints-4.57.txt
 	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints-4.57.txt --editable '.[test]'
 	touch $@
 
-$(LAUNCHERS_READY): pyproject.toml .ci/constraints.txt
-	$(PYTHON) -m venv $(LAUNCHERS)
-	$(LAUNCHERS)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt \
-		--editable '.[test]' trl lightning tensorboard deepspeed
+$(EXTRAS_READY): pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt \
+		--editable '.[test,video,audio]' trl lightning tensorboard deepspeed
 	touch $@

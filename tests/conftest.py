@@ -1,20 +1,16 @@
 """Settings that must hold before transformers is imported, in every test."""
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
-
-_kept: list[Any] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,18 +19,11 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import torch
     import transformers
+    from support.torchvision_operators import define
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    # The registry's torchvision is built for CUDA: beside a CPU torch its import fails, because it
-    # registers fake kernels for operators that its extension did not define. So they are defined.
-    torchvision = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):
-            torchvision.define(
-                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-    _kept.append(torchvision)  # the definitions end with it
+    define()
 
 
 @pytest.fixture(autouse=True)
