@@ -4,18 +4,33 @@ before = read_baseline("baseline.json")                 # of normprobe.measureme
 checked(measured(Probe("org/port"), before), before).sentence
 """
 
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
+import pandas as pd
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import after_call, attached, observing, run_until
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.prefetch import batches
 from normprobe.measurements.check.baseline import STATES, Baseline, allowed_of
-from normprobe.measurements.check.measure import layer_stage, logits_in
+from normprobe.measurements.check.measure import (
+    SeenStates,
+    layer_stage,
+    logits_in,
+    reduced,
+    rows,
+    tables,
+)
 from normprobe.model.first_difference import first_difference
 from normprobe.model.load.required_tensors import everything
 from normprobe.pipeline import first_inputs
@@ -23,6 +38,15 @@ from normprobe.probe import Probe
 from normprobe.report.readable import number_of, significant
 from normprobe.run import Run, explained
 from normprobe.schema import DECODER_INPUT, TOKEN_GROUPS
+from normprobe.tensors import find_named
+
+#: Of files with states.
+_LOADERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".safetensors": load_file,
+    ".npz": np.load,
+}
+#: ``layer_3`` is behind three layers, and so is ``model.layers.2``.
+_LAYER = re.compile(r"layers?[._ ]?(?P<number>\d+)(\.output)?$")
 
 #: Factors of headroom that are worth a sentence.
 _NEAR = 100.0
@@ -61,6 +85,80 @@ def baseline_of(run: Run) -> Baseline:
             if i in prompts
         }
         return Baseline(facts, samples, states.loc[known].reset_index(drop=True))
+
+
+def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
+    """The states that another engine saved of the samples of ``like``, a file a sample.
+
+    ``hidden_states`` are ``[layers, tokens, hidden]``, or the first two exchanged as vLLM saves
+    them, beside ``input_ids`` or ``token_ids``; ``layer_ids`` says behind how many layers each was
+    taken, 0: none. Or there is a tensor a layer, ``layer_N`` or as its module is called.
+    """
+    model = probe._source.measured([everything])
+    data = open_data(like.facts["data"], prompt=like.facts["prompt"]).subset(like.samples)
+    depth, found, types = len(model.decoder_layers), [], set[str]()
+    for (sample,), inputs in batches(data, probe._source.builder, 1):
+        file = next(
+            (f for end in _LOADERS if (f := folder / f"{quote(sample.id, '')}{end}").is_file()),
+            None,
+        )
+        if file is None:
+            raise NormprobeError(
+                f"{folder} holds no states of {sample.id}",
+                f"save them as {quote(sample.id, '')}.safetensors or .npz",
+            )
+        inputs = inputs_for(model.model, inputs)
+        states = _by_layer(file, find_named(inputs, "input_ids")[0], depth)
+        groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
+        for number, state in states.items():
+            if len(state) != len(groups):
+                raise NormprobeError(
+                    f"layer {number} of {file} has {len(state)} rows; expected {len(groups)}",
+                    "save the states of the whole prompt, and of nothing behind it",
+                )
+        types |= {str(state.dtype).removeprefix("torch.") for state in states.values()}
+        stages = [(layer_stage(n) if n else DECODER_INPUT, s.shape[-1]) for n, s in states.items()]
+        kept = [reduced(state).numpy() for state in states.values()]
+        arrays = [*kept, *[groups.numpy()] * len(kept)]
+        found.append(rows(SeenStates(stages, partial(list, arrays)), [sample.id]))
+    facts = {**like.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
+    return Baseline(
+        facts, like.samples, tables(pd.concat(found))["check"].reindex(columns=[*STATES])
+    )
+
+
+def _by_layer(file: Path, ids: Tensor, depth: int) -> dict[int, Tensor]:
+    """The states ``[tokens, hidden]`` of a file by the number of layers behind them."""
+    try:
+        held = {name: torch.as_tensor(each) for name, each in _LOADERS[file.suffix](file).items()}
+    except Exception as error:  # any file may have that name
+        raise NormprobeError(
+            f"{file} cannot be read: {first_line(error)}", "save it again"
+        ) from error
+    told = next((held[name].flatten() for name in ("input_ids", "token_ids") if name in held), None)
+    if told is None or told.tolist() != ids.tolist():
+        problem = "no input_ids" if told is None else "other token ids than the processor makes"
+        raise NormprobeError(f"{file} holds {problem}", "run the engine on the ids of normprobe")
+    if "hidden_states" in held:
+        states = held["hidden_states"]
+        if states.dim() == 3 and (states.shape[1] != len(told) or "token_ids" in held):
+            states = states.transpose(0, 1)  # as vLLM saves them
+        first = int(len(states) == depth)  # the decoder input may be left out
+        numbers = held.get("layer_ids", torch.arange(first, first + len(states))).tolist()
+        by_layer = dict(zip(numbers, states, strict=False))
+    else:
+        names = {name: _LAYER.search(name) for name in held}
+        by_layer = {
+            int(named["number"]) + ("layers" in named[0]): held[name].reshape(len(told), -1)
+            for name, named in names.items()
+            if named
+        }
+    if lacking := [number for number in range(1, depth + 1) if number not in by_layer]:
+        raise NormprobeError(
+            f"{file} holds no layer {lacking[0]} of {depth}",
+            "save all of them; layer_ids names those of hidden_states, 0 before the first",
+        )
+    return {number: by_layer[number] for number in sorted(by_layer)}
 
 
 def first_module(
