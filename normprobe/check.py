@@ -5,7 +5,7 @@ checked(measured(Probe("org/port"), before), before).sentence
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from normprobe.measurements.check.measure import (
 )
 from normprobe.model.first_difference import first_difference
 from normprobe.model.load.required_tensors import everything
-from normprobe.pipeline import first_inputs
 from normprobe.probe import Probe
 from normprobe.report.readable import number_of, significant
 from normprobe.run import Run, explained
@@ -95,19 +94,17 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
     taken, 0: none. Or there is a tensor a layer, ``layer_N`` or as its module is called.
     """
     model = probe._source.measured([everything])
-    data = open_data(like.facts["data"], prompt=like.facts["prompt"]).subset(like.samples)
     depth, found, types = len(model.decoder_layers), [], set[str]()
-    for (sample,), inputs in batches(data, probe._source.builder, 1):
+    for sample, inputs in _inputs(probe, like):
         file = next(
-            (f for end in _LOADERS if (f := folder / f"{quote(sample.id, '')}{end}").is_file()),
+            (f for end in _LOADERS if (f := folder / f"{quote(sample, '')}{end}").is_file()),
             None,
         )
         if file is None:
             raise NormprobeError(
-                f"{folder} holds no states of {sample.id}",
-                f"save them as {quote(sample.id, '')}.safetensors or .npz",
+                f"{folder} holds no states of {sample}",
+                f"save them as {quote(sample, '')}.safetensors or .npz",
             )
-        inputs = inputs_for(model.model, inputs)
         states = _by_layer(file, find_named(inputs, "input_ids")[0], depth)
         groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
         for number, state in states.items():
@@ -120,7 +117,7 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
         stages = [(layer_stage(n) if n else DECODER_INPUT, s.shape[-1]) for n, s in states.items()]
         kept = [reduced(state).numpy() for state in states.values()]
         arrays = [*kept, *[groups.numpy()] * len(kept)]
-        found.append(rows(SeenStates(stages, partial(list, arrays)), [sample.id]))
+        found.append(rows(SeenStates(stages, partial(list, arrays)), [sample]))
     facts = {**like.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
     return Baseline(
         facts, like.samples, tables(pd.concat(found))["check"].reindex(columns=[*STATES])
@@ -165,10 +162,9 @@ def first_module(
     probe: Probe, other: Probe, now: Baseline, before: Baseline, tolerance: float | None = None
 ) -> str:
     """Which module differs first from that of ``other`` on the same input; empty: none does."""
-    data = open_data(before.facts["data"], prompt=before.facts["prompt"])
-    model, port = (each._source.measured([everything]) for each in (other, probe))
-    inputs = first_inputs(other._source.builder, model, data.subset(before.samples))
-    return first_difference(model.model, port.model, inputs, allowed_of(now, before, tolerance))
+    model, port = (each._source.measured([everything]).model for each in (other, probe))
+    _, inputs = next(_inputs(other, before))
+    return first_difference(model, port, inputs, allowed_of(now, before, tolerance))
 
 
 def headroom(of: Baseline) -> str:
@@ -197,10 +193,7 @@ def cost(probe: Probe, other: Probe, before: Baseline) -> str:
 
 def _next_tokens(probe: Probe, of: Baseline) -> list[Tensor]:
     """Logarithms of the probabilities of the token after each prompt, ``[vocabulary]``."""
-    source = probe._source
-    model = source.measured([everything]).model
-    data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
-    found: list[Tensor] = []
+    model, found = probe._source.measured([everything]).model, list[Tensor]()
 
     def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
         if (logits := logits_in(output)) is None:
@@ -211,6 +204,14 @@ def _next_tokens(probe: Probe, of: Baseline) -> list[Tensor]:
         found.append(torch.log_softmax(logits[0, -1].double().cpu(), dim=-1))
 
     with observing(model), attached(after_call(model, see)):
-        for _, inputs in batches(data, source.builder, 1):
-            run_until(model, inputs_for(model, inputs))
+        for _, inputs in _inputs(probe, of):
+            run_until(model, inputs)
     return found
+
+
+def _inputs(probe: Probe, of: Baseline) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The samples of a baseline: their ids, and what the model gets of each."""
+    data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
+    model = probe._source.measured([everything]).model
+    for (sample,), inputs in batches(data, probe._source.builder, 1):
+        yield sample.id, inputs_for(model, inputs)

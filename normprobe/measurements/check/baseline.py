@@ -36,7 +36,7 @@ from normprobe.schema import (
 FORMAT = "normprobe baseline 1"
 
 #: How far the states of one model may be apart, in parts of their length, by the type that it
-#: computes in: five times what other kernels for attention make of them, or more.
+#: computes in: three times what other kernels, threads and batches made of them, or more.
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 #: A mean norm is surer than a direction: errors of tokens and dimensions cancel out in it.
 _SURER = 10.0
