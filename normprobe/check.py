@@ -96,14 +96,11 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
     model = probe._source.measured([everything])
     depth, found, types = len(model.decoder_layers), [], set[str]()
     for sample, inputs in _inputs(probe, like):
-        file = next(
-            (f for end in _LOADERS if (f := folder / f"{quote(sample, '')}{end}").is_file()),
-            None,
-        )
+        name = quote(sample, "")
+        file = next((f for end in _LOADERS if (f := folder / f"{name}{end}").is_file()), None)
         if file is None:
             raise NormprobeError(
-                f"{folder} holds no states of {sample}",
-                f"save them as {quote(sample, '')}.safetensors or .npz",
+                f"{folder} holds no states of {sample}", f"save them as {name}.safetensors or .npz"
             )
         states = _by_layer(file, find_named(inputs, "input_ids")[0], depth)
         groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
@@ -141,12 +138,12 @@ def _by_layer(file: Path, ids: Tensor, depth: int) -> dict[int, Tensor]:
         if states.dim() == 3 and (states.shape[1] != len(told) or "token_ids" in held):
             states = states.transpose(0, 1)  # as vLLM saves them
         first = int(len(states) == depth)  # the decoder input may be left out
-        numbers = held.get("layer_ids", torch.arange(first, first + len(states))).tolist()
-        by_layer = dict(zip(numbers, states, strict=False))
+        numbers = held.get("layer_ids", torch.arange(first, first + len(states)))
+        by_layer = dict(zip(numbers.long().tolist(), states, strict=False))
     else:
         names = {name: _LAYER.search(name) for name in held}
         by_layer = {
-            int(named["number"]) + ("layers" in named[0]): held[name].reshape(len(told), -1)
+            int(named["number"]) + ("layers" in named[0]): held[name].flatten(0, -2)
             for name, named in names.items()
             if named
         }

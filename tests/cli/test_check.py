@@ -174,6 +174,11 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     [
         ("modules", without("model.layers.3.output"), "holds no layer 4 of 6"),
         ("layers", without("input_ids"), "holds no input_ids"),
+        (
+            "modules",
+            lambda held: {n: e if e.dim() == 1 else torch.cat([e, e]) for n, e in held.items()},
+            "rows; expected",
+        ),
         ("layers", lambda held: held | {"input_ids": held["input_ids"] + 1}, "other token ids"),
         (
             "layers",
