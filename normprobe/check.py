@@ -4,25 +4,48 @@ before = read_baseline("baseline.json")                 # of normprobe.measureme
 checked(measured(Probe("org/port"), before), before).sentence
 """
 
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
+import pandas as pd
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import after_call, attached, observing, run_until
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.prefetch import batches
 from normprobe.measurements.check.baseline import STATES, Baseline, allowed_of
-from normprobe.measurements.check.measure import layer_stage, logits_in
+from normprobe.measurements.check.measure import (
+    SeenStates,
+    layer_stage,
+    logits_in,
+    reduced,
+    rows,
+    tables,
+)
 from normprobe.model.first_difference import first_difference
 from normprobe.model.load.required_tensors import everything
-from normprobe.pipeline import first_inputs
 from normprobe.probe import Probe
 from normprobe.report.readable import number_of, significant
 from normprobe.run import Run, explained
 from normprobe.schema import DECODER_INPUT, TOKEN_GROUPS
+from normprobe.tensors import find_named
+
+#: Of files with states.
+_LOADERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".safetensors": load_file,
+    ".npz": np.load,
+}
+#: ``layer_3`` is behind three layers, and so is ``model.layers.2``.
+_LAYER = re.compile(r"layers?[._ ]?(?P<number>\d+)(\.output)?$")
 
 #: Factors of headroom that are worth a sentence.
 _NEAR = 100.0
@@ -63,14 +86,82 @@ def baseline_of(run: Run) -> Baseline:
         return Baseline(facts, samples, states.loc[known].reset_index(drop=True))
 
 
+def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
+    """The states that another engine saved of the samples of ``like``, a file a sample.
+
+    ``hidden_states`` are ``[layers, tokens, hidden]``, or the first two exchanged as vLLM saves
+    them, beside ``input_ids`` or ``token_ids``; ``layer_ids`` says behind how many layers each was
+    taken, 0: none. Or there is a tensor a layer, ``layer_N`` or as its module is called.
+    """
+    model = probe._source.measured([everything])
+    depth, found, types = len(model.decoder_layers), [], set[str]()
+    for sample, inputs in _inputs(probe, like):
+        name = quote(sample, "")
+        file = next((f for end in _LOADERS if (f := folder / f"{name}{end}").is_file()), None)
+        if file is None:
+            raise NormprobeError(
+                f"{folder} holds no states of {sample}", f"save them as {name}.safetensors or .npz"
+            )
+        states = _by_layer(file, find_named(inputs, "input_ids")[0], depth)
+        groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
+        for number, state in states.items():
+            if len(state) != len(groups):
+                raise NormprobeError(
+                    f"layer {number} of {file} has {len(state)} rows; expected {len(groups)}",
+                    "save the states of the whole prompt, and of nothing behind it",
+                )
+        types |= {str(state.dtype).removeprefix("torch.") for state in states.values()}
+        stages = [(layer_stage(n) if n else DECODER_INPUT, s.shape[-1]) for n, s in states.items()]
+        kept = [reduced(state).numpy() for state in states.values()]
+        arrays = [*kept, *[groups.numpy()] * len(kept)]
+        found.append(rows(SeenStates(stages, partial(list, arrays)), [sample]))
+    facts = {**like.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
+    return Baseline(
+        facts, like.samples, tables(pd.concat(found))["check"].reindex(columns=[*STATES])
+    )
+
+
+def _by_layer(file: Path, ids: Tensor, depth: int) -> dict[int, Tensor]:
+    """The states ``[tokens, hidden]`` of a file by the number of layers behind them."""
+    try:
+        held = {name: torch.as_tensor(each) for name, each in _LOADERS[file.suffix](file).items()}
+    except Exception as error:  # any file may have that name
+        raise NormprobeError(
+            f"{file} cannot be read: {first_line(error)}", "save it again"
+        ) from error
+    told = next((held[name].flatten() for name in ("input_ids", "token_ids") if name in held), None)
+    if told is None or told.tolist() != ids.tolist():
+        problem = "no input_ids" if told is None else "other token ids than the processor makes"
+        raise NormprobeError(f"{file} holds {problem}", "run the engine on the ids of normprobe")
+    if "hidden_states" in held:
+        states = held["hidden_states"]
+        if states.dim() == 3 and (states.shape[1] != len(told) or "token_ids" in held):
+            states = states.transpose(0, 1)  # as vLLM saves them
+        first = int(len(states) == depth)  # the decoder input may be left out
+        numbers = held.get("layer_ids", torch.arange(first, first + len(states)))
+        by_layer = dict(zip(numbers.long().tolist(), states, strict=False))
+    else:
+        names = {name: _LAYER.search(name) for name in held}
+        by_layer = {
+            int(named["number"]) + ("layers" in named[0]): held[name].flatten(0, -2)
+            for name, named in names.items()
+            if named
+        }
+    if lacking := [number for number in range(1, depth + 1) if number not in by_layer]:
+        raise NormprobeError(
+            f"{file} holds no layer {lacking[0]} of {depth}",
+            "save all of them; layer_ids names those of hidden_states, 0 before the first",
+        )
+    return {number: by_layer[number] for number in sorted(by_layer)}
+
+
 def first_module(
     probe: Probe, other: Probe, now: Baseline, before: Baseline, tolerance: float | None = None
 ) -> str:
     """Which module differs first from that of ``other`` on the same input; empty: none does."""
-    data = open_data(before.facts["data"], prompt=before.facts["prompt"])
-    model, port = (each._source.measured([everything]) for each in (other, probe))
-    inputs = first_inputs(other._source.builder, model, data.subset(before.samples))
-    return first_difference(model.model, port.model, inputs, allowed_of(now, before, tolerance))
+    model, port = (each._source.measured([everything]).model for each in (other, probe))
+    _, inputs = next(_inputs(other, before))
+    return first_difference(model, port, inputs, allowed_of(now, before, tolerance))
 
 
 def headroom(of: Baseline) -> str:
@@ -99,10 +190,7 @@ def cost(probe: Probe, other: Probe, before: Baseline) -> str:
 
 def _next_tokens(probe: Probe, of: Baseline) -> list[Tensor]:
     """Logarithms of the probabilities of the token after each prompt, ``[vocabulary]``."""
-    source = probe._source
-    model = source.measured([everything]).model
-    data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
-    found: list[Tensor] = []
+    model, found = probe._source.measured([everything]).model, list[Tensor]()
 
     def see(_: nn.Module, args: object, kwargs: object, output: Any) -> None:
         if (logits := logits_in(output)) is None:
@@ -113,6 +201,14 @@ def _next_tokens(probe: Probe, of: Baseline) -> list[Tensor]:
         found.append(torch.log_softmax(logits[0, -1].double().cpu(), dim=-1))
 
     with observing(model), attached(after_call(model, see)):
-        for _, inputs in batches(data, source.builder, 1):
-            run_until(model, inputs_for(model, inputs))
+        for _, inputs in _inputs(probe, of):
+            run_until(model, inputs)
     return found
+
+
+def _inputs(probe: Probe, of: Baseline) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The samples of a baseline: their ids, and what the model gets of each."""
+    data = open_data(of.facts["data"], prompt=of.facts["prompt"]).subset(of.samples)
+    model = probe._source.measured([everything]).model
+    for (sample,), inputs in batches(data, probe._source.builder, 1):
+        yield sample.id, inputs_for(model, inputs)

@@ -191,7 +191,7 @@ class Probe:
         """Run the model over samples.
 
         Args:
-            name: of a measurement over samples: ``layers``, ``interface``, ``cause`` or
+            name: of a measurement over samples: ``layers``, ``interface``, ``cause``, ``check`` or
                 ``grounding``.
             data: what ``--data`` takes: ``sample`` (bundled), ``text``, a benchmark, a file or a
                 folder; or one batch: a mapping by the names of the model's forward, as its

@@ -38,15 +38,20 @@ def check(
         typer.Option(help="MODEL itself in this type, and what that costs.", metavar="NAME"),
         Excludes("against"),
     ] = None,
+    states: Annotated[
+        Path | None,
+        typer.Option(help="Are these files of another engine MODEL's states?", metavar="DIR"),
+        Excludes("write", "against", "against_dtype"),
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(min=0, help="In parts of a state's length. Default: by dtype.", metavar="X"),
-        Needs("against", "against_dtype"),
+        Needs("against", "against_dtype", "states"),
     ] = None,
     junit: Annotated[
         Path | None,
         typer.Option(help="Write a test report for CI.", metavar="FILE.xml"),
-        Needs("against", "against_dtype"),
+        Needs("against", "against_dtype", "states"),
     ] = None,
     *,
     sampling: Annotated[Sampling, only(Sampling, *_DRAWN), Starting(data=None)],
@@ -61,10 +66,12 @@ def check(
     Exit code 0: the same; 1: not; 3: not enough evidence.
     """
     with console.reported(display):
-        if write is None and against is None and against_dtype is None:
-            raise typer.BadParameter("expected --write FILE, --against or --against-dtype")
+        if not (write or against or against_dtype or states):
+            raise typer.BadParameter(
+                "expected --write FILE, --against, --against-dtype or --states"
+            )
         with console.lasting_imports():
-            from normprobe.check import cost, first_module, headroom, measured
+            from normprobe.check import cost, first_module, headroom, measured, of_files
             from normprobe.measurements.check.baseline import DIFFERENT, checked
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
@@ -77,6 +84,12 @@ def check(
         if write is not None:
             write_by_rename(write, measured(probe, **asked).text.encode())
             console.data(str(write))
+            return
+        if states is not None:
+            like = measured(probe, **asked)
+            now = of_files(probe, states, like)
+            like = replace(like, states=like.states[like.states["stage"].isin(now.states["stage"])])
+            _report(checked(now, like, tolerance), junit, display)
             return
         if like is None:
             itself = {**vars(loading), "dtype": against_dtype}

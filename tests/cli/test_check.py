@@ -5,8 +5,12 @@ import shutil
 import xml.etree.ElementTree as xml
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from cli.conftest import assert_two_lines
 from safetensors.torch import load_file, save_file
@@ -15,6 +19,11 @@ from support.documents import ROOT
 from support.kept_folder import keep, restore
 from typer.testing import Result
 
+from normprobe import Probe
+from normprobe.data.data_set import open_data
+from normprobe.hooks import attached, on_output
+from normprobe.inputs.on_device import inputs_for
+from normprobe.model.load.required_tensors import everything
 from normprobe.specimen import SPECIMEN_DIR
 
 Run = Callable[..., Result]
@@ -104,6 +113,96 @@ def test_against_itself_in_another_type_it_says_what_that_costs(here: Path) -> N
     assert "changes in 0 of 2 samples" in told
 
 
+def saved(folder: Path, layout: str, damage: Callable[[dict[str, Any]], Any] = dict) -> Path:
+    """The states of the specimen as another engine saves them."""
+    folder.mkdir()
+    probe = Probe("./model", dtype="float32")
+    model = probe._source.measured([everything]).model
+    for sample in open_data("sample", limit=2):
+        inputs = inputs_for(model, probe._source.builder.build([sample]))
+        with torch.no_grad():
+            told = model(**inputs, output_hidden_states=True).hidden_states
+        last: list[Any] = []  # transformers returns the last one behind the final norm
+        layer = model.model.language_model.layers[-1]
+        with attached(on_output(layer, last.append)), torch.no_grad():
+            model(**inputs)
+        states = torch.cat([*told[:-1], last[0]]).float()  # [layers, tokens, hidden]
+        ids = inputs["input_ids"][0]
+        held: dict[str, Any] = {"input_ids": ids, "hidden_states": states}
+        if layout == "vllm":
+            held = {"token_ids": ids, "hidden_states": states.transpose(0, 1).contiguous()}
+        elif layout == "modules":
+            named = {f"model.layers.{n}.output": state for n, state in enumerate(states[1:])}
+            held = {"input_ids": ids, **named}
+        held = {name: each.clone() for name, each in damage(held).items()}
+        name = folder / quote(sample.id, "")
+        if layout == "npz":
+            np.savez(name.with_name(f"{name.name}.npz"), **{n: e.numpy() for n, e in held.items()})
+        else:
+            save_file(held, f"{name}.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["layers", "vllm", "modules", "npz"])
+def test_states_of_another_engine_are_those_of_the_model(layout: str, here: Path) -> None:
+    folder = saved(here / "states", layout)
+    done = check("./model", "--states", folder, "-n", "2", "--dtype", "float32")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert f"All {12 if layout == 'modules' else 14} states of 2 samples are the same" in told
+
+
+def exchanged(held: dict[str, Any]) -> dict[str, Any]:
+    return held | {"hidden_states": held["hidden_states"][[0, 1, 3, 2, 4, 5, 6]]}
+
+
+def test_exchanged_layers_of_another_engine_are_named(here: Path) -> None:
+    folder = saved(here / "states", "layers", exchanged)
+    done = check("./model", "--states", folder, "-n", "2", "--dtype", "float32")
+    assert done.exit_code == 1, done.output
+    told = " ".join(done.stdout.split())
+    assert "from layer 2 on" in told
+    assert "It is the state of layer 3 of the baseline" in told
+
+
+def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda held: {key: each for key, each in held.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("layout", "damage", "problem"),
+    [
+        ("modules", without("model.layers.3.output"), "holds no layer 4 of 6"),
+        ("layers", without("input_ids"), "holds no input_ids"),
+        (
+            "modules",
+            lambda held: {n: e if e.dim() == 1 else torch.cat([e, e]) for n, e in held.items()},
+            "rows; expected",
+        ),
+        ("layers", lambda held: held | {"input_ids": held["input_ids"] + 1}, "other token ids"),
+        (
+            "layers",
+            lambda held: held | {"hidden_states": held["hidden_states"][:, :-1]},
+            "rows; expected",
+        ),
+    ],
+)
+def test_files_that_are_not_the_states_are_refused(
+    layout: str, damage: Callable[[dict[str, Any]], Any], problem: str, here: Path
+) -> None:
+    folder = saved(here / "states", layout, damage)
+    assert_two_lines(check("./model", "--states", folder, "-n", "2"), problem)
+
+
+def test_a_sample_without_a_file_and_a_file_that_is_none_are_refused(here: Path) -> None:
+    folder = saved(here / "states", "layers")
+    first, *_ = sorted(folder.iterdir())
+    first.write_bytes(b"none")
+    assert_two_lines(check("./model", "--states", folder, "-n", "2"), "cannot be read")
+    first.unlink()
+    assert_two_lines(check("./model", "--states", folder, "-n", "2"), "holds no states of")
+
+
 def test_against_another_model_and_a_run(here: Path) -> None:
     done = check("./port", "--against", "./model", "-n", "1", "--format", "csv")
     assert done.exit_code == 1, done.output
@@ -130,9 +229,9 @@ def test_what_cannot_be_compared_is_refused(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((), "expected --write FILE, --against or"),
+        ((), "expected --write FILE, --against,"),
         (("--write", "a", "--against", "b"), "cannot go with --against"),
-        (("--write", "a", "--tolerance", "1"), "changes nothing without --against or"),
+        (("--write", "a", "--tolerance", "1"), "changes nothing without --against"),
     ],
 )
 def test_usage(words: tuple[str, ...], problem: str, here: Path) -> None:

@@ -36,7 +36,7 @@ from normprobe.schema import (
 FORMAT = "normprobe baseline 1"
 
 #: How far the states of one model may be apart, in parts of their length, by the type that it
-#: computes in: five times what other kernels for attention make of them, or more.
+#: computes in: three times what other kernels, threads and batches made of them, or more.
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 #: A mean norm is surer than a direction: errors of tokens and dimensions cancel out in it.
 _SURER = 10.0
@@ -308,11 +308,11 @@ def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allo
         number = int(first.removeprefix("layer "))
         last = layer_stage(number - 1) if number > 1 else DECODER_INPUT
         new, old = now.rows, before.rows
-        for other in (last, layer_stage(number + 1)):
+        for other in dict.fromkeys(stage for stage, _ in old if stage not in (first, LOGITS)):
             pairs = [(new[first, group], old.get((other, group), {})) for group in known["group"]]
             if not any(_difference(*pair, allowed)["differs"] for pair in pairs):
                 what = f"the state of {_words(other)} of the baseline"
-                return f"It is {what}: a layer left out, or counted otherwise."
+                return f"It is {what}: layers left out, exchanged, or counted otherwise."
         told = _LAYER.format(_words(last))
     return f"{told[:1].upper()}{told[1:]}."
 
