@@ -204,11 +204,11 @@ def _by_hand(
         revision=loading.revision,
         trust_remote_code=loading.trust_remote_code,
     )
-    tokenizer, look = tokenizer_of(processor), False
+    tokenizer, look = tokenizer_of(processor), "image_processor_type" in settings
     with suppress(NormprobeError):
         tokenizer = tokenizer or load(auto_class="AutoTokenizer")
     with suppress(NormprobeError):
-        look = bool(load(auto_class="AutoImageProcessor"))
+        look = look or bool(load(auto_class="AutoImageProcessor"))
     known: list[tuple[str, Any]] = [*fields(settings)]
     for of_model in type(model).__mro__:
         known += vars(sys.modules[of_model.__module__]).items()
