@@ -130,6 +130,12 @@ def test_a_file_makes_ids_and_pixels_by_itself(
         done = invoke(*asked, "--data", f"{name}.jsonl")
         assert done.exit_code == 0, done.output
         check_norms(body, of_file, load_run(name).table)
+    # Now its code is known: forward names the pixels, a constant the id, and nothing is to edit.
+    again = invoke("inputs", ".", "--write", "again.py")
+    assert "again.py is written; one sample is measured with it: 16 visual" in again.stdout
+    told = Path("again.py").read_text()
+    assert '"images": "pixel_values"' in told
+    assert "IMAGE_IDS = [-200] * 1  # what stands for a picture" in told
 
 
 def check_norms(body: Inserting, rows: list, table: object) -> None:
