@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normprobe.data.data_set import open_data
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, first_line, visible
 from normprobe.inputs.chat import image_token
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import load_processor, tokenizer_of
@@ -47,9 +47,7 @@ _WORD = re.compile(r"<\W*(image|img)(_(pad|patch|context|placeholder|token))?\W*
 _USUAL = ("input_ids", "attention_mask", "images")  # of a forward that is not known yet
 _GUESS = "a guess"  # in each line that nothing told
 
-_FILE = '''r"""How {name} takes its inputs: for `normprobe layers {name} --inputs {file}`.
-
-forward of {model_class} takes
+_FACTS = """forward of {model_class} takes
     {takes}
 the processor, {processor}, made of one sample
     {offers}
@@ -57,6 +55,9 @@ modules with their parameters, candidates for `parts`
     {modules}
 lists of layers: {lists}
 """
+_FILE = '''r"""How {name} takes its inputs: for `normprobe layers {name} --inputs {file}`.
+
+{facts}"""
 {before}
 TAKES = {{  # by its name in forward, which of what is made
     {taken}
@@ -96,10 +97,12 @@ def load_processor(path):
     {look}return tokenizer
 
 """
-_LOOK = "tokenizer.look = transformers.AutoImageProcessor.from_pretrained(path)\n    "
+_LOOK = """look = transformers.AutoImageProcessor
+    tokenizer.look = look.from_pretrained(path, trust_remote_code={trust})
+    """
 _SETUP = """
 def setup():
-    raise ImportError("import what registers {type} in setup(), in place of this")  # a guess
+    raise ImportError({what})  # a guess
 
 
 def prepare(model, processor):
@@ -168,11 +171,10 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         refused = first_line(error)
     before = "" if made else _by_hand(name, loading, settings, processor, model)
     if source is None:
-        before += _SETUP.format(type=settings.get("model_type"))
+        what = f"import what registers {settings.get('model_type')} here"
+        before += _SETUP.format(what=repr(what))
     names = {id(module): each for each, module in model.named_modules()}
-    return _FILE.format(
-        name=name,
-        file=file,
+    facts = _FACTS.format(
         model_class=type(model).__name__,
         takes=_lines(map(str, parameters)),
         processor="none that loads"
@@ -181,6 +183,12 @@ def _text(name: str, file: str, loading: Loading, source: CheckpointSource | Non
         offers=_lines([f"{key}: {_shape(value)}" for key, value in made.items()] or [refused]),
         modules=_lines(_modules(model)),
         lists=candidates(model, names),
+    )
+    return _FILE.format(
+        name=name,
+        file=file,
+        # A stranger's names are in it, and the file is run.
+        facts=facts.replace('"""', "'''") if source else "Its code is not known yet.\n",
         before=before,
         taken=_lines(_taken([p.name for p in parameters] or _USUAL, made)),
         made=_AS_EVER if made else _BY_HAND,
@@ -204,11 +212,11 @@ def _by_hand(
         revision=loading.revision,
         trust_remote_code=loading.trust_remote_code,
     )
-    tokenizer, look = tokenizer_of(processor), False
+    tokenizer, look = tokenizer_of(processor), "image_processor_type" in settings
     with suppress(NormprobeError):
         tokenizer = tokenizer or load(auto_class="AutoTokenizer")
     with suppress(NormprobeError):
-        look = bool(load(auto_class="AutoImageProcessor"))
+        look = look or bool(load(auto_class="AutoImageProcessor"))
     known: list[tuple[str, Any]] = [*fields(settings)]
     for of_model in type(model).__mro__:
         known += vars(sys.modules[of_model.__module__]).items()
@@ -221,9 +229,10 @@ def _by_hand(
     token, rows, side = number(_ID), number(_ROWS), number(_SIDE)
     siglip = "siglip" in str(settings).lower()
     middle = (IMAGENET_STANDARD_MEAN,) * 2 if siglip else (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
+    numbers = [[v for n, v in known if n == f"image_{kind}"] for kind in ("mean", "std")]
     mean, std = (
-        settings.get(f"image_{kind}") or list(usual)
-        for kind, usual in zip(("mean", "std"), middle, strict=True)
+        given if len(given) == 3 and {type(v) for v in given} <= {int, float} else list(usual)
+        for given, usual in zip(numbers, middle, strict=True)
     )
     if getattr(tokenizer, "chat_template", None):
         turn = 'None  # the chat template\'s, or a text as "{images}Question: {prompt} Answer:"'
@@ -237,12 +246,12 @@ def _by_hand(
         how=f"{'' if told else _GUESS + ': '}what stands for a picture",
         pixels=f"{side or 224}, {mean}, {std}",
         trust=loading.trust_remote_code,
-        look=_LOOK if look else "",
+        look=_LOOK.format(trust=loading.trust_remote_code) if look else "",
     )
 
 
 def _lines(items: Any) -> str:
-    return "\n    ".join(items) or "nothing"
+    return "\n    ".join(map(visible, items)) or "nothing"
 
 
 def _shape(value: Any) -> str:

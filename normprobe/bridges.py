@@ -58,6 +58,7 @@ _MOVED: tuple[tuple[str, str, str | Callable[[], Any]], ...] = (
     ),
     # What prunes heads went; copies of BERT import it, and no forward calls it.
     ("transformers.modeling_utils", "find_pruneable_heads_and_indices", lambda: None),
+    ("transformers.pytorch_utils", "find_pruneable_heads_and_indices", lambda: None),
     (
         "transformers.models.llama.modeling_llama",
         "LlamaFlashAttention2",
@@ -80,7 +81,6 @@ _CONFIG_DEFAULTS: dict[str, Any] = {
     "decoder_start_token_id": None,
     "eos_token_id": None,
     "is_decoder": False,
-    "max_length": 20,
     "pad_token_id": None,
     "pruned_heads": {},
     "sep_token_id": None,
@@ -88,6 +88,9 @@ _CONFIG_DEFAULTS: dict[str, Any] = {
     "tie_word_embeddings": True,
     "torchscript": False,
 }
+
+#: Likewise, but what transformers refuses to save in a config: there only while its model is made.
+_GENERATION_DEFAULTS = {"max_length": 20}
 
 #: What every model had; no head is masked here.
 _MODEL_ATTRIBUTES: dict[str, Any] = {
@@ -322,10 +325,8 @@ def bridge_config_defaults(config_class: type) -> None:
 
     def missing(self: Any, name: str) -> Any:
         moved = (vars(self).get("rope_parameters") or {}) if name in _PLAIN_ROPE else {}
-        there = {**_CONFIG_DEFAULTS, **moved}
-        # ChatGLM reads it; transformers saves no config that has one.
-        asking = sys._getframe(1).f_globals.get("__name__", "")
-        if name not in there or (name == "max_length" and asking.startswith("transformers.")):
+        there = {**_CONFIG_DEFAULTS, **moved, **(_GENERATION_DEFAULTS if _noting else {})}
+        if name not in there:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         _note(f"config.{name}")
         return there[name]

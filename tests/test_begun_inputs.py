@@ -1,5 +1,6 @@
 """``normprobe inputs MODEL --write FILE``: a file that runs, and what is said where it does not."""
 
+import ast
 import json
 from collections import defaultdict
 from collections.abc import Callable
@@ -109,7 +110,10 @@ def test_a_file_makes_ids_and_pixels_by_itself(
     (line,) = [number for number, text in enumerate(lines, 1) if "raise ImportError" in text]
     assert str(line) in begun.stdout.rpartition("look at lines ")[2].strip().split(", ")
     untouched = invoke("layers", ".", "--inputs", "begun.py", "-o", "untouched")
-    assert "setup() of begun.py fails: ImportError: import what registers" in untouched.stderr
+    assert (
+        "setup() of begun.py fails: ImportError: import what registers inserting here"
+        in untouched.stderr
+    )
     lines[line - 1] = "    import support.inserting_package"
     Path("begun.py").write_text("\n".join(lines))
     rng = np.random.default_rng(0)
@@ -126,6 +130,12 @@ def test_a_file_makes_ids_and_pixels_by_itself(
         done = invoke(*asked, "--data", f"{name}.jsonl")
         assert done.exit_code == 0, done.output
         check_norms(body, of_file, load_run(name).table)
+    # Now its code is known: forward names the pixels, a constant the id, and nothing is to edit.
+    again = invoke("inputs", ".", "--write", "again.py")
+    assert "again.py is written; one sample is measured with it: 16 visual" in again.stdout
+    told = Path("again.py").read_text()
+    assert '"images": "pixel_values"' in told
+    assert "IMAGE_IDS = [-200] * 1  # what stands for a picture" in told
 
 
 def check_norms(body: Inserting, rows: list, table: object) -> None:
@@ -150,3 +160,19 @@ def check_norms(body: Inserting, rows: list, table: object) -> None:
     for at, expected in norms.items():
         assert found.loc[at, "tokens"] == len(expected)
         assert found.loc[at, "norm_mean"] == pytest.approx(np.mean(expected), rel=1e-6)
+
+
+def test_what_a_stranger_writes_is_no_code_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_checkpoint(tmp_path)
+    code = 'print("run"))\n"""\nprint("run")\n("""'
+    config = {"model_type": code, "image_mean": code, "image_std": ["print()"], "image_size": code}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    begun = invoke("inputs", ".", "--write", "begun.py")
+    assert begun.exit_code == 0, begun.output
+    tree = ast.parse(Path("begun.py").read_text())
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert "print" not in {getattr(function, "id", "") for function in called}
+    assert "SIDE, MEAN, STD = 224, [0.48" in Path("begun.py").read_text()

@@ -95,6 +95,13 @@ def test_names_that_moved_or_went_are_found_where_older_code_imports_them(monkey
     assert found is pytorch_utils.apply_chunking_to_forward
 
 
+def test_a_generation_setting_is_in_a_config_only_while_older_code_runs() -> None:
+    config = older_config()
+    with bridges.foreign_code(True, []):
+        assert config.max_length == 20
+    assert not hasattr(config, "max_length")  # transformers refuses to save a config that has it
+
+
 def test_every_model_has_what_all_models_had(monkeypatch: Any) -> None:
     monkeypatch.delattr(PreTrainedModel, "get_head_mask", raising=False)
     bridges.bridge_model_attributes(PreTrainedModel)

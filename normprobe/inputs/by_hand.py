@@ -47,7 +47,7 @@ def build_by_hand(
         [pictures, channels, side, side].
 
     Raises:
-        NormprobeError: there is no tokenizer.
+        NormprobeError: there is no tokenizer, or ``turn`` lacks one of the two.
     """
     import torch
 
@@ -57,6 +57,12 @@ def build_by_hand(
             "no tokenizer of this model loads, so no prompt becomes ids",
             "load it in load_processor(path) of the --inputs file",
         )
+    turn_text = "{images}{prompt}" if turn is None else turn
+    if lacking := [name for name in ("{images}", "{prompt}") if name not in turn_text]:
+        raise NormprobeError(
+            f"the text of a turn, {turn_text!r}, lacks {' and '.join(lacking)}",
+            'write it as "USER: {images}{prompt} ASSISTANT:" in the --inputs file',
+        )
     mark = image.rstrip()
     refuse_placeholder(samples, mark)
     turns = []
@@ -64,7 +70,7 @@ def build_by_hand(
         before, prompt = image * len(sample.images), sample.prompt
         if sample.is_marked:
             before, prompt = "", sample.text_with(lambda _: mark)
-        text = (turn or "{images}{prompt}").replace("{images}", before).replace("{prompt}", prompt)
+        text = turn_text.replace("{images}", before).replace("{prompt}", prompt)
         turns.append(replace(sample, prompt=text, images=()))
     opening: list[int] = []
     if turn is None and getattr(tokenizer, "chat_template", None):

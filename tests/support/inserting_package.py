@@ -3,7 +3,9 @@
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from support.plain_modules import WIDTH, Inserting
+from support.plain_modules import PLACE, WIDTH, Inserting
+
+IMAGE_TOKEN_INDEX = PLACE
 
 
 class InsertingConfig(PretrainedConfig):

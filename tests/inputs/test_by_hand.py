@@ -1,0 +1,77 @@
+"""Ids and pixels where no processor makes them, beside what is counted by hand."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.remote_code.tokenizer import byte_tokenizer
+from torch import nn
+from transformers.image_processing_base import ImageProcessingMixin
+
+from normprobe.data.sample import Sample
+from normprobe.errors import NormprobeError
+from normprobe.inputs.by_hand import build_by_hand
+
+CHAT = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+RED, BLUE = Image.new("RGB", (8, 4), "red"), Image.new("RGB", (4, 8), "blue")
+HOW = {"image": "<image>\n", "image_ids": (7, 7, -5), "pixels": (2, (0.5,) * 3, (0.25,) * 3)}
+
+
+def built(samples, template=None, model=None, system=None, **how):
+    tokenizer = byte_tokenizer((), template)
+    made = build_by_hand(
+        model or nn.Module(), tokenizer, samples, system, **{"turn": None, **HOW, **how}
+    )
+    return made, lambda text: tokenizer(text, add_special_tokens=False).input_ids
+
+
+def test_pictures_stand_before_a_prompt_or_where_it_says() -> None:
+    samples = [
+        Sample("a", "Is <image> like <image>?", (RED, BLUE)),
+        Sample("b", "What?", (BLUE,)),
+        Sample("c", "No picture.", ()),
+    ]
+    made, ids_of = built(samples, turn="Q: {images}{prompt} A:")
+    expected = [
+        [*ids_of("Q: Is "), 7, 7, -5, *ids_of(" like "), 7, 7, -5, *ids_of("? A:")],
+        [*ids_of("Q: "), 7, 7, -5, *ids_of("\nWhat? A:")],
+        ids_of("Q: No picture. A:"),
+    ]
+    for number, ids in enumerate(expected):
+        there = made["attention_mask"][number].bool()
+        assert there.tolist() == [True] * len(ids) + [False] * (there.numel() - len(ids))
+        assert made["input_ids"][number][there].tolist() == ids
+    marked = torch.isin(made["input_ids"], torch.tensor([7, -5]))
+    assert torch.equal(made["image_mask"], marked)
+    red, blue = (np.array([2.0, -2, -2]), np.array([-2.0, -2, 2]))  # (1 - 0.5) / 0.25
+    for found, colour in zip(made["pixel_values"], (red, blue, blue), strict=True):
+        assert np.array_equal(found.numpy(), np.broadcast_to(colour[:, None, None], (3, 2, 2)))
+
+
+def test_the_chat_template_writes_the_turn_where_none_is_said() -> None:
+    made, ids_of = built([Sample("a", "What?", (RED,))], CHAT)
+    assert made["input_ids"][0].tolist() == [*ids_of("[user]"), 7, 7, -5, *ids_of("\nWhat?")]
+    made, ids_of = built([Sample("a", "What?")], CHAT, turn="{images}{prompt}")
+    assert made["input_ids"][0].tolist() == ids_of("What?")
+    assert set(made) == {"input_ids", "attention_mask", "image_mask"}
+    with pytest.raises(NormprobeError, match="no chat template"):
+        built([Sample("a", "What?")], system="Be short.")
+
+
+def test_a_tower_s_own_image_processor_looks_at_the_pictures() -> None:
+    class Look(ImageProcessingMixin):
+        def __call__(self, images, return_tensors):
+            return {"pixel_values": torch.zeros(len(images), 1), "sizes": [i.size for i in images]}
+
+    model = nn.Sequential(nn.Identity())
+    model[0]._looks = Look()
+    made, _ = built([Sample("a", "What?", (RED, BLUE))], model=model)
+    assert made["pixel_values"].shape == (2, 1)
+    assert made["sizes"] == [(8, 4), (4, 8)]
+
+
+def test_a_turn_without_its_prompt_is_refused() -> None:
+    with pytest.raises(NormprobeError, match=r"lacks \{images\} and \{prompt\}"):
+        built([Sample("a", "What?", (RED,))], turn="USER: {turn}")
+    with pytest.raises(NormprobeError, match="no tokenizer"):
+        build_by_hand(nn.Module(), None, [], None, turn=None, **HOW)
