@@ -80,6 +80,8 @@ def conversations(
     """Each sample as messages in parts, its image among them, for a template that tokenises."""
     if not _takes_parts(processor):
         raise ValueError("the chat template takes no image parts")
+    if any(sample.videos or sample.audios for sample in samples):
+        raise ValueError("clips and sounds are not handed over inside messages")
     opening = _system_messages(processor, system, parts=True)
     return [[*opening, {"role": "user", "content": content_of(sample)}] for sample in samples]
 
