@@ -174,19 +174,14 @@ def _in_a_worker() -> bool:
 
 def _size_of(samples: Sequence[Sample]) -> dict[str, int]:
     """How much samples are, as ``rehearse`` takes it."""
-    pixels = sum(image.width * image.height for sample in samples for image in sample.images)
-    pixels += sum(video.pixels for sample in samples for video in sample.videos)
+    pixels = sum(sample.pixels for sample in samples)
     pixels += sum(len(audio.samples) for sample in samples for audio in sample.audios)
     return {"times": len(samples), "pixels": pixels}
 
 
 def _described(sample: Sample) -> str:
     """The id, with the sizes of its images in pixels."""
-    sizes = ", ".join(
-        [
-            *(f"{image.width}x{image.height} px" for image in sample.images),
-            *(f"{len(video.frames)} frames" for video in sample.videos),
-            *(f"{len(audio.samples) / audio.rate:.3g} s" for audio in sample.audios),
-        ]
-    )
-    return f"{sample.id} ({sizes})" if sizes else sample.id
+    sizes = [f"{image.width}x{image.height} px" for image in sample.images]
+    sizes += [f"{len(video.frames)} frames" for video in sample.videos]
+    sizes += [f"{len(audio.samples) / audio.rate:.3g} s" for audio in sample.audios]
+    return f"{sample.id} ({', '.join(sizes)})" if sizes else sample.id

@@ -109,16 +109,14 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
                 "total_num_frames": len(video.frames),
                 "fps": video.fps,
                 "duration": len(video.frames) / video.fps if video.fps else None,
-                "width": video.frames[0].width,
-                "height": video.frames[0].height,
                 "frames_indices": list(range(len(video.frames))),
             }
             for video in videos
         ]
         given |= {"return_metadata": True} | ({} if True in timed else {"do_sample_frames": False})
     if audios := [audio for sample in samples for audio in sample.audios]:
-        names = ("audio_processor", "feature_extractor")
-        reader = next((getattr(processor, n) for n in names if hasattr(processor, n)), None)
+        reader = getattr(processor, "feature_extractor", None)
+        reader = getattr(processor, "audio_processor", reader)
         if reader is None:
             raise ValueError(f"{type(processor).__name__} reads no sound")
         given["audio"] = [audio.at(reader.sampling_rate) for audio in audios]

@@ -111,21 +111,14 @@ def _references(table: pd.DataFrame) -> dict[str, tuple[str, NDArray[np.intp]]]:
     """
 
     def first(references: Sequence[tuple[str, str]]) -> int:
-        for stage, group in references:
-            rows = np.flatnonzero((table["stage"] == stage) & (table["group"] == group))
-            if rows.size:
-                return int(rows[0])
-        return -1
+        keys = list(zip(table["stage"], table["group"], strict=True))
+        return next((keys.index(reference) for reference in references if reference in keys), -1)
 
     found = {}
     for column, (mean, references) in _RATIOS.items():
         places = np.full(len(table), first(references))
-        if references is _BEFORE:
-            own = {
-                group: tuple((stage, group) for stage in stages) for group, stages in _OWN.items()
-            }
-            for group, before in own.items():
-                places[table["group"] == group] = first(before)
+        for group, stages in _OWN.items() if references is _BEFORE else ():
+            places[table["group"] == group] = first([(stage, group) for stage in stages])
         if (places >= 0).any():
             found[column] = mean, places
     return found
