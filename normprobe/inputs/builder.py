@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, is_multimodal, other_tokens
+from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
@@ -132,8 +132,6 @@ class InputBuilder:
 
     def _check_media(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse inputs without the clips or sounds of the samples."""
-        if not (is_multimodal(self.processor) or self.inputs_file.build):
-            return  # a bare tokenizer reads the prompts alone
         for group in (VIDEO, AUDIO):
             there = pixel_inputs(inputs, group) or (group == VIDEO and VIDEO_MASK in inputs)
             if any(group in sample.media for sample in samples) and not there:

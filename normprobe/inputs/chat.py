@@ -203,8 +203,7 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
 
 def _user(processor: Any, sample: Sample, parts: bool) -> _Message:
     if parts:
-        texts = ("type", "text")
-        content = [{k: part[k] for k in texts if k in part} for part in content_of(sample)]
+        content = [{k: v for k, v in p.items() if isinstance(v, str)} for p in content_of(sample)]
         return {"role": "user", "content": content}
     return {"role": "user", "content": _written(processor, sample)}
 

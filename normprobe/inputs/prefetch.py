@@ -20,6 +20,7 @@ from xxhash import xxh3_64_hexdigest
 
 from normprobe.console_state import unheard_by_children
 from normprobe.data.data_set import DataSet
+from normprobe.data.media import Video
 from normprobe.data.rows import BadRows, RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
@@ -255,15 +256,13 @@ def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answ
 
 def _drawn_frames(samples: Sequence[Sample], inputs: BatchFeature) -> dict[str, str]:
     """How many frames of which video were drawn; all of them, where the processor does not say."""
-    videos = [(sample.id, video) for sample in samples for video in sample.videos]
-    said = inputs.get(DRAWN_FRAMES)
-    drawn = [len(v.frames) for _, v in videos] if said is None else said.tolist()
-    words: dict[str, str] = {}
-    for (sample_id, video), count in zip(videos, drawn, strict=True):
-        rate = "" if video.fps is None else f" at {video.fps:g} a second"
-        told = f"{count} of {len(video.frames)} frames{rate}"
-        words[sample_id] = f"{words[sample_id]}, {told}" if sample_id in words else told
-    return words
+    drawn = iter(inputs.get(DRAWN_FRAMES, ()))
+
+    def told(video: Video) -> str:
+        rate = f" at {video.fps:g} a second" if video.fps else ""
+        return f"{int(next(drawn, len(video.frames)))} of {len(video.frames)} frames{rate}"
+
+    return {sample.id: ", ".join(map(told, sample.videos)) for sample in samples if sample.videos}
 
 
 def about_length(builder: InputBuilder, sample: Sample) -> int:

@@ -72,6 +72,8 @@ def build_standard(
 
     nested = [list(sample.images) for sample in samples]
     images = [image for own in nested for image in own]
+    if images and _ear(processor) and not hasattr(processor, "image_processor"):
+        raise ValueError(f"{type(processor).__name__} reads no picture")
     if not images:
         return made()
     # Chat processors take a list of images for each text, older ones one flat list; some of either
@@ -115,13 +117,18 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
         ]
         given |= {"return_metadata": True} | ({} if True in timed else {"do_sample_frames": False})
     if audios := [audio for sample in samples for audio in sample.audios]:
-        reader = getattr(processor, "feature_extractor", None)
-        reader = getattr(processor, "audio_processor", reader)
+        reader = _ear(processor)
         if reader is None:
             raise ValueError(f"{type(processor).__name__} reads no sound")
         given["audio"] = [audio.at(reader.sampling_rate) for audio in audios]
         given["sampling_rate"] = reader.sampling_rate
     return given
+
+
+def _ear(processor: Any) -> Any:
+    """What reads sounds for a processor; None: nothing does."""
+    old = getattr(processor, "feature_extractor", None)
+    return getattr(processor, "audio_processor", old)
 
 
 def batch_options(tokenizer: Any, samples: int) -> dict[str, Any]:

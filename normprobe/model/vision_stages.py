@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.hooks import PROJECTED_STATE, on_call
 from normprobe.model.find.overrides import ADDED
-from normprobe.model.find.parts import Parts, sound_projectors
+from normprobe.model.find.parts import PROJECTS_SOUND, Parts
 from normprobe.schema import (
     AUDIO,
     AUDIO_ENCODER,
@@ -85,7 +85,8 @@ class VisionStages:
         if encoder is not None:
             reader = reader_of_encoder(encoder.module, projector.module if projector else None)
             if self._group == AUDIO:
-                inside = sound_projectors(encoder.module)
+                children = encoder.module.named_children()
+                inside = [child for name, child in children if PROJECTS_SOUND.search(name)]
                 reader = inside[0] if projector and projector.module in inside else None
             if reader is None:
                 # Sound may come as whole numbers (Inkling).

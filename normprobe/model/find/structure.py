@@ -20,6 +20,7 @@ from normprobe.model.find.overrides import (
     overrides_of,
 )
 from normprobe.model.find.parts import (
+    PROJECTS_SOUND,
     STREAMS,
     Part,
     Parts,
@@ -30,9 +31,8 @@ from normprobe.model.find.parts import (
     class_rows_of,
     largest,
     size_of,
-    sound_projectors,
 )
-from normprobe.versions import audio_encoder, decoder, image_encoder
+from normprobe.versions import decoder, encoder_of
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -127,10 +127,11 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if encoder or projector:
         ids = _image_token_ids(model, override)
     video_ids, audio_ids = video_and_audio_ids(model, override, ids)
-    listener = part("audio_encoder", lambda: _vision_encoder(model, names, audio_encoder))
+    listener = part("audio_encoder", lambda: _vision_encoder(model, names, "audio"))
     others = [*language, encoder.module] if encoder else language
     if listener and any(_holds(listener.module, other) for other in others):
         listener = None
+    of_sound = _OF_SOUND if encoder or projector else _IN_TOWER_PROJECTOR  # of sounds alone
     hears = partial(_projector, model, listener, language, listener or encoder or projector)
     return Parts(
         vision_encoder=encoder,
@@ -148,7 +149,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         audio_token_ids=audio_ids,
         behind=override.get("behind", ""),
         audio_encoder=listener,
-        audio_projector=part("audio_projector", lambda: hears(of_sound=True)),
+        audio_projector=part("audio_projector", lambda: hears(of_sound)),
     )
 
 
@@ -202,10 +203,10 @@ def _named(model: nn.Module, name: str | None) -> Part | None:
 
 
 def _vision_encoder(
-    model: nn.Module, names: dict[int, str], accessor: Callable[[Any], Any] = image_encoder
+    model: nn.Module, names: dict[int, str], modality: str = "image"
 ) -> nn.Module | None:
     """What ``get_encoder(modality="image")`` gives; the model itself when it is a bare encoder."""
-    found = _ask(lambda: accessor(model))
+    found = _ask(lambda: encoder_of(model, modality))
     if found is None or id(found) not in names:
         return None
     if found is not model:
@@ -266,8 +267,7 @@ def _projector(
     encoder: Part | None,
     language: Sequence[nn.Module],
     near: Part | None = None,
-    *,
-    of_sound: bool = False,
+    of_sound: re.Pattern[str] | None = None,
 ) -> nn.Module | None:
     """The module beside the encoder that is no language model; else a merger inside the encoder.
 
@@ -286,19 +286,17 @@ def _projector(
         for name, child in parent.named_children()
         if not (encoder and child is encoder.module)
         and not isinstance(child, nn.ModuleList)
-        and (_OF_SOUND.search(name) if of_sound else not _NO_PROJECTOR.search(name))
+        and (of_sound.search(name) if of_sound else not _NO_PROJECTOR.search(name))
         and not any(_holds(child, part) for part in language)
         and size_of(child)
     ]
-    inside = [] if encoder is None else sound_projectors(encoder.module)
-    if encoder and not of_sound:
-        inside = [
-            child
-            for name, child in encoder.module.named_children()
-            if _IN_TOWER_PROJECTOR.search(name)
-            and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
-            and size_of(child)
-        ]
+    inside = [
+        child
+        for name, child in (encoder.module.named_children() if encoder else ())
+        if (PROJECTS_SOUND if of_sound else _IN_TOWER_PROJECTOR).search(name)
+        and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
+        and size_of(child)
+    ]
     return next(reversed(beside or inside), None)
 
 
