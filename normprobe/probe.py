@@ -316,8 +316,9 @@ class Probe:
             words: words or phrases of the prompt to follow.
             layers: whose heat maps to keep, from 1; none: a few of all depths.
             box: target region: left, top, right, bottom in pixels of the image.
-            video: clips that the prompt is about as well, behind the images or at ``<video>``.
-            audio: sounds, likewise, at ``<audio>``.
+            video: clips that the prompt is about as well, behind the images or at ``<video>``;
+                ``audio``: sounds, likewise.
+            audio: see there.
             **to: ``output`` and ``overwrite``, as in ``measure``.
 
         Raises:
@@ -332,12 +333,10 @@ class Probe:
             "word": list(words),
             "layer": list(layers),
             "box": box,
-            **{
-                kind: [str(each) if isinstance(each, Path | str) else kind for each in media]
-                for kind, media in (("video", video), ("audio", audio))
-                if media
-            },
         }
+        for kind, media in (("video", video), ("audio", audio)):
+            if media:
+                options[kind] = [str(m) if isinstance(m, Path | str) else kind for m in media]
         pipeline = self._pipeline("attention", options, to, [sample])
         builder = self._source.builder
         count = self._source.decoder_layer_count() if layers else None

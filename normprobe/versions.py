@@ -20,8 +20,10 @@ from torch import Size, Tensor, nn
 _REPLACING_AUTOCAST = RLock()
 
 #: Attributes of the types of transformers that hold the vision encoder, and the language model.
-_IMAGE_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower")
-_AUDIO_ENCODERS = ("audio_tower", "audio_encoder", "sound_encoder")
+_ENCODERS = {
+    "image": ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower"),
+    "audio": ("audio_tower", "audio_encoder", "sound_encoder"),
+}
 _DECODERS = ("language_model", "text_model", "decoder", "text_decoder")
 
 
@@ -67,22 +69,15 @@ def tied_weights(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-def image_encoder(model: Any) -> Any:
-    """What ``get_encoder(modality="image")`` gives: the vision encoder, or the model itself.
+def encoder_of(model: Any, modality: str) -> Any:
+    """What ``get_encoder`` gives of a modality: the encoder, or the model itself.
 
     The accessors of 4.57 know no modalities, and its bare encoders are one module in another.
     """
     if is_line_5():
-        return model.get_encoder(modality="image")
-    found = _attribute(model, _IMAGE_ENCODERS)
+        return model.get_encoder(modality=modality)
+    found = _attribute(model, _ENCODERS[modality])
     return model if found is None or [found] == list(model.children()) else found
-
-
-def audio_encoder(model: Any) -> Any:
-    """What ``get_encoder(modality="audio")`` gives; 4.57 knows no modalities."""
-    if is_line_5():
-        return model.get_encoder(modality="audio")
-    return _attribute(model, _AUDIO_ENCODERS)
 
 
 def reader_of_encoder(encoder: nn.Module, projector: nn.Module | None) -> nn.Module | None:

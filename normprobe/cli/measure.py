@@ -102,11 +102,11 @@ def attention(
     ],
     video: Annotated[
         list[Path] | None,
-        typer.Option(help="A clip that the prompt is about, too, at <video>.", metavar="FILE"),
+        typer.Option(help="A clip that the prompt is about, too; repeatable.", metavar="FILE"),
     ] = None,
     audio: Annotated[
         list[Path] | None,
-        typer.Option(help="A sound, likewise, at <audio>.", metavar="FILE"),
+        typer.Option(help="A sound, likewise.", metavar="FILE"),
     ] = None,
     word: Annotated[
         list[str] | None,

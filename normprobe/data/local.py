@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -45,8 +45,12 @@ SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jp2", ".webp", ".avif"),
     *(".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
 }
-VIDEOS = {".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"}
-AUDIOS = {".wav", ".flac", ".ogg"}
+#: What a file of a folder is.
+_KINDS = {
+    **dict.fromkeys(SUFFIXES, "image"),
+    **dict.fromkeys((".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"), "video"),
+    **dict.fromkeys((".wav", ".flac", ".ogg"), "sound"),
+}
 
 _TEMPLATE = "{prompt}"
 _FORMATS = ".tsv, .jsonl, .json, .parquet or .txt"
@@ -244,38 +248,29 @@ def _read_images(folder: Path, prompt: str | None) -> QuestionSource:
     names = sorted(
         path.relative_to(folder)
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES | VIDEOS | AUDIOS and not path.is_dir()
+        if path.suffix.lower() in _KINDS and not path.is_dir()
     )
 
-    def is_one(row: Row, suffixes: Set[str]) -> bool:
-        return row.cells["name"].suffix.lower() in suffixes
-
-    def asked(row: Row) -> str:
-        other = "video" if is_one(row, VIDEOS) else "sound" if is_one(row, AUDIOS) else "image"
-        return PROMPT.replace("image", other) if prompt is None else prompt
-
-    def images(row: Row, rows: Mapping[str, Row]) -> tuple[Image.Image, ...]:
-        name = str(row.cells["name"])
-        return (read_image_file(name, folder, row.place),) if is_one(row, SUFFIXES) else ()
-
-    def others(row: Row) -> tuple[tuple[Video, ...], tuple[Audio, ...]]:
-        named = (str(row.cells["name"]), folder, row.place)
-        videos = (read_video(*named),) if is_one(row, VIDEOS) else ()
-        return videos, (read_audio(*named),) if is_one(row, AUDIOS) else ()
+    def read(row: Row, kind: str, reader: Callable[[str, Path, Place], Any]) -> tuple[Any, ...]:
+        own = row.cells["kind"] == kind
+        return (reader(str(row.cells["name"]), folder, row.place),) if own else ()
 
     recipe = Recipe(
         IMAGES,
         PROMPT if prompt is None else prompt,
         key=lambda row: str(row.cells["key"]),
-        prompt=asked,
-        images=images,
-        others=others,
-        has_image=lambda row: is_one(row, SUFFIXES),
+        prompt=lambda row: prompt or PROMPT.replace("image", row.cells["kind"]),
+        images=lambda row, rows: read(row, "image", read_image_file),
+        others=lambda row: (read(row, "video", read_video), read(row, "sound", read_audio)),
+        has_image=lambda row: row.cells["kind"] == "image",
     )
     # A file name may hold bytes that are not valid UTF-8.
     keys = [name.as_posix().encode(errors="backslashreplace").decode() for name in names]
     rows = [
-        Row(Place(str(folder / key)), {"key": key, "name": name})
+        Row(
+            Place(str(folder / key)),
+            {"key": key, "name": name, "kind": _KINDS[name.suffix.lower()]},
+        )
         for key, name in zip(keys, names, strict=True)
     ]
     return recipe.source(rows, folder.name, {"path": str(folder.resolve())}, BadRows())

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,28 +30,16 @@ if TYPE_CHECKING:
 #: What videos and sounds may hold. 2 ** 28 pixels are 1 GB in Pillow, 2 ** 27 samples half of it.
 MOST_FRAMES, MOST_PIXELS, MOST_SAMPLES = 2**13, 2**28, 2**27
 #: What is decoded; FFmpeg and libsndfile read more.
-CONTAINERS = "avi,gif,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpegts,ogg"
+CONTAINERS = "avi,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2"
 SOUND_FORMATS = ("WAV", "WAVEX", "FLAC", "OGG")
-
-_SHORTER = "cut it, scale it down, or take fewer frames: ffmpeg -i FILE -vf fps=2,scale=640:-2 NEW"
 
 
 @dataclass(frozen=True)
 class Video:
-    """A clip.
+    """A clip."""
 
-    Attributes:
-        frames: of one size, in their order; RGB.
-        fps: frames a second; None: nobody said, and then all of them are read.
-    """
-
-    frames: tuple[Image.Image, ...]
-    fps: float | None = None
-
-    @property
-    def pixels(self) -> int:
-        """Of all frames."""
-        return sum(frame.width * frame.height for frame in self.frames)
+    frames: tuple[Image.Image, ...]  # of one size, in their order; RGB
+    fps: float | None = None  # frames a second; None: nobody said, and then all of them are read
 
     @cached_property
     def hash(self) -> str:
@@ -75,16 +64,30 @@ class Audio:
         """The samples at another rate, as transformers resamples."""
         if rate == self.rate:
             return self.samples
-        try:
+        with _reading(f"a sound of {self.rate} Hz at {rate} Hz", "audio"):
             import soxr
-        except ImportError as error:
-            raise _needs(f"a sound of {self.rate} Hz is read at {rate} Hz", "soxr") from error
-        resampled: NDArray[np.float32] = soxr.resample(self.samples, self.rate, rate, "HQ")
+
+            resampled: NDArray[np.float32] = soxr.resample(self.samples, self.rate, rate, "HQ")
         return resampled
 
 
-def _needs(what: str, package: str) -> NormprobeError:
-    return NormprobeError(f"{what}, which needs {package}, not installed here", install([package]))
+@contextmanager
+def _reading(what: str, where: Place | str) -> Iterator[None]:
+    """Say what is wrong where a library is missing, or fails on damaged bytes in its own way."""
+    try:
+        yield
+    except ImportError as error:
+        package = error.name or "a library"
+        problem = f"{what} needs {package}, not installed here"
+        raise NormprobeError(problem, install([package])) from error
+    except (NormprobeError, MemoryError):
+        raise
+    except Exception as error:
+        raise BadRow(
+            where,
+            f"{what} cannot be decoded ({first_line(error)})",
+            "replace it with a complete mp4, webm, mkv, avi, wav or flac file, or a NumPy array",
+        ) from error
 
 
 def read_video(named: Any, root: Path, where: Place, fps: Any = None) -> Video:
@@ -94,17 +97,17 @@ def read_video(named: Any, root: Path, where: Place, fps: Any = None) -> Video:
     if isinstance(named, str):
         path = file_inside(named, root, where, "video", folders=True)
         if not path.is_dir():
-            return replace(decode_video(path, where), **({} if fps is None else {"fps": fps}))
+            video = decode_video(path, where)
+            return replace(video, fps=fps or video.fps)
         named = sorted(str(frame.relative_to(root.resolve())) for frame in path.iterdir())
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         fault = f"expected a video or a list of its frames, received {printable(named)}"
         raise BadRow(where, fault, "name a file, a folder of frames, or each frame")
-    if len(named) > MOST_FRAMES:
-        raise _too_large(where, f"{len(named)} frames")
+    _bounded(where, len(named))
     frames: list[Image.Image] = []
     for name in named:
         frames.append(read_image_file(name, root, where))
-        _check_size(where, len(frames), frames[-1].size)
+        _bounded(where, len(frames), frames[-1].size)
     return video_of(frames, fps, where)
 
 
@@ -112,29 +115,19 @@ def decode_video(path: Path, where: Place | str) -> Video:
     """Decode every frame of a file, or read ``.npy``: uint8 ``[frames, height, width, 3]``."""
     if path.suffix.lower() == ".npy":
         return video_of(_array(path, where), None, where)
-    try:
-        import av
-    except ImportError as error:
-        raise _needs(f"{path.name} is a video", "av") from error
     frames: list[Image.Image] = []
-    try:
+    with _reading(f"the video {path.name[:200]!a}", where):
+        import av
+
         data = io.BytesIO(path.read_bytes())
         with av.open(data, "r", options={"format_whitelist": CONTAINERS}) as file:
             stream = file.streams.video[0]
-            rate = stream.average_rate
-            _check_size(where, 1, (stream.width, stream.height))
+            _bounded(where, 1, (stream.width, stream.height))
             for frame in file.decode(stream):
-                _check_size(where, len(frames) + 1, (frame.width, frame.height))
+                _bounded(where, len(frames) + 1, (frame.width, frame.height))
                 frames.append(frame.to_image())
-    except (BadRow, MemoryError):
-        raise
-    except Exception as error:  # FFmpeg raises many types on damaged bytes
-        raise BadRow(
-            where,
-            f"the video {path.name[:200]!a} cannot be decoded ({first_line(error)})",
-            "replace it with a complete mp4, webm, mkv or avi file, or a folder of its frames",
-        ) from error
-    return video_of(frames, float(rate) if rate else None, where)
+            fps = stream.average_rate
+    return video_of(frames, float(fps) if fps else None, where)
 
 
 def video_of(frames: Any, fps: float | None, where: Place | str = "video") -> Video:
@@ -145,7 +138,7 @@ def video_of(frames: Any, fps: float | None, where: Place | str = "video") -> Vi
         if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
             fault = f"uint8 [frames, height, width, 3], received {frames.dtype} {frames.shape}"
             raise BadRow(where, f"expected {fault}", "convert the frames")
-        _check_size(where, len(frames), frames.shape[1:3])
+        _bounded(where, len(frames), frames.shape[1:3])
         frames = [Image.fromarray(np.ascontiguousarray(frame)) for frame in frames]
     if not frames or len({frame.size for frame in frames}) > 1 or 0 in frames[0].size:
         sizes = ", ".join(sorted({f"{f.width}x{f.height}" for f in frames})) or "no frame"
@@ -164,26 +157,15 @@ def decode_audio(path: Path, where: Place | str, rate: Any = None) -> Audio:
     """Decode a file, or read ``.npy``: numbers ``[samples]``, with their rate."""
     if path.suffix.lower() == ".npy":
         return audio_of(_array(path, where), rate, where)
-    try:
+    with _reading(f"the sound {path.name[:200]!a}", where):
         import soundfile
-    except ImportError as error:
-        raise _needs(f"{path.name} is a sound", "soundfile") from error
-    try:
+
         with soundfile.SoundFile(io.BytesIO(path.read_bytes())) as file:
             if file.format not in SOUND_FORMATS:
-                raise ValueError(f"its format is {file.format}")
-            if file.frames * file.channels > MOST_SAMPLES:
-                raise _too_large(where, f"{file.frames * file.channels} samples")
+                raise ValueError(file.format)
+            _bounded(where, samples=file.frames * file.channels)
             samples = file.read(dtype="float32", always_2d=True)
             return audio_of(samples.mean(axis=1), file.samplerate, where)
-    except (BadRow, MemoryError):
-        raise
-    except Exception as error:  # as of FFmpeg
-        raise BadRow(
-            where,
-            f"the sound {path.name[:200]!a} cannot be decoded ({first_line(error)})",
-            "replace it with a complete wav or flac file",
-        ) from error
 
 
 def audio_of(samples: NDArray[Any], rate: Any, where: Place | str = "audio") -> Audio:
@@ -193,9 +175,10 @@ def audio_of(samples: NDArray[Any], rate: Any, where: Place | str = "audio") -> 
     if type(rate) is not int or not 0 < rate <= 10**6:
         fault = f"expected samples a second, received {printable(rate)}"
         raise BadRow(where, fault, "say the rate of the samples, such as 16000")
+    _bounded(where, samples=samples.size)
     scale = 2.0**15 if samples.dtype == np.int16 else 1.0
     numbers = samples.dtype == np.int16 or np.issubdtype(samples.dtype, np.floating)
-    if not numbers or samples.ndim != 1 or not 0 < len(samples) <= MOST_SAMPLES:
+    if not numbers or samples.ndim != 1 or not samples.size:
         fault = f"expected floats or int16 [samples], received {samples.dtype} {samples.shape}"
         raise BadRow(where, fault, "convert the sound to one channel")
     made = np.ascontiguousarray(samples / scale, dtype=np.float32)
@@ -204,29 +187,24 @@ def audio_of(samples: NDArray[Any], rate: Any, where: Place | str = "audio") -> 
     return Audio(made, rate)
 
 
-def drawn_words(video: Video, drawn: int) -> str:
-    """How many frames a processor drew, for ``run.json``."""
-    fps = "" if video.fps is None else f" at {video.fps:g} a second"
-    return f"{drawn} of {len(video.frames)} frames{fps}"
-
-
 def _array(path: Path, where: Place | str) -> NDArray[Any]:
     """Mapped, not read: the file has to be as long as its header says."""
     import numpy as np
 
-    try:
+    with _reading(f"the array {path.name[:200]!a}", where):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        fault = f"{path.name[:200]!a} is no NumPy array ({first_line(error)})"
-        raise BadRow(where, fault, "save it with numpy.save") from error
     return array
 
 
-def _check_size(where: Place | str, frames: int, size: Sequence[int]) -> None:
-    if frames > MOST_FRAMES or frames * size[0] * size[1] > MOST_PIXELS:
-        raise _too_large(where, f"{frames} frames of {size[0]} x {size[1]} pixels")
-
-
-def _too_large(where: Place | str, received: str) -> BadRow:
-    most = f"{MOST_FRAMES} frames of {MOST_PIXELS} pixels together, or {MOST_SAMPLES} samples"
-    return BadRow(where, f"expected at most {most}; received {received} or more", _SHORTER)
+def _bounded(
+    where: Place | str, frames: int = 0, size: Sequence[int] = (0, 0), samples: int = 0
+) -> None:
+    """Refuse what would take too much memory."""
+    pixels = frames * size[0] * size[1]
+    if frames > MOST_FRAMES or pixels > MOST_PIXELS or samples > MOST_SAMPLES:
+        raise BadRow(
+            where,
+            f"expected at most {MOST_FRAMES} frames, {MOST_PIXELS} pixels of them all and "
+            f"{MOST_SAMPLES} samples; received {frames}, {pixels} and {samples} or more",
+            "cut it, or take fewer and smaller frames: ffmpeg -i FILE -vf fps=2,scale=640:-2 NEW",
+        )

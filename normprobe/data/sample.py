@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +73,13 @@ def kind_of(medium: Medium) -> str:
 
 def marks_fault(prompt: str, images: int, videos: int = 0, audios: int = 0) -> str | None:
     """What is wrong with the marks of a prompt about so many of each; None: nothing."""
-    counts = dict(zip(MEDIA_MARKS, (images, videos, audios), strict=True))
-    found = {kind: prompt.count(MEDIA_MARKS[kind]) for kind, count in counts.items() if count}
-    if not any(found.values()):
+    held = zip(MEDIA_MARKS.items(), (images, videos, audios), strict=True)
+    counts = [(kind, mark, prompt.count(mark), count) for (kind, mark), count in held if count]
+    wrong = [each for each in counts if each[2] != each[3]]
+    if not wrong or not any(marks for _, _, marks, _ in counts):
         return None
-    for kind, marks in found.items():
-        if marks != counts[kind]:
-            return (
-                f"expected as many marks {MEDIA_MARKS[kind]} as {kind}s ({counts[kind]}), or none; "
-                f"received {marks}"
-            )
-    return None
+    kind, mark, marks, count = wrong[0]
+    return f"expected as many marks {mark} as {kind}s ({count}), or none; received {marks}"
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,8 @@ class Sample:
             transparency laid on white.
         referent: of a word of the prompt, what it means in the image; None: nobody said.
         answer: the right one; None: nobody said.
-        videos: likewise in the order of the prompt, and ``audios``. Those without a mark stand
-            behind the images.
-        audios: see above.
+        videos: likewise; without marks they stand behind the images.
+        audios: likewise, behind the videos.
     """
 
     id: str
@@ -134,12 +129,16 @@ class Sample:
         return {kind: media for kind, media in {**held, AUDIO: self.audios}.items() if media}
 
     @property
+    def pixels(self) -> int:
+        """Of all pictures and frames."""
+        frames = [*self.images, *(frame for video in self.videos for frame in video.frames)]
+        return sum(frame.width * frame.height for frame in frames)
+
+    @property
     def is_marked(self) -> bool:
         """Whether the prompt says where its images stand. Other marks in it are text."""
-        marked = (
-            self.prompt.count(MEDIA_MARKS[kind]) == len(held) for kind, held in self.media.items()
-        )
-        return bool(self.media) and all(marked)
+        marks = {kind: self.prompt.count(MEDIA_MARKS[kind]) for kind in self.media}
+        return bool(marks) and all(len(self.media[kind]) == n for kind, n in marks.items())
 
     @property
     def pieces(self) -> list[str | Medium]:
@@ -149,7 +148,7 @@ class Sample:
         ['What does <image> mean in HTML?']
         """
         if not self.is_marked:
-            return [*chain.from_iterable(self.media.values()), self.prompt]
+            return [*itertools.chain.from_iterable(self.media.values()), self.prompt]
         left = {MEDIA_MARKS[kind]: iter(held) for kind, held in self.media.items()}
         pieces = re.split(f"({'|'.join(left)})", self.prompt)
         return [next(left[piece]) if piece in left else piece for piece in pieces if piece != ""]
@@ -166,26 +165,21 @@ class Sample:
         return not any(isinstance(piece, str) for piece in self.pieces[:media])
 
     def text_with(
-        self,
-        placeholder_of: Callable[[int], str],
-        separator: str = "",
-        **others: str | None,
+        self, placeholder_of: Callable[[int], str], separator: str = "", **others: str | None
     ) -> str:
         """The user turn as text, with a placeholder for each image.
 
         ``others``: those of a video and of a sound, ``video`` and ``audio``.
         """
-        written, number = "", 0
+        written, images = "", itertools.count(1)
         for piece in self.pieces:
-            if isinstance(piece, str):
-                written += piece
-                continue
-            kind = kind_of(piece)
-            number += kind == IMAGE
-            placeholder = placeholder_of(number) if kind == IMAGE else others.get(kind)
-            if placeholder is None:
-                raise ValueError(f"{self.id}: the model is given no {kind}")
-            written += placeholder + ("" if self.is_marked else separator)
+            if not isinstance(piece, str):
+                kind = kind_of(piece)
+                placed = placeholder_of(next(images)) if kind == IMAGE else others.get(kind)
+                if placed is None:
+                    raise ValueError(f"{self.id}: the model is given no {kind}")
+                piece = placed if self.is_marked else placed + separator
+            written += piece
         return written
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError, first_line
-from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, is_multimodal, other_tokens
+from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
@@ -132,8 +132,6 @@ class InputBuilder:
 
     def _check_media(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse inputs without the clips or sounds of the samples."""
-        if not (is_multimodal(self.processor) or self.inputs_file.build):
-            return  # a bare tokenizer reads the prompts alone
         for group in (VIDEO, AUDIO):
             there = pixel_inputs(inputs, group) or (group == VIDEO and VIDEO_MASK in inputs)
             if any(group in sample.media for sample in samples) and not there:
@@ -174,19 +172,14 @@ def _in_a_worker() -> bool:
 
 def _size_of(samples: Sequence[Sample]) -> dict[str, int]:
     """How much samples are, as ``rehearse`` takes it."""
-    pixels = sum(image.width * image.height for sample in samples for image in sample.images)
-    pixels += sum(video.pixels for sample in samples for video in sample.videos)
+    pixels = sum(sample.pixels for sample in samples)
     pixels += sum(len(audio.samples) for sample in samples for audio in sample.audios)
     return {"times": len(samples), "pixels": pixels}
 
 
 def _described(sample: Sample) -> str:
     """The id, with the sizes of its images in pixels."""
-    sizes = ", ".join(
-        [
-            *(f"{image.width}x{image.height} px" for image in sample.images),
-            *(f"{len(video.frames)} frames" for video in sample.videos),
-            *(f"{len(audio.samples) / audio.rate:.3g} s" for audio in sample.audios),
-        ]
-    )
-    return f"{sample.id} ({sizes})" if sizes else sample.id
+    sizes = [f"{image.width}x{image.height} px" for image in sample.images]
+    sizes += [f"{len(video.frames)} frames" for video in sample.videos]
+    sizes += [f"{len(audio.samples) / audio.rate:.3g} s" for audio in sample.audios]
+    return f"{sample.id} ({', '.join(sizes)})" if sizes else sample.id

@@ -80,6 +80,8 @@ def conversations(
     """Each sample as messages in parts, its image among them, for a template that tokenises."""
     if not _takes_parts(processor):
         raise ValueError("the chat template takes no image parts")
+    if any(sample.videos or sample.audios for sample in samples):
+        raise ValueError("clips and sounds are not handed over inside messages")
     opening = _system_messages(processor, system, parts=True)
     return [[*opening, {"role": "user", "content": content_of(sample)}] for sample in samples]
 
@@ -201,8 +203,7 @@ def _system_messages(processor: Any, system: str | None, parts: bool) -> list[_M
 
 def _user(processor: Any, sample: Sample, parts: bool) -> _Message:
     if parts:
-        texts = ("type", "text")
-        content = [{k: part[k] for k in texts if k in part} for part in content_of(sample)]
+        content = [{k: v for k, v in p.items() if isinstance(v, str)} for p in content_of(sample)]
         return {"role": "user", "content": content}
     return {"role": "user", "content": _written(processor, sample)}
 

@@ -20,7 +20,7 @@ from xxhash import xxh3_64_hexdigest
 
 from normprobe.console_state import unheard_by_children
 from normprobe.data.data_set import DataSet
-from normprobe.data.media import drawn_words
+from normprobe.data.media import Video
 from normprobe.data.rows import BadRows, RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
@@ -226,8 +226,7 @@ class _Windows:
         read: list[tuple[int, str, Sample | None]] = []
         left = self.picture_bytes
         for sample in samples:
-            left -= sum(_BYTES_A_PIXEL * image.width * image.height for image in sample.images)
-            left -= sum(_BYTES_A_PIXEL * video.pixels for video in sample.videos)
+            left -= _BYTES_A_PIXEL * sample.pixels
             with self._builder.limits([sample]):
                 length = about_length(self._builder, sample)
             read.append((length, sample.id, sample if left >= 0 else None))
@@ -257,14 +256,13 @@ def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answ
 
 def _drawn_frames(samples: Sequence[Sample], inputs: BatchFeature) -> dict[str, str]:
     """How many frames of which video were drawn; all of them, where the processor does not say."""
-    videos = [(sample.id, video) for sample in samples for video in sample.videos]
-    said = inputs.get(DRAWN_FRAMES)
-    drawn = [len(v.frames) for _, v in videos] if said is None else said.tolist()
-    words: dict[str, str] = {}
-    for (sample_id, video), count in zip(videos, drawn, strict=True):
-        before = f"{words[sample_id]}, " if sample_id in words else ""
-        words[sample_id] = before + drawn_words(video, count)
-    return words
+    drawn = iter(inputs.get(DRAWN_FRAMES, ()))
+
+    def told(video: Video) -> str:
+        rate = f" at {video.fps:g} a second" if video.fps else ""
+        return f"{int(next(drawn, len(video.frames)))} of {len(video.frames)} frames{rate}"
+
+    return {sample.id: ", ".join(map(told, sample.videos)) for sample in samples if sample.videos}
 
 
 def about_length(builder: InputBuilder, sample: Sample) -> int:

@@ -72,6 +72,8 @@ def build_standard(
 
     nested = [list(sample.images) for sample in samples]
     images = [image for own in nested for image in own]
+    if images and _ear(processor) and not hasattr(processor, "image_processor"):
+        raise ValueError(f"{type(processor).__name__} reads no picture")
     if not images:
         return made()
     # Chat processors take a list of images for each text, older ones one flat list; some of either
@@ -109,21 +111,24 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
                 "total_num_frames": len(video.frames),
                 "fps": video.fps,
                 "duration": len(video.frames) / video.fps if video.fps else None,
-                "width": video.frames[0].width,
-                "height": video.frames[0].height,
                 "frames_indices": list(range(len(video.frames))),
             }
             for video in videos
         ]
         given |= {"return_metadata": True} | ({} if True in timed else {"do_sample_frames": False})
     if audios := [audio for sample in samples for audio in sample.audios]:
-        names = ("audio_processor", "feature_extractor")
-        reader = next((getattr(processor, n) for n in names if hasattr(processor, n)), None)
+        reader = _ear(processor)
         if reader is None:
             raise ValueError(f"{type(processor).__name__} reads no sound")
         given["audio"] = [audio.at(reader.sampling_rate) for audio in audios]
         given["sampling_rate"] = reader.sampling_rate
     return given
+
+
+def _ear(processor: Any) -> Any:
+    """What reads sounds for a processor; None: nothing does."""
+    old = getattr(processor, "feature_extractor", None)
+    return getattr(processor, "audio_processor", old)
 
 
 def batch_options(tokenizer: Any, samples: int) -> dict[str, Any]:

@@ -162,6 +162,7 @@ def open_checkpoint(
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
             )
+            config = _that_reads(config)
             if not is_own_code(config):
                 refuse_original_llava(model, config_file)
             if trust_remote_code:
@@ -217,9 +218,18 @@ def _build(folder: Path, kind: str | None) -> None:
 
     from normprobe.versions import made_on_meta
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = _that_reads(AutoConfig.from_pretrained(folder, trust_remote_code=False))
     kind = _kind_of(config) if kind is None else KINDS[kind]
     made_on_meta(lambda: _auto_class(kind, config).from_config(config))
+
+
+def _that_reads(config: Any) -> Any:
+    """Of a model that also speaks (Qwen-Omni) the part that reads and writes, which runs alone."""
+    thinker = getattr(config, "thinker_config", None)
+    if thinker is None or is_own_code(config):
+        return config
+    thinker.name_or_path, thinker.dtype = config.name_or_path, thinker.dtype or config.dtype
+    return thinker
 
 
 def _is_name(model: str) -> bool:
@@ -376,6 +386,8 @@ def _auto_class(kind: str, config: Any) -> Any:
     own = getattr(config, "auto_map", None) or {}
     if "AutoModel" in own and "AutoModelForCausalLM" not in own:
         return transformers.AutoModel
+    if reads_sounds(config):
+        return transformers.AutoModelForMultimodalLM
     return transformers.AutoModelForCausalLM
 
 
@@ -385,6 +397,7 @@ def _kind_of(config: Any) -> str:
     if _is_image_text_to_text(config):
         return VISION_LANGUAGE
     is_causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    is_causal = is_causal or reads_sounds(config)
     if is_causal or _registers(config, "AutoModelForCausalLM") or _writes_text(config):
         return VISION_LANGUAGE if _has_vision_part(config) else LANGUAGE_MODEL
     if hasattr(config, "vision_config") or hasattr(config, "patch_size"):
@@ -395,6 +408,16 @@ def _kind_of(config: Any) -> str:
         "pass such a model, say what it is with --part kind=KIND, or upgrade transformers if the "
         "type is new",
     )
+
+
+def reads_sounds(config: Any) -> bool:
+    """Whether transformers 5 knows the type as one that reads sounds and writes text alone."""
+    from transformers.models.auto import modeling_auto
+
+    others = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
+    known = set(getattr(modeling_auto, "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", ()))
+    known = known.difference(*(getattr(modeling_auto, name) for name in others))
+    return config.model_type in known and not is_own_code(config)
 
 
 def _is_image_text_to_text(config: Any) -> bool:

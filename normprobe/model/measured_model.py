@@ -509,10 +509,6 @@ class MeasuredBatch:
     structural: Tensor | None
     ids: Tensor | None = None  # of tokens, in the shape of ``prompt_groups``; None: there are none
 
-    def holds(self, group: str) -> bool:
-        """Whether the prompts have tokens of a group."""
-        return bool((self.prompt_groups == TOKEN_GROUPS.index(group)).any())
-
     def groups_at(self, decoder_input: Tensor) -> Tensor:
         """The token groups of what enters decoder layer 1.
 

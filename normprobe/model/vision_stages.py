@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.hooks import PROJECTED_STATE, on_call
 from normprobe.model.find.overrides import ADDED
-from normprobe.model.find.parts import Parts, sound_projectors
+from normprobe.model.find.parts import PROJECTS_SOUND, Parts
 from normprobe.schema import (
     AUDIO,
     AUDIO_ENCODER,
@@ -61,20 +61,14 @@ class VisionStages:
     """
 
     def __init__(
-        self,
-        parts: Parts,
-        keep: Callable[[Tensor], Tensor] = token_norms,
-        group: str = VISUAL,
+        self, parts: Parts, keep: Callable[[Tensor], Tensor] = token_norms, group: str = VISUAL
     ) -> None:
         self._group = group
         if group == AUDIO:
             parts = replace(
-                parts,
-                vision_encoder=parts.audio_encoder,
-                projector=parts.audio_projector,
-                class_rows=0,
-                channels_first=False,
+                parts, class_rows=0, channels_first=False, projector=parts.audio_projector
             )
+            parts = replace(parts, vision_encoder=parts.audio_encoder)
         self._encoder, self._entered, self._left = _STAGES[group]
         self._parts = parts
         self._class_rows = parts.class_rows
@@ -90,7 +84,8 @@ class VisionStages:
         if encoder is not None:
             reader = reader_of_encoder(encoder.module, projector.module if projector else None)
             if self._group == AUDIO:
-                inside = sound_projectors(encoder.module)
+                children = encoder.module.named_children()
+                inside = [child for name, child in children if PROJECTS_SOUND.search(name)]
                 reader = inside[0] if projector and projector.module in inside else None
             if reader is None:
                 # Sound may come as whole numbers (Inkling).
@@ -119,11 +114,10 @@ class VisionStages:
         return found
 
     def tell_videos(self, other: "VisionStages | None") -> None:
-        """Say which visual rows come from a video; what is kept are norms behind.
+        """Say which visual rows come from a video, and keep norms alone.
 
-        Args:
-            other: the same calls with another video: rows that it changes are a video's. Both keep
-                copies of states. None: all are, and norms are kept.
+        ``other``: the same calls with another video, which changes its rows; both keep copies of
+        states. None: all rows are, and norms are kept.
         """
         for stage, calls in self._kept.items():
             for place, (state, groups, size) in enumerate(calls):
@@ -135,28 +129,28 @@ class VisionStages:
                 calls[place] = norms, groups, size
 
     def count_entered(self, entered: Tensor) -> None:
-        """Leave out rows of a sound that do not enter the decoder: they pad it. Norms are kept.
+        """Count the rows of a sound that enter the decoder, not what pads it; keep norms alone.
 
-        Args:
-            entered: ``[tokens, hidden]``. Where it does not tell which they are, no stage is kept.
+        ``entered``: ``[tokens, hidden]``. Where it does not tell which they are, no stage is kept.
         """
         last = self._left if self._left in self._kept else self._encoder
-        rows = [state for state, _, _ in self._kept.get(last, [])]
-        left = torch.cat(rows) if rows else entered
+        if last not in self._kept or not len(entered):
+            self._kept.clear()
+            return
+        left = torch.cat([state for state, _, _ in self._kept[last]])
         there = torch.ones(len(left), dtype=torch.bool, device=left.device)
         if len(left) != len(entered) and left.shape[-1] == entered.shape[-1]:
-            same = _unit(left.float()).nan_to_num() @ _unit(entered.float()).nan_to_num().T
-            there = same.amax(dim=-1) > _SAME_DIRECTION
+            same = _unit(left.float()) @ _unit(entered.float()).T
+            there = same.nan_to_num().amax(dim=-1) > _SAME_DIRECTION
         for stage, calls in list(self._kept.items()):
             states = torch.cat([state for state, _, _ in calls])
-            of_each, rest = divmod(len(states), max(len(there), 1))
-            if rest or not of_each or int(there.sum()) != len(entered):
+            of_each, rest = divmod(len(states), len(left))
+            if rest or int(there.sum()) != len(entered):
                 del self._kept[stage]
                 continue
-            kept = there.repeat_interleave(of_each)
-            _, groups, size = calls[0]
-            codes = torch.where(kept, groups[0], PADDING)
-            self._kept[stage] = [(token_norms(states), codes, size)]
+            code = torch.tensor(TOKEN_GROUPS.index(self._group), dtype=torch.int8)
+            codes = torch.where(there.repeat_interleave(of_each), code.to(left.device), PADDING)
+            self._kept[stage] = [(token_norms(states), codes, calls[0][2])]
 
     def visual_rows(self) -> dict[str, Tensor]:
         """What was kept of each stage's visual rows, ``[rows]`` or ``[rows, hidden]``."""

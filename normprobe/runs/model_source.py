@@ -33,6 +33,7 @@ from normprobe.model.checkpoint import (
     SPECIMEN,
     Checkpoint,
     is_own_code,
+    reads_sounds,
 )
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import UNKNOWN, find_parts, find_tables
@@ -327,7 +328,10 @@ class CheckpointSource(ModelSource):
     def _processor(self) -> Any:
         if self._given_processor is not None:
             return self._given_processor
-        auto_class = _AUTO_CLASSES.get(self.checkpoint.kind, "AutoProcessor")
+        hears = reads_sounds(self.checkpoint.config)
+        auto_class = (
+            "AutoProcessor" if hears else _AUTO_CLASSES.get(self.checkpoint.kind, "AutoProcessor")
+        )
         return self._load(auto_class, self._inputs_file.load_processor)
 
     def _load(self, auto_class: str, load: Callable[[str], Any] | None = None) -> Any:

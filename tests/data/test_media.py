@@ -169,8 +169,8 @@ def test_the_bundled_sample_needs_no_decoder():
         ({"audio": "sound.npy"}, "expected samples a second, received None"),
         ({"audio": "nan.npy", "rate": 8000}, "not finite"),
         ({"audio": "frames.npy", "rate": 8000}, r"expected floats or int16 \[samples\]"),
-        ({"video": "pickle.npy"}, "no NumPy array"),
-        ({"video": "long.npy"}, "no NumPy array"),
+        ({"video": "pickle.npy"}, "cannot be decoded"),
+        ({"video": "long.npy"}, "cannot be decoded"),
         ({"video": "empty"}, "received no frame"),
         ({"video": "sizes"}, "frames of one size"),
         ({"video": "frames.npy", "fps": "fast"}, "expected frames a second"),
@@ -207,15 +207,19 @@ def test_what_is_wrong_is_said(tmp_path, cells, match):
         ("MOST_PIXELS", 4 * 32 * 48, {"video": "clip"}),
         ("MOST_FRAMES", 4, {"video": "clip"}),
         ("MOST_SAMPLES", 700, {"audio": "a.wav"}),
+        ("MOST_SAMPLES", 700, {"audio": "a.npy", "rate": 8000}),
     ],
 )
 def test_what_is_too_large_is_not_decoded(tmp_path, frames, monkeypatch, bound, most, cells):
-    pytest.importorskip("soundfile")
-    write_video(tmp_path / "clip.mkv")
+    if cells.get("video") == "clip.mkv":
+        write_video(tmp_path / "clip.mkv")
     np.save(tmp_path / "clip.npy", FRAMES)
-    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
-        file.setparams((1, 2, 8000, 0, "NONE", ""))
-        file.writeframes(WAVE.astype("<i2").tobytes())
+    np.save(tmp_path / "a.npy", WAVE)
+    if cells.get("audio") == "a.wav":
+        pytest.importorskip("soundfile")
+        with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(WAVE.astype("<i2").tobytes())
     sample_of(tmp_path, **cells)
     monkeypatch.setattr(media, bound, most)
     refused(tmp_path, "expected at most", **cells)

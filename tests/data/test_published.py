@@ -168,7 +168,9 @@ def test_a_new_benchmark_is_one_entry(monkeypatch, tmp_path):
     columns = {"id": ["x"], "question": ["Which?"], "answers": [["cat", "dog"]], "image": [PICTURE]}
     (sample,) = from_columns(tmp_path, columns)
     assert (sample.id, sample.prompt) == ("new/x", "Which?\nA. cat\nB. dog")
-    with pytest.raises(NormprobeError, match=r"boxes, scenes, mmbench, .*, ai2d, new, paper"):
+    with pytest.raises(
+        NormprobeError, match=r"boxes, scenes, mixed, mmbench, .*, ai2d, new, paper"
+    ):
         open_data("newer")
 
 

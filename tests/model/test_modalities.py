@@ -1,6 +1,7 @@
 """Videos and sounds beside images: what tells their tokens, and what a run makes of them."""
 
 import io
+import json
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from support.capture import capture
 from support.cases import model_of
 from support.expected_parts import ExpectedParts
+from support.processors.tokenizer import character_tokenizer
 from support.tiny.fragments import AUDIO, IMAGE, VIDEO
 from support.tiny.media import EARS, features_of, media_of
 from support.tiny_inputs import SPECIAL_IDS, tiny_media
-from support.tiny_models import tiny_model
+from support.tiny_models import VOCABULARY, tiny_model, unit_gain_
 
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
 from normprobe.model.captured_states import traced_groups
+from normprobe.model.checkpoint import auto_class, open_checkpoint, reads_sounds
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import trace_parts
 from normprobe.run import page_of
@@ -284,16 +289,81 @@ def test_another_video_tells_its_rows_from_the_image_s() -> None:
     assert "left out" not in run.verdict
 
 
-def test_ratios_are_to_the_stages_of_the_same_medium() -> None:
+def test_before_the_projector_of_images_is_no_sound() -> None:
     rows = probe_interface(model_of(OMNI), tiny_media(model_of(OMNI)))
-    found = rows.set_index(["stage", "group"])
-    mean, ratio = found["norm_mean"], found["ratio_to_before_projector"]
-    for group, before, after in (
-        ("visual", "projector_input", "projector_output"),
-        ("video", "projector_input", "projector_output"),
-        ("audio", "audio_projector_input", "audio_projector_output"),
-    ):
-        assert ratio[after, group] == pytest.approx(mean[after, group] / mean[before, group])
+    found = rows.set_index(["stage", "group"])["ratio_to_before_projector"]
+    assert found["projector_output", "visual"] > 0
+    assert found.loc[(slice(None), ["video", "audio"])].isna().all()
+    assert rows[rows["group"].isin(["video", "audio"])]["ratio_to_prompt"].notna().all()
+
+
+# --- models of sounds alone, and those that also speak --------------------------------------------
+
+
+def sounds_alone() -> torch.nn.Module:
+    """Qwen2-Audio: no image; its projector is called as one of images is."""
+    ears = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2}
+    ears |= {"encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 50}
+    text = {"model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 64}
+    text |= {"intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text |= {"num_key_value_heads": 2}
+    config = transformers.Qwen2AudioConfig(
+        audio_config=ears, text_config=text, audio_token_index=AUDIO
+    )
+    model = transformers.Qwen2AudioForConditionalGeneration(config).eval()
+    unit_gain_(model)
+    return model
+
+
+@only_5
+def test_a_model_of_sounds_alone_has_their_stages() -> None:
+    model = sounds_alone()
+    mask = (torch.arange(100) < 80).long()[None]  # 20 of 25 rows: the others pad
+    ids = torch.tensor([[1, 20, *[AUDIO] * 20, 21, 22]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs |= {"input_features": torch.randn(1, 16, 100), "feature_attention_mask": mask}
+    rows = probe_interface(model, inputs).set_index(["stage", "group"])
+    returned: list[torch.Tensor] = []
+    projector = model.model.multi_modal_projector
+    handle = projector.register_forward_hook(lambda _, __, left: returned.append(left))
+    with torch.no_grad():
+        model(**inputs)
+    handle.remove()
+    expected = np.linalg.norm(returned[0].double().numpy(), axis=-1).ravel()[:20]
+    for stage in ("audio_projector_output", DECODER_INPUT):
+        assert rows.loc[(stage, "audio"), "tokens"] == 20
+        assert rows.loc[(stage, "audio"), "norm_mean"] == pytest.approx(expected.mean(), rel=1e-6)
+    assert rows.loc[("audio_encoder", "audio"), "tokens"] == 20
+    assert tokens(model, inputs) == {"text": 3, "special": 1, "audio": 20, "non_visual": 4}
+
+
+@only_5
+def test_of_a_model_that_speaks_the_thinker_is_measured(tmp_path: Path) -> None:
+    """A checkpoint as it is published: its tensors, and its config, inside those of the whole."""
+    model = model_of(OMNI)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    whole = {f"thinker.{name}": tensor for name, tensor in tensors.items()}
+    save_file(whole, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": "qwen2_5_omni", "dtype": "float32"}
+    config["thinker_config"] = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    inputs = tiny_media(model)
+    tokenizer = character_tokenizer({}, {}, [])
+    found = Probe(str(tmp_path), tokenizer).layers(inputs).table
+    expected = Probe(model, tokenizer).layers(inputs).table
+    assert found["norm_mean"].to_numpy() == pytest.approx(expected["norm_mean"], rel=1e-6)
+    assert list(found["tokens"]) == list(expected["tokens"])
+
+
+@only_5
+def test_a_checkpoint_of_sounds_alone_is_loaded_with_its_ears(tmp_path: Path) -> None:
+    sounds_alone().save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert reads_sounds(checkpoint.config)
+    assert auto_class(checkpoint) is transformers.AutoModelForMultimodalLM
+    for name in ("qwen2", "llama"):
+        assert not reads_sounds(transformers.AutoConfig.for_model(name))
 
 
 @pytest.mark.slow  # draws every figure

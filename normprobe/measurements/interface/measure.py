@@ -95,12 +95,13 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
         other = VisionStages(model.parts, Tensor.clone)
         run_stages(model, with_other_pixels(inputs, VIDEO), other)
         stages.tell_videos(other)
-    elif batch is not None and not batch.holds(VISUAL) and batch.holds(VIDEO):
-        stages.tell_videos(None)
     if batch is None or x is None:
         return SeenStages([stages.norms()], None, 0, None, attends)
     with observing(model.model):
         groups = batch.groups_at(x)
+        held = [bool((groups == TOKEN_GROUPS.index(name)).any()) for name in (VIDEO, VISUAL)]
+        if held == [True, False]:
+            stages.tell_videos(None)
         heard.count_entered(x[groups == TOKEN_GROUPS.index(AUDIO)])
         told = [stages.norms(), heard.norms()]
         ids = batch.ids

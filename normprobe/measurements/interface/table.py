@@ -1,6 +1,6 @@
 """Sample rows of the interface, and the embedding tables, to the tables of a run."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -10,18 +10,15 @@ from normprobe.model.find.parts import Parts, weight_of
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.sentences import quoted
 from normprobe.schema import (
-    AUDIO,
-    AUDIO_ENCODER,
-    AUDIO_PROJECTOR_INPUT,
     DECODER_INPUT,
     EFFECTIVE_EMBEDDING,
     NONZERO_ROWS,
+    OTHER_MEDIA,
     PROJECTOR_INPUT,
     PROMPT_ROWS,
     STAGES,
     TEXT,
     TEXT_EMBEDDING_TABLE,
-    VIDEO,
     VISION_ENCODER,
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
@@ -38,10 +35,6 @@ _BY = ["stage", "group", "hidden_size"]
 _TABLE = ((EFFECTIVE_EMBEDDING, NONZERO_ROWS), (EFFECTIVE_EMBEDDING, PROMPT_ROWS))
 _PROMPT = ((DECODER_INPUT, TEXT),)
 _BEFORE = ((PROJECTOR_INPUT, VISUAL), (VISION_ENCODER, VISUAL))
-_OWN = {
-    VIDEO: (PROJECTOR_INPUT, VISION_ENCODER),
-    AUDIO: (AUDIO_PROJECTOR_INPUT, AUDIO_ENCODER),
-}
 #: Column -> the mean, and the stage and group by whose mean it is divided: of these the first that
 #: is there. Sentences say the geometric ones, but no embedding table keeps geometric means.
 _RATIOS = {
@@ -95,39 +88,24 @@ def interface_table(
         merged = pd.concat([merged, _effective_rows(rows, merged)], ignore_index=True)
     merged["rms_mean"] = merged["norm_mean"] / np.sqrt(merged["hidden_size"])
     merged = merged.assign(**dict.fromkeys(_RATIOS, np.nan))
-    for column, (mean, places) in _references(merged).items():
-        merged[column] = merged[mean] / merged[mean].to_numpy()[places]
-        merged.loc[places < 0, column] = np.nan
+    for column, (mean, place) in _references(merged).items():
+        merged[column] = merged[mean] / merged[mean].iloc[place]
+        if column.endswith("before_projector"):  # what stands there is of images
+            merged.loc[merged["group"].isin(OTHER_MEDIA), column] = np.nan
     order = {stage: place for place, stage in enumerate(STAGES)}
     return merged.sort_values("stage", key=lambda c: c.map(order), kind="stable").reset_index(
         drop=True
     )
 
 
-def _references(table: pd.DataFrame) -> dict[str, tuple[str, NDArray[np.intp]]]:
-    """Of each ratio the mean, and of each row the one by whose mean it is divided; -1: none.
-
-    Videos have a reference of their own before the projector, and sounds, which it does not get.
-    """
-
-    def first(references: Sequence[tuple[str, str]]) -> int:
-        for stage, group in references:
-            rows = np.flatnonzero((table["stage"] == stage) & (table["group"] == group))
-            if rows.size:
-                return int(rows[0])
-        return -1
-
+def _references(table: pd.DataFrame) -> dict[str, tuple[str, int]]:
+    """Of each ratio the mean, and the row by whose mean it is divided, where there is one."""
     found = {}
     for column, (mean, references) in _RATIOS.items():
-        places = np.full(len(table), first(references))
-        if references is _BEFORE:
-            own = {
-                group: tuple((stage, group) for stage in stages) for group, stages in _OWN.items()
-            }
-            for group, before in own.items():
-                places[table["group"] == group] = first(before)
-        if (places >= 0).any():
-            found[column] = mean, places
+        for stage, group in references:
+            rows = np.flatnonzero((table["stage"] == stage) & (table["group"] == group))
+            if rows.size and column not in found:
+                found[column] = mean, int(rows[0])
     return found
 
 
@@ -162,10 +140,11 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     held = np.where(resampled.held > 0, resampled.held, resampled.units)
     sampled: NDArray[np.bool_] = np.atleast_1d(np.isfinite(norms).any(axis=0))
     known = draws | {"norm_mean": np.where(sampled, norms, table["norm_mean"].to_numpy())}
-    for column, (mean, places) in _references(table).items():
+    for column, (mean, place) in _references(table).items():
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = known[mean] / known[mean][:, places]
-        draws[column] = np.where((sampled | sampled[places]) & (places >= 0), ratios, np.nan)
+            ratios = known[mean] / known[mean][:, [place]]
+        held_by = (sampled | sampled[place]) & table[column].notna().to_numpy()
+        draws[column] = np.where(held_by, ratios, np.nan)
     return with_intervals(table, draws, resampled.units, held)
 
 

@@ -17,8 +17,8 @@ from normprobe.model.find.overrides import FUSIONS, IN_SEQUENCE
 _CLASS_TOKENS = re.compile(r"(^|\.)(class_embedding|(cls|class|register)\w*_tokens?|registers)$")
 
 
-#: What they are called; Qwen's, Dots', Muse Spark's.
-_PROJECTS_SOUND = re.compile(r"(^|_)(proj\d?|projector|adapter|connector|post_proj_norm)$")
+#: Modules at the end of an audio encoder that turn its states into tokens.
+PROJECTS_SOUND = re.compile(r"(^|_)(proj\d?|projector|adapter|connector|post_proj_norm)$")
 
 
 class Stream(NamedTuple):
@@ -156,15 +156,6 @@ def class_rows_of(encoder: Part | None) -> int:
         for name, parameter in (encoder.module.named_parameters() if encoder else ())
         if _CLASS_TOKENS.search(name)
     )
-
-
-def sound_projectors(encoder: nn.Module) -> list[nn.Module]:
-    """The modules at the end of an audio encoder that turn its states into tokens, in order."""
-    return [
-        child
-        for name, child in encoder.named_children()
-        if _PROJECTS_SOUND.search(name) and size_of(child)
-    ]
 
 
 def _row(part: Part) -> tuple[str, str, str]:

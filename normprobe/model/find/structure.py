@@ -21,6 +21,7 @@ from normprobe.model.find.overrides import (
     overrides_of,
 )
 from normprobe.model.find.parts import (
+    PROJECTS_SOUND,
     STREAMS,
     Part,
     Parts,
@@ -31,9 +32,8 @@ from normprobe.model.find.parts import (
     class_rows_of,
     largest,
     size_of,
-    sound_projectors,
 )
-from normprobe.versions import audio_encoder, decoder, image_encoder
+from normprobe.versions import decoder, encoder_of
 
 #: Config fields that name placeholder ids. Visual indicators are looked up in the visual embedding
 #: table (Ovis).
@@ -59,7 +59,7 @@ _NEED_IDS = (IN_SEQUENCE, ADDED, DISCRETE)
 _NO_PROJECTOR = re.compile(r"audio|speech|sound|video|lm_head|norm$|embed_tokens$|vqmodel")
 
 #: Children of the audio encoder's parent that project what it hands over.
-_PROJECTS_FROM_OUTSIDE = re.compile(r"(audio|speech|sound)(?!.*(tower|encoder|model)$)")
+_OF_SOUND = re.compile(r"(audio|speech|sound)(?!.*(tower|encoder|model)$)")
 
 #: Children of the encoder that project: the merger of Qwen-VL and its kin.
 _IN_TOWER_PROJECTOR = re.compile(r"merger|projector|projection|connector|adapter|aligner")
@@ -129,9 +129,12 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
     if encoder or projector:
         ids = _image_token_ids(model, override)
     video_ids, audio_ids = video_and_audio_ids(model, override, ids)
-    listener = part("audio_encoder", lambda: _audio_encoder(model, encoder, language))
-    beside = listener or encoder or projector
-    hearing = partial(_audio_projector, model, listener, beside, language)
+    listener = part("audio_encoder", lambda: _vision_encoder(model, names, "audio"))
+    others = [*language, encoder.module] if encoder else language
+    if listener and any(_holds(listener.module, other) for other in others):
+        listener = None
+    of_sound = _OF_SOUND if encoder or projector else _IN_TOWER_PROJECTOR  # of sounds alone
+    hears = partial(_projector, model, listener, language, listener or encoder or projector)
     return Parts(
         vision_encoder=encoder,
         projector=projector,
@@ -148,7 +151,7 @@ def find_parts(model: nn.Module, *, named: Mapping[str, Any] | None = None) -> P
         audio_token_ids=audio_ids,
         behind=override.get("behind", ""),
         audio_encoder=listener,
-        audio_projector=part("audio_projector", hearing),
+        audio_projector=part("audio_projector", lambda: hears(of_sound)),
     )
 
 
@@ -201,9 +204,11 @@ def _named(model: nn.Module, name: str | None) -> Part | None:
         return None
 
 
-def _vision_encoder(model: nn.Module, names: dict[int, str]) -> nn.Module | None:
+def _vision_encoder(
+    model: nn.Module, names: dict[int, str], modality: str = "image"
+) -> nn.Module | None:
     """What ``get_encoder(modality="image")`` gives; the model itself when it is a bare encoder."""
-    found = _ask(lambda: image_encoder(model))
+    found = _ask(lambda: encoder_of(model, modality))
     if found is None or id(found) not in names:
         return None
     if found is not model:
@@ -260,7 +265,11 @@ def _layers_in_words(model: nn.Module) -> str:
 
 
 def _projector(
-    model: nn.Module, encoder: Part | None, language: Sequence[nn.Module]
+    model: nn.Module,
+    encoder: Part | None,
+    language: Sequence[nn.Module],
+    near: Part | None = None,
+    of_sound: re.Pattern[str] | None = None,
 ) -> nn.Module | None:
     """The module beside the encoder that is no language model; else a merger inside the encoder.
 
@@ -268,59 +277,29 @@ def _projector(
     or the text table is the language model, whatever it is called.
 
     The last one is taken where several follow each other: it makes the tokens the decoder reads.
+    That of sounds stands beside ``near``, by its name, where there is no encoder of them.
     """
-    if encoder is None:
+    near = near or encoder
+    if near is None:
         return None
-    parent = model.get_submodule(encoder.name.rpartition(".")[0])
+    parent = model.get_submodule(near.name.rpartition(".")[0])
     beside = [
         child
         for name, child in parent.named_children()
-        if child is not encoder.module
+        if not (encoder and child is encoder.module)
         and not isinstance(child, nn.ModuleList)
-        and not _NO_PROJECTOR.search(name)
+        and (of_sound.search(name) if of_sound else not _NO_PROJECTOR.search(name))
         and not any(_holds(child, part) for part in language)
         and size_of(child)
     ]
     inside = [
         child
-        for name, child in encoder.module.named_children()
-        if _IN_TOWER_PROJECTOR.search(name)
+        for name, child in (encoder.module.named_children() if encoder else ())
+        if (PROJECTS_SOUND if of_sound else _IN_TOWER_PROJECTOR).search(name)
         and not isinstance(child, nn.ModuleList)  # DeepStack mergers feed later layers
         and size_of(child)
     ]
     return next(reversed(beside or inside), None)
-
-
-def _audio_encoder(
-    model: nn.Module, encoder: Part | None, language: Sequence[nn.Module]
-) -> nn.Module | None:
-    """What ``get_encoder(modality="audio")`` gives, where it is a module of its own."""
-    found = _ask(lambda: audio_encoder(model))
-    others = [] if encoder is None else [encoder.module]
-    inside = found is not None and any(found is module for module in model.modules())
-    if found is None or not inside or found in others or any(_holds(found, m) for m in language):
-        return None
-    return found
-
-
-def _audio_projector(
-    model: nn.Module,
-    encoder: Part | None,
-    beside: Part | None,
-    language: Sequence[nn.Module],
-) -> nn.Module | None:
-    """The last module of sound beside the encoders; else inside that of sounds."""
-    parent = model.get_submodule(beside.name.rpartition(".")[0]) if beside else model
-    others = [
-        child
-        for name, child in parent.named_children()
-        if _PROJECTS_FROM_OUTSIDE.search(name)
-        and not (encoder and child is encoder.module)
-        and not any(_holds(child, part) for part in language)
-        and size_of(child)
-    ]
-    inside = sound_projectors(encoder.module) if encoder else []
-    return next(reversed(others or inside), None)
 
 
 def _refuse_unseen_images(model: nn.Module) -> None:
