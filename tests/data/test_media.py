@@ -12,7 +12,7 @@ from normprobe.data import media
 from normprobe.data.data_set import open_data
 from normprobe.data.media import audio_of, video_of
 from normprobe.data.rows import BadRow
-from normprobe.data.sample import Sample, marks_fault
+from normprobe.data.sample import Sample, as_sample, marks_fault
 from normprobe.errors import NormprobeError
 
 FRAMES = np.random.default_rng(0).integers(0, 255, (5, 32, 48, 3)).astype(np.uint8)
@@ -248,3 +248,17 @@ def test_a_bad_clip_is_a_row_to_skip(tmp_path):
     data = open_data(str(path), skip_bad=True)
     assert len(list(data)) == 1
     assert data.bad.skipped[0].column == "video"
+
+
+def test_a_prompt_by_hand_takes_them_beside_its_picture(tmp_path):
+    np.save(tmp_path / "clip.npy", FRAMES)
+    picture, sound = Image.new("RGB", (4, 4)), audio_of(WAVE, 8000)
+    prompt = "Is <image> in <video> or <audio>?"
+    sample = as_sample(picture, prompt, [tmp_path / "clip.npy"], [sound])
+    assert np.array_equal(np.stack(sample.videos[0].frames), FRAMES)
+    assert sample.audios == (sound,)
+    assert sample.is_marked
+    with pytest.raises(NormprobeError, match="as many marks <audio> as audios"):
+        as_sample(picture, "Is <image> in it?", audios=[sound])
+    with pytest.raises(NormprobeError, match="is no file"):
+        as_sample(picture, "What?", [tmp_path / "none.mp4"])
