@@ -75,7 +75,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         for sample in data:
             if sample.id in wanted:
                 inputs = BatchFeature({"input_ids": torch.ones(1, 1, dtype=torch.long)})
-                yield Batch({sample.id: sample.image_hash}, {sample.id: sample.prompt}, inputs, [])
+                yield Batch(
+                    {sample.id: sample.image_hash}, {sample.id: sample.prompt}, inputs, [], {}
+                )
 
     monkeypatch.setattr(collecting, "prefetched", batches)
     torch_model = SimpleNamespace(dtype=torch.float32, config=SimpleNamespace())
