@@ -20,6 +20,7 @@ NOT_OF_THE_SPECIMEN = {
     *("published.csv", "histogram.csv of interface", "figure4.csv"),
     *("training.csv", "gradients.csv", "alarms.csv"),  # a training's
 }
+OF_SOUND = re.compile("disparity_(video|audio)")  # and of clips
 
 
 GENERATOR = loaded(ROOT / ".ci/columns.py")
@@ -111,6 +112,6 @@ def test_every_column_that_is_written_is_in_the_reference_and_no_other(
             seen.setdefault(title, set()).update(columns)
         assert not set(columns) - set(known), title
     for title, columns_seen in seen.items():
-        assert set(documented(title)) == columns_seen, title
+        assert {c for c in documented(title) if not OF_SOUND.match(c)} == columns_seen, title
     left = {title for title in TABLES if not TABLES[title].open} - seen.keys()
     assert left == NOT_OF_THE_SPECIMEN
