@@ -1,7 +1,7 @@
 """The baseline of a model, run or dtype, and what a difference of two models comes from and costs.
 
 before = read_baseline("baseline.json")                 # of normprobe.measurements.check.baseline
-checked(measured(Probe("org/port"), before), before).sentence
+checked(take_baseline(Probe("org/port"), before), before).sentence
 """
 
 import re
@@ -22,7 +22,7 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.hooks import after_call, attached, observing, run_until
 from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.prefetch import batches
-from normprobe.measurements.check.baseline import STATES, Baseline, allowed_of
+from normprobe.measurements.check.baseline import BASELINE_COLUMNS, Baseline, allowed_of
 from normprobe.measurements.check.measure import (
     SeenStates,
     layer_stage,
@@ -51,7 +51,7 @@ _LAYER = re.compile(r"layers?[._ ]?(?P<number>\d+)(\.output)?$")
 _NEAR = 100.0
 
 
-def measured(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Baseline:
+def take_baseline(probe: Probe, like: Baseline | None = None, **sampling: Any) -> Baseline:
     """The states of a model on samples that ``Probe.measure`` takes, or on those of a baseline."""
     if like is not None:
         sampling |= {name: like.facts.get(name) for name in ("data", "prompt")}
@@ -72,7 +72,7 @@ def baseline_of(run: Run) -> Baseline:
         stages = states.get("stage")
         if stages is None:
             stages = states["layer"].map(lambda n: layer_stage(n) if n else DECODER_INPUT)
-        states = states.reindex(columns=[*STATES]).assign(stage=stages)
+        states = states.reindex(columns=[*BASELINE_COLUMNS]).assign(stage=stages)
         known = states["group"].isin(TOKEN_GROUPS)  # not rows of embedding tables
         facts = {name: record.get(name) for name in ("model", "model_revision", "dtype")}
         facts |= {name: record["options"].get(name) for name in ("data", "prompt")}
@@ -117,7 +117,7 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
         found.append(rows(SeenStates(stages, partial(list, arrays)), [sample]))
     facts = {**like.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
     return Baseline(
-        facts, like.samples, tables(pd.concat(found))["check"].reindex(columns=[*STATES])
+        facts, like.samples, tables(pd.concat(found))["check"].reindex(columns=[*BASELINE_COLUMNS])
     )
 
 

@@ -17,7 +17,7 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_samples
 from support.tiny_models import VLM_TYPES, tiny_model
 
 from normprobe import NormprobeError, Probe, find_parts
-from normprobe.check import baseline_of, cost, headroom, measured
+from normprobe.check import baseline_of, cost, headroom, take_baseline
 from normprobe.data.data_set import open_data
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import measurement
@@ -75,11 +75,11 @@ def test_a_fault_of_a_port_is_found_where_it_is(name: str) -> None:
 def test_a_fault_of_a_processor_is_blamed_on_the_inputs(name: str) -> None:
     fault = OF_PROCESSORS[name]
     model, processor = tiny_model(fault.model_type), make_processor(fault.model_type)
-    before = measured(Probe(model, processor), limit=4)
+    before = take_baseline(Probe(model, processor), limit=4)
     assert before.samples
     assert all(len(digests["picture"]) == 64 for digests in before.samples.values())
     fault.plant(processor)
-    found = checked(measured(Probe(model, processor), before), before)
+    found = checked(take_baseline(Probe(model, processor), before), before)
     assert found.verdict == DIFFERENT
     assert first_of(found.table) == fault.stage
     assert fault.hint in found.sentence
@@ -125,7 +125,7 @@ def test_another_dtype_is_within_the_coarser_tolerance(dtype: str) -> None:
 
 @pytest.fixture(scope="module")
 def specimen() -> Baseline:
-    return measured(Probe("specimen"), limit=3)
+    return take_baseline(Probe("specimen"), limit=3)
 
 
 def test_a_file_is_read_as_it_was_written(specimen: Baseline, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_run_of_another_command_is_a_baseline_of_norms(command: str, specimen:
     size = {"batch_size": 2} if command == "layers" else {}
     run = Probe("specimen").measure(command, limit=3, **size)
     before = baseline_of(run)
-    found = checked(measured(Probe("specimen"), before), before)
+    found = checked(take_baseline(Probe("specimen"), before), before)
     assert found.verdict == SAME, found.sentence
     assert len(found.table) == {"layers": 14, "interface": 6}[command]
     assert found.table["turned"].isna().all()

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 import normprobe
-from normprobe.cli import check, console, measure, models, paper, runs
+from normprobe.cli import console, gate, measure, models, paper, runs
 from normprobe.cli.grouping import Command, Commands
 from normprobe.console_state import has_colour
 from normprobe.measurements import measurements
 
 COMMANDS: dict[str, Callable[..., None]] = {
     **{of.name: measure.command_of(of) for of in measurements() if of.over_samples},
-    "check": check.check,
+    "check": gate.check,
     "embeddings": measure.embeddings,
     "attention": measure.attention,
     "show": runs.show,

@@ -49,7 +49,7 @@ _COLUMNS = (
 _KINDS = ("failure", "error")  # of a test report
 
 #: A run of ``layers`` or ``interface`` knows no largest numbers and no fingerprints.
-STATES = (
+BASELINE_COLUMNS = (
     "stage", "group", "hidden_size", "tokens", "nonfinite", "norm_mean", "norm_geometric_mean",
     "largest", "fingerprint",
 )  # fmt: skip
@@ -61,7 +61,9 @@ class Baseline:
 
     facts: Mapping[str, Any]  # model, model_revision, dtype, data and prompt as typed, versions
     samples: Mapping[str, Any]  # id -> digests of its picture and of its prompt's token ids
-    states: pd.DataFrame  # ``STATES``, a row a stage and group, in the order of the forward
+    states: (
+        pd.DataFrame
+    )  # ``BASELINE_COLUMNS``, a row a stage and group, in the order of the forward
 
     @property
     def rows(self) -> dict[tuple[str, str], Mapping[Any, Any]]:
@@ -90,11 +92,11 @@ def read_baseline(file: Path) -> Baseline:
     """The baseline of a file that ``Baseline.text`` wrote."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
-        states = pd.DataFrame(told.pop("states")).reindex(columns=[*STATES])
+        states = pd.DataFrame(told.pop("states")).reindex(columns=[*BASELINE_COLUMNS])
         if told.pop("format") != FORMAT:
             raise ValueError(f"it is no {FORMAT}")
         samples = {str(i): dict(digests) for i, digests in told.pop("samples").items()}
-        numbers = [*STATES[2:-1]]
+        numbers = [*BASELINE_COLUMNS[2:-1]]
         states[numbers] = states[numbers].apply(pd.to_numeric)
         if not all(len(_numbers(text)) == PLAIN + SIGNED for text in states["fingerprint"]):
             raise ValueError(f"a fingerprint does not have {PLAIN + SIGNED} numbers")

@@ -71,7 +71,7 @@ def check(
                 "expected --write FILE, --against, --against-dtype or --states"
             )
         with console.lasting_imports():
-            from normprobe.check import cost, first_module, headroom, measured, of_files
+            from normprobe.check import cost, first_module, headroom, of_files, take_baseline
             from normprobe.measurements.check.baseline import DIFFERENT, checked
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
@@ -82,11 +82,11 @@ def check(
         if like is None:
             asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
         if write is not None:
-            write_by_rename(write, measured(probe, **asked).text.encode())
+            write_by_rename(write, take_baseline(probe, **asked).text.encode())
             console.data(str(write))
             return
         if states is not None:
-            like = measured(probe, **asked)
+            like = take_baseline(probe, **asked)
             now = of_files(probe, states, like)
             like = replace(like, states=like.states[like.states["stage"].isin(now.states["stage"])])
             _report(checked(now, like, tolerance), junit, display)
@@ -94,8 +94,8 @@ def check(
         if like is None:
             itself = {**vars(loading), "dtype": against_dtype}
             other = Probe(model, **itself) if against is None else probe._beside(against)
-            like = measured(other, **asked)
-        now = measured(probe, like, workers=asked["workers"])
+            like = take_baseline(other, **asked)
+        now = take_baseline(probe, like, workers=asked["workers"])
         found = checked(now, like, tolerance)
         more = []
         if other is not None and against is None:
