@@ -242,6 +242,9 @@ def test_a_run_of_another_command_is_a_baseline_of_norms(command: str, specimen:
     assert found.verdict == SAME, found.sentence
     assert len(found.table) == {"layers": 14, "interface": 6}[command]
     assert found.table["turned"].isna().all()
+    told = f"All {len(found.table)} norms of 3 samples are the same within 0.01 of their length"
+    assert found.sentence.startswith(told)
+    assert found.sentence.endswith("; directions were not compared.")
     loud = changed(before, 0, norm_geometric_mean=1.0)
     assert checked(specimen, loud).verdict == DIFFERENT
 
