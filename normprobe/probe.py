@@ -316,9 +316,8 @@ class Probe:
             words: words or phrases of the prompt to follow.
             layers: whose heat maps to keep, from 1; none: a few of all depths.
             box: target region: left, top, right, bottom in pixels of the image.
-            video: clips that the prompt is about as well, behind the images or at ``<video>``;
-                ``audio``: sounds, likewise.
-            audio: see there.
+            video: clips that the prompt is about as well, behind the images or at ``<video>``.
+            audio: sounds, likewise, behind these or at ``<audio>``.
             **to: ``output`` and ``overwrite``, as in ``measure``.
 
         Raises:

@@ -106,12 +106,12 @@ _LLAMA_3_VOCABULARY = 128_000
 def refuse_original_llava(model: str, config_file: Path | None) -> None:
     """Refuse a checkpoint of the original LLaVA code."""
     config = read_config_file(config_file)
-    fields = [name for name in _FIELDS if config.get(name)]
-    if not fields or config.get("auto_map"):  # with its own code beside it, it may well run
+    held = [name for name in _FIELDS if config.get(name)]
+    if not held or config.get("auto_map"):  # with its own code beside it, it may well run
         return
     kind = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
     setup = "pass --inputs FILE.py whose setup() imports the package that registers it"
-    told = (f"{kind}; {' and '.join(fields)} in config.json", "which transformers does not load")
+    told = (f"{kind}; {' and '.join(held)} in config.json", "which transformers does not load")
     if not kind.lower().startswith("llava"):  # MobileVLM, Bunny and others began from that code
         raise UnknownCode(
             f"{model} is a checkpoint of code of its own ({told[0]}), {told[1]}", setup

@@ -65,10 +65,11 @@ class VisionStages:
     ) -> None:
         self._group = group
         if group == AUDIO:
-            parts = replace(
-                parts, class_rows=0, channels_first=False, projector=parts.audio_projector
-            )
-            parts = replace(parts, vision_encoder=parts.audio_encoder)
+            hears: dict[str, Any] = {
+                "vision_encoder": parts.audio_encoder,
+                "projector": parts.audio_projector,
+            }
+            parts = replace(parts, class_rows=0, channels_first=False, **hears)
         self._encoder, self._entered, self._left = _STAGES[group]
         self._parts = parts
         self._class_rows = parts.class_rows
