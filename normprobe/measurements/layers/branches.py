@@ -13,11 +13,10 @@ from normprobe.report.ratio_words import FAST, Ratio, Words, ratios_by_layer
 from normprobe.report.sentences import layers_in_words
 from normprobe.report.terminal import NumberColumn
 from normprobe.schema import (
+    BESIDE_GROUPS,
     BRANCH_METRICS,
     BRANCHES,
-    IMAGE,
     NON_VISUAL,
-    PAIR,
     TEXT,
     TOKEN_GROUPS,
     VISUAL,
@@ -33,7 +32,7 @@ RATIO_METRICS = ("update_norm", "angle")
 
 def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
     """What each branch of each layer adds."""
-    held = _by_branch(rows[~rows["group"].isin([PAIR, IMAGE])])
+    held = _by_branch(rows[~rows["group"].isin(BESIDE_GROUPS)])
     if held.empty:
         return pd.DataFrame()
     table = merge(held, _BY, BRANCH_METRICS).drop(columns="nonfinite")

@@ -14,17 +14,18 @@ from normprobe.measurements.layers.branches import branches_table
 from normprobe.measurements.layers.massive import massive_tables
 from normprobe.measurements.layers.measure import observe, rows
 from normprobe.measurements.layers.theory import theory_table
+from normprobe.measurements.layers.turns import turns_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.report.sentences import quoted
 from normprobe.schema import (
+    BESIDE_GROUPS,
     GEOMETRIC_RATIOS,
     IMAGE,
     NON_VISUAL,
     OTHER_MEDIA,
     OTHER_TOKEN_METRICS,
     OWN,
-    PAIR,
     RATIOS_TO_TEXT,
     SAMPLE_METRICS,
     TEXT,
@@ -79,7 +80,11 @@ def tables(
     layers = layers.rename(columns=lambda name: name.removeprefix(OWN))
     theory = theory_table(judged_by)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
-    asked = {"images": images_table(rows), "branches": branches_table(rows)}
+    asked = {
+        "images": images_table(rows),
+        "branches": branches_table(rows),
+        "turns": turns_table(rows),
+    }
     return {
         "layers": layers,
         "theory": theory,
@@ -111,7 +116,7 @@ def layers_table(
     rows: pd.DataFrame, token_text: Callable[[int], str] | None = None
 ) -> pd.DataFrame:
     """Sample rows of any number of batches to layers.csv."""
-    rows = rows[~rows["group"].isin([PAIR, IMAGE])]
+    rows = rows[~rows["group"].isin(BESIDE_GROUPS)]
     by = ["layer", "group", "hidden_size", "dtype"]
     own_of_tokens, own_of_samples = _own_numbers(rows)
     table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))

@@ -11,6 +11,7 @@ from normprobe.measurements.layers.ratios import (
     ratios_to_text,
     visual_states_are_attended,
 )
+from normprobe.measurements.layers.turns import turns_verdict
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
 from normprobe.report.sentences import broken_states_sentence, carried_sentences, layers_in_words
 from normprobe.runs.run_folder import RunStore
@@ -22,8 +23,9 @@ _TEXT = "text tokens"
 def verdict(run: RunStore) -> str:
     """What the layers say, their branches and massive tokens, and what the theory says of them."""
     branches = branches_verdict(run.table("branches")) if run.has_table("branches") else ""
+    turns = turns_verdict(run.table("turns")) if run.has_table("turns") else ""
     theory = theory_verdict(run.table("assumptions"))
-    return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), theory]))
+    return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), turns, theory]))
 
 
 def massive_words(run: RunStore) -> str:
