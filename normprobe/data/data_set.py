@@ -64,7 +64,7 @@ class DataSet:
 
     @property
     def has_images(self) -> bool:
-        """False where every question is known to be text alone."""
+        """False where no question is known to hold an image or a video."""
         return any(question.has_image for question in self._questions)
 
     def subset(self, ids: Iterable[str], bad: BadRows | None = None) -> DataSet:

@@ -189,7 +189,7 @@ def _read_prompts(
         others=partial(_named_others, path.parent),
         referent=read_referent,
         answer=_own_answer,
-        has_image=lambda row: any(row.cells.get(name) for name in ("image", "images")),
+        has_image=lambda row: any(map(row.cells.get, ("image", "images", "video", "videos"))),
         columns=() if talks else ("prompt",),
         key_column="id",
     )
@@ -305,7 +305,7 @@ def _read_images(folder: Path, prompt: str | None) -> QuestionSource:
         prompt=lambda row: prompt or PROMPT.replace("image", row.cells["kind"]),
         images=lambda row, rows: read(row, "image", read_image_file),
         others=lambda row: (read(row, "video", read_video), read(row, "sound", read_audio)),
-        has_image=lambda row: row.cells["kind"] == "image",
+        has_image=lambda row: row.cells["kind"] != "sound",
     )
     # A file name may hold bytes that are not valid UTF-8.
     keys = [name.as_posix().encode(errors="backslashreplace").decode() for name in names]

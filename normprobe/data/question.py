@@ -43,7 +43,7 @@ class Question:
     key: str  # identifies the row within the data set
     # reads the row and decodes its images. Raises ``BadRow`` if the row cannot be used.
     load: Callable[[], Content]
-    has_image: bool = True  # False where the row is known to be text alone
+    has_image: bool = True  # False where the row is known to hold neither an image nor a video
 
     @property
     def id(self) -> str:
@@ -81,7 +81,7 @@ class Recipe:
     earlier: Callable[[Row], tuple[Turn, ...]] = lambda row: ()
     # the right answer, where the row holds it
     answer: Callable[[Row], Answer | None] = lambda row: None
-    # False for a row that is known to be text alone
+    # False for a row that is known to hold neither an image nor a video
     has_image: Callable[[Row], bool] = lambda row: True
     columns: Sequence[str] = ()  # that every row has to have, where rows are not those of one table
     key_column: str = ""  # names the key where two rows have the same

@@ -16,9 +16,8 @@ from normprobe.schema import (
     BESIDE_GROUPS,
     BRANCH_METRICS,
     BRANCHES,
-    NON_VISUAL,
+    TABLE_GROUPS,
     TEXT,
-    TOKEN_GROUPS,
     VISUAL,
 )
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
@@ -36,7 +35,7 @@ def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
     if held.empty:
         return pd.DataFrame()
     table = merge(held, _BY, BRANCH_METRICS).drop(columns="nonfinite")
-    order = {name: place for place, name in enumerate((*BRANCHES, *TOKEN_GROUPS, NON_VISUAL))}
+    order = {name: place for place, name in enumerate((*BRANCHES, *TABLE_GROUPS))}
     table = table.sort_values(_BY, key=lambda c: c if c.name == "layer" else c.map(order))
     table = table.reset_index(drop=True)
     resampled = Resampled(table, held, _BY)

@@ -31,7 +31,6 @@ from normprobe.schema import (
     IMAGE_NUMBERS,
     INJECTION,
     MODALITIES,
-    NON_VISUAL,
     OF_GROUP,
     OTHER_MEDIA,
     OTHER_TOKEN_METRICS,
@@ -39,9 +38,6 @@ from normprobe.schema import (
     PAIR,
     PAIR_METRICS,
     SAMPLE_METRICS,
-    SPECIAL,
-    TEXT,
-    TOKEN_GROUPS,
     TOKEN_METRICS,
     TURN,
     VISUAL,
@@ -60,6 +56,7 @@ from normprobe.statistics.token_metrics import (
     cross_modal_cosine,
     directions,
     group_masks,
+    masks_of,
     pooled_cosine,
     token_metrics,
     token_norms,
@@ -334,25 +331,23 @@ def _on_cpu(seen: SeenLayers) -> _NumbersOnCpu:
 def _rows(observed: SeenLayers, sample_ids: Sequence[str]) -> pd.DataFrame:
     """One block of rows, layer 0 to the last, for each sample and group."""
     seen = _on_cpu(observed)
-    masks = {name: seen.groups == code for code, name in enumerate(TOKEN_GROUPS)}
-    masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
     common = {"hidden_size": observed.hidden_size, "dtype": observed.dtype}
     blocks: list[dict[str, Sequence[Any]]] = []
     for index, sample_id in enumerate(sample_ids):
+        masks = masks_of(seen.groups[index])
         for group, mask in masks.items():
-            if mask[index].any():
-                named = {"sample_id": sample_id, **common, "group": group}
-                blocks.extend(
-                    {**_repeated(named, len(block["layer"])), **block}
-                    for block in _group_blocks(seen, index, group, mask[index])
-                )
+            named = {"sample_id": sample_id, **common, "group": group}
+            blocks.extend(
+                {**_repeated(named, len(block["layer"])), **block}
+                for block in _group_blocks(seen, index, group, mask)
+            )
         for part, mask_of_part in (*_several_images(seen, index), *_several_turns(seen, index)):
             named = {"sample_id": sample_id, **common, **part}
             blocks.extend(
                 {**_repeated(named, len(block["layer"])), **block}
                 for block in _token_blocks(seen, index, mask_of_part)
             )
-        if masks[VISUAL][index].any() and masks[TEXT][index].any():
+        if {*MODALITIES} <= masks.keys():
             pair = _pair_block(seen, index)
             named = {"sample_id": sample_id, **common, "group": PAIR}
             blocks.append({**_repeated(named, len(pair["layer"])), **pair})
@@ -444,11 +439,9 @@ def _several_turns(seen: _NumbersOnCpu, index: int) -> Iterator[_Part]:
     if seen.turns is None or last < 2:
         return
     for number in range(1, last + 1):
-        for group in (*MODALITIES, *OTHER_MEDIA):
-            of_group = seen.groups[index] == TOKEN_GROUPS.index(group)
-            mask = of_group & (seen.turns[index] == number)
-            if mask.any():
-                yield {"group": TURN, TURN: number, OF_GROUP: group}, mask
+        masks = masks_of(np.where(seen.turns[index] == number, seen.groups[index], PADDING))
+        for group in masks.keys() & {*MODALITIES, *OTHER_MEDIA}:
+            yield {"group": TURN, TURN: number, OF_GROUP: group}, masks[group]
 
 
 def _pair_block(seen: _NumbersOnCpu, index: int) -> dict[str, Sequence[Any]]:

@@ -37,7 +37,7 @@ from normprobe.report.page.blocks import curves, heading, note, sentence, side_b
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, significant
-from normprobe.report.sentences import broken_states_sentence
+from normprobe.report.sentences import broken_states_sentence, other_media
 from normprobe.report.terminal import (
     ALIGNED,
     NumberColumn,
@@ -46,7 +46,7 @@ from normprobe.report.terminal import (
     print_sentence,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import MODALITIES, OTHER_MEDIA, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import MODALITIES, TEXT, TOKEN_GROUPS, VISUAL
 
 _OVER = "Intervals and bands are over images."
 _LINES = f"Lines: means over tokens. {_OVER} Layer 0: decoder input."
@@ -118,9 +118,9 @@ def show_theory(run: RunStore, console: Console) -> None:
 
 
 def _groups(layers: pd.DataFrame) -> list[str]:
-    """Visual beside text, or whichever groups exist; and videos and sounds."""
+    """Visual beside text, or whichever groups exist; and images, videos and sounds."""
     present = [group for group in (VISUAL, TEXT, *TOKEN_GROUPS) if (layers["group"] == group).any()]
-    others = [group for group in OTHER_MEDIA if group in present]
+    others = other_media(layers)
     pair = list(dict.fromkeys(present))[:2]
     return [group for group in pair if not others or group in MODALITIES] + others
 

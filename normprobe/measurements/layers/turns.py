@@ -14,7 +14,7 @@ from normprobe.report.figures.style import series_look
 from normprobe.report.ratio_words import FAST, LOUD, Ratio, ratio_in_words, ratios_by_layer
 from normprobe.report.sentences import layers_in_words
 from normprobe.report.terminal import NumberColumn
-from normprobe.schema import OF_GROUP, TOKEN_GROUPS, TURN, VISUAL
+from normprobe.schema import OF_GROUP, TABLE_GROUPS, TURN, VISUAL
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
 from normprobe.statistics.sample_statistics import merge
 
@@ -31,7 +31,7 @@ def turns_table(rows: pd.DataFrame) -> pd.DataFrame:
     held = held.drop(columns="group").rename(columns={OF_GROUP: "group"}).astype({TURN: int})
     held = _beside_first(held)
     table = merge(held, _BY, _METRICS)
-    order = {group: place for place, group in enumerate(TOKEN_GROUPS)}
+    order = {group: place for place, group in enumerate(TABLE_GROUPS)}
     table = table.sort_values(_BY, key=lambda c: c.map(order) if c.name == "group" else c)
     table = table.reset_index(drop=True)
     resampled = Resampled(table, held, _BY)

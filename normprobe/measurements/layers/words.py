@@ -13,9 +13,14 @@ from normprobe.measurements.layers.ratios import (
 )
 from normprobe.measurements.layers.turns import turns_verdict
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
-from normprobe.report.sentences import broken_states_sentence, carried_sentences, layers_in_words
+from normprobe.report.sentences import (
+    broken_states_sentence,
+    carried_sentences,
+    layers_in_words,
+    other_media,
+)
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, RATIOS_TO_TEXT, VISUAL
+from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, VISUAL
 
 _TEXT = "text tokens"
 
@@ -51,8 +56,9 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
     """How loud visual tokens are, and how fast they turn, against text tokens in every layer."""
     norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
     several = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
-    others = [ratio_after(layers, 0, group=group) for group in OTHER_MEDIA]
-    several += [r for group in OTHER_MEDIA for r in ratios_to_text(layers, "angle", group).values()]
+    media = other_media(layers)
+    others = [ratio_after(layers, 0, group=group) for group in media]
+    several += [r for group in media for r in ratios_to_text(layers, "angle", group).values()]
     told = [ratio for ratio in (ratio_after(layers, 0), *several, *others) if ratio.usable]
     if not told:
         return ""
@@ -72,7 +78,7 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
         if by_layer:
             subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
             sentences.append(f"{subject} {verb} {by_layer}.")
-    for group, entry in zip(OTHER_MEDIA, others, strict=True):
+    for group, entry in zip(media, others, strict=True):
         if entry.usable:
             louder, turn = ratio_in_words([entry], LOUD, _TEXT), turning(layers, group)
             entering = f"{group.capitalize()} tokens enter the decoder {louder}"
