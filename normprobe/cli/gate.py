@@ -1,7 +1,8 @@
 """``check``: the gate of a release or a port."""
 
 import os
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.grouping import Display, Model, Starting, grouped, only
+from normprobe.errors import NormprobeError
 from normprobe.options import Excludes, Loading, Needs, Sampling
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def check(
     write: Annotated[
         Path | None,
         typer.Option(help="Write the baseline: what MODEL is now.", metavar="FILE.json"),
-        Excludes("against", "against_dtype"),
+        Excludes("against", "against_dtype", "fake_quant"),
     ] = None,
     against: Annotated[
         str | None,
@@ -38,20 +40,29 @@ def check(
         typer.Option(help="MODEL itself in this type, and what that costs.", metavar="NAME"),
         Excludes("against"),
     ] = None,
+    fake_quant: Annotated[
+        Literal["int8-tensor", "int8-token", "fp8-tensor", "fp8-token"] | None,
+        typer.Option(
+            help="MODEL itself, what the decoder's linear layers read rounded to int8-tensor, "
+            "int8-token, fp8-tensor or fp8-token, a scale a tensor or token; and what that costs.",
+            metavar="NAME",
+        ),
+        Excludes("against", "against_dtype"),
+    ] = None,
     states: Annotated[
         Path | None,
         typer.Option(help="Are these files of another engine MODEL's states?", metavar="DIR"),
-        Excludes("write", "against", "against_dtype"),
+        Excludes("write", "against", "against_dtype", "fake_quant"),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(min=0, help="In parts of a state's length. Default: by dtype.", metavar="X"),
-        Needs("against", "against_dtype", "states"),
+        Needs("against", "against_dtype", "fake_quant", "states"),
     ] = None,
     junit: Annotated[
         Path | None,
         typer.Option(help="Write a test report for CI.", metavar="FILE.xml"),
-        Needs("against", "against_dtype", "states"),
+        Needs("against", "against_dtype", "fake_quant", "states"),
     ] = None,
     *,
     sampling: Annotated[Sampling, only(Sampling, *_DRAWN), Starting(data=None)],
@@ -65,51 +76,43 @@ def check(
     --against-dtype compares MODEL with itself: where headroom ends, and what it costs.
     Exit code 0: the same; 1: not; 3: not enough evidence.
     """
-    with console.reported(display):
-        if not (write or against or against_dtype or states):
+    with console.reported(display), _errors_in(junit):
+        if not (write or against or against_dtype or fake_quant or states):
             raise typer.BadParameter(
-                "expected --write FILE, --against, --against-dtype or --states"
+                "expected --write FILE, --against, --against-dtype, --fake-quant or --states"
             )
         with console.lasting_imports():
-            from normprobe.check import cost, first_module, headroom, of_files, take_baseline
-            from normprobe.measurements.check.baseline import DIFFERENT, checked
+            from normprobe import check as check_
+            from normprobe.measurements.check.baseline import checked
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
 
         probe = Probe(model, **vars(loading))
         asked = {name: getattr(sampling, name) for name in _DRAWN}
-        like, other = None if against is None else _known(against, asked), None
-        if like is None:
-            asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
+        like = None if against is None else _known(against, asked)
+        asked |= {"data": sampling.data or "sample", "limit": sampling.limit or _SAMPLES}
         if write is not None:
-            write_by_rename(write, take_baseline(probe, **asked).text.encode())
+            write_by_rename(write, check_.take_baseline(probe, **asked).text.encode())
             console.data(str(write))
             return
-        if states is not None:
-            like = take_baseline(probe, **asked)
-            now = of_files(probe, states, like)
-            like = replace(like, states=like.states[like.states["stage"].isin(now.states["stage"])])
-            _report(checked(now, like, tolerance), junit, display)
-            return
-        if like is None:
-            itself = {**vars(loading), "dtype": against_dtype}
-            other = Probe(model, **itself) if against is None else probe._beside(against)
-            like = take_baseline(other, **asked)
-        now = take_baseline(probe, like, workers=asked["workers"])
-        found = checked(now, like, tolerance)
-        more = []
-        if other is not None and against is None:
-            more = [headroom(now), cost(probe, other, like)]
-        elif other is not None and found.verdict == DIFFERENT:
-            more = [first_module(probe, other, now, like, tolerance)]
-        found = replace(found, sentence=" ".join(filter(None, [found.sentence, *more])))
+        if like is not None:
+            now = check_.take_baseline(probe, like, workers=sampling.workers)
+            found = checked(now, like, tolerance)
+        elif against is not None:
+            found = check_.against_model(probe, probe._beside(against), tolerance, **asked)
+        elif states is not None:
+            found = check_.against_files(probe, states, tolerance, **asked)
+        else:
+            other = probe
+            if against_dtype is not None:
+                other = Probe(model, **{**vars(loading), "dtype": against_dtype})
+            found = check_.against_precision(probe, other, fake_quant or "", tolerance, **asked)
         _report(found, junit, display)
 
 
 def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
     """The baseline of a file or run folder; None: it is a model, to be measured."""
     from normprobe.check import baseline_of
-    from normprobe.errors import NormprobeError
     from normprobe.measurements.check.baseline import read_baseline
     from normprobe.run import load_run
     from normprobe.runs.run_folder import RECORD
@@ -125,24 +128,45 @@ def _known(against: str, asked: dict[str, Any]) -> "Baseline | None":
     return baseline_of(load_run(place)) if place.is_dir() else read_baseline(place)
 
 
+@contextmanager
+def _errors_in(junit: Path | None) -> Iterator[None]:
+    """Write what cannot be measured into the test report as an error: it is no failure."""
+    try:
+        yield
+    except NormprobeError as error:
+        if junit is not None:
+            from pandas import DataFrame
+
+            from normprobe.measurements.check.baseline import UNKNOWN, Checked
+            from normprobe.runs.files import write_by_rename
+
+            write_by_rename(junit, Checked(DataFrame(), UNKNOWN, error.problem).junit.encode())
+        raise
+
+
 def _report(found: "Checked", junit: Path | None, display: Display) -> None:
     """Print and write how it ended, and end with its exit code."""
-    from normprobe.measurements.check.baseline import DIFFERENT, SAME
+    from normprobe.measurements.check.baseline import DIFFERENT, MEASURED, SAME
+    from normprobe.report.readable import readable_table
     from normprobe.report.table_text import markdown
     from normprobe.report.terminal import print_readable, print_sentence
     from normprobe.runs.files import write_by_rename
 
+    shown = [found.readable, *([] if found.costs is None else [readable_table(found.costs)])]
     if junit is not None:
         write_by_rename(junit, found.junit.encode())
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(f"**normprobe check: {found.verdict}.** {found.sentence}\n\n")
-            file.write(markdown(found.readable) + "\n")
+            file.writelines(markdown(table) + "\n" for table in shown)
     if display.format == "json":
-        console.json_object(verdict=found.verdict, sentence=found.sentence, table=found.table)
+        costs = {} if found.costs is None else {"costs": found.costs}
+        told = {"verdict": found.verdict, "sentence": found.sentence, "table": found.table}
+        console.json_object(**told, **costs)
     elif not console.table(found.table, display):
         with console.stdout_console() as target:
-            print_readable(found.readable, target)
+            for table in shown:
+                print_readable(table, target)
             print_sentence(found.sentence, target)
-    if found.verdict != SAME:
+    if found.verdict not in (SAME, MEASURED):
         raise typer.Exit(console.FAILED if found.verdict == DIFFERENT else _NOT_ENOUGH_EVIDENCE)

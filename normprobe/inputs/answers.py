@@ -38,6 +38,24 @@ class AnswerTokens:
     right: int = 0  # which of them is the right one
     place: int = 0  # of that id among those that are scored
 
+    @property
+    def length(self) -> int:
+        """How many tokens stand behind the prompt."""
+        return len(self.given) + len(self.scored)
+
+    def outcome(self, logs: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean negative log-likelihood of its tokens, and whether it is what the model answers.
+
+        ``logs``: logarithms of probabilities, ``[scored, vocabulary]``. Of several options the most
+        probable one is what the model answers.
+        """
+        scored = torch.tensor(self.scored, device=logs.device)
+        right = (logs.argmax(dim=-1) == scored).all()
+        if self.options:
+            first = logs[self.place, torch.tensor(self.options, device=logs.device)]
+            right = first.argmax() == self.right
+        return -logs.gather(-1, scored.unsqueeze(-1)).mean(), right
+
 
 def answer_tokens(builder: InputBuilder, sample: Sample, answer: Answer) -> AnswerTokens:
     """The tokens of an answer behind the prompt of a sample.

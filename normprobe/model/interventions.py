@@ -1,9 +1,10 @@
-"""Interventions on the visual tokens of a decoder, each for one forward, by hooks.
+"""Interventions on the tokens of a decoder, each for one forward, by hooks.
 
     with intervened(layers, Intervention("scale", 0.5), rows):
         run_until(model.model, inputs)
 
-Each changes states of one token group where a decoder layer reads or writes them. Nothing stays.
+Each changes states of one token group where a decoder layer reads or writes them, or rounds what
+its linear layers read. Nothing stays.
 """
 
 import math
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers.pytorch_utils import Conv1D
 
 from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.hooks import (
@@ -124,6 +126,54 @@ def intervened(
         elif (change := _change_of(done, rows, other)) is not None:
             stack.enter_context(attached(_changing_input(layers[0], change)))
         yield
+
+
+#: Largest numbers of the types that inputs of linear layers are rounded to; fp8 is e4m3.
+_LARGEST = {"int8": 127.0, "fp8": torch.finfo(torch.float8_e4m3fn).max}
+
+
+def fake_quantised(x: Tensor, how: str) -> Tensor:
+    """``[..., numbers]`` rounded to int8 or fp8 and back: the largest magnitude is the largest one.
+
+    ``how``: ``int8-tensor`` and ``fp8-tensor`` have one scale, ``int8-token``, ``fp8-token`` one a
+    row.
+    """
+    name, _, unit = how.partition("-")
+    if not x.numel():
+        return x
+    wide = widened(x)
+    largest = wide.abs().amax(-1, keepdim=True) if unit == "token" else wide.abs().amax()
+    scale = torch.where(largest > 0, largest / _LARGEST[name], 1.0)
+    scaled = wide / scale
+    whole = scaled.round() if name == "int8" else scaled.to(torch.float8_e4m3fn).to(wide)
+    return (whole * scale).to(x.dtype)
+
+
+@contextmanager
+def quantised_inputs(
+    layers: Sequence[nn.Module], how: str, rows: Tensor | None = None
+) -> Iterator[dict[nn.Module, Tensor]]:
+    """Round what the linear layers inside decoder layers read, ``fake_quantised``.
+
+    ``rows``: bool ``[positions]``, those of one sample that are rounded, as where all are. Yields
+    of the last call of each linear layer ``[2, rows]``: squares of what it reads, summed over
+    numbers, and of the error.
+    """
+    called: dict[nn.Module, Tensor] = {}
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = args[0] if args else kwargs["input"]
+        changed = fake_quantised(x, how)
+        apart = torch.stack([widened(x), widened(changed) - widened(x)])
+        called[module] = apart.square().sum(-1).flatten(1)
+        if rows is not None:
+            changed = torch.where(rows.to(x.device).view(*x.shape[:-1], 1), changed, x)
+        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "input": changed})
+
+    linear = [m for layer in layers for m in layer.modules() if isinstance(m, nn.Linear | Conv1D)]
+    hooked = on_this_thread(hook)
+    with attached(*(m.register_forward_pre_hook(hooked, with_kwargs=True) for m in linear)):
+        yield called
 
 
 def as_loud_as_text(x: Tensor, rows: TokenRows) -> Tensor:

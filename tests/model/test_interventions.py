@@ -7,14 +7,28 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from support.decoder_by_hand import NORMS_BEHIND, OPENED_BY_NORMS, batch_of, decoder_of
+from support.decoder_by_hand import (
+    NORMS_BEHIND,
+    OPENED_BY_NORMS,
+    batch_of,
+    decoder_of,
+    linear_by_hand,
+    rounded_by_hand,
+)
 from support.hooks import hooks_of
 from support.processors import make_processor
 from support.tiny_inputs import SPECIAL_IDS
 from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe
-from normprobe.model.interventions import DOSES, Intervention, TokenRows, intervened
+from normprobe.model.interventions import (
+    DOSES,
+    Intervention,
+    TokenRows,
+    fake_quantised,
+    intervened,
+    quantised_inputs,
+)
 
 
 def rows_of(batch) -> TokenRows:
@@ -49,6 +63,64 @@ def test_where_norms_stand_behind_branches_alone_it_is_not(name):
     batch = batch_of(name, 1, eps=0.0)
     scaled, gained = logits(batch, "scale", 0.25), logits(batch, "gain", 4.0)
     assert (scaled - gained).abs().max() > 0.1 * (scaled - logits(batch)).abs().max()
+
+
+# --- linear layers that read rounded inputs -------------------------------------------------------
+
+ROUNDED = ("int8-tensor", "int8-token", "fp8-tensor", "fp8-token")
+
+
+@pytest.mark.parametrize("how", ROUNDED)
+def test_numbers_are_rounded_as_by_hand(how):
+    drawn = np.random.default_rng(0).standard_normal((3, 7, 40)) ** 3
+    drawn[0, 0] = 0.0
+    drawn[1, :, :8] = 127 * 2.0 ** np.arange(8)  # ties, and numbers below the smallest
+    made = fake_quantised(torch.from_numpy(drawn), how).numpy()
+    assert np.abs(made - rounded_by_hand(drawn, how)).max() < 1e-12 * np.abs(drawn).max()
+    assert (made[0, 0] == 0).all()
+    assert (made != drawn).any()
+    half = torch.from_numpy(drawn).bfloat16()
+    assert fake_quantised(half, how).dtype is torch.bfloat16
+    assert fake_quantised(half[:0], how).shape == (0, 7, 40)
+
+
+@pytest.mark.parametrize("how", ROUNDED)
+@pytest.mark.parametrize(
+    "name", ["llava", "qwen2_5_vl", "paligemma", "idefics3", "gemma3", "olmo2"]
+)
+@torch.no_grad()
+def test_a_forward_with_rounded_inputs_is_the_one_by_hand(name, how):
+    """Logits, and squares of what each linear layer reads and of its error."""
+    batch = batch_of(name, 1)
+    layers = list(decoder_of(batch.model).layers)
+    before, untouched = state_of(batch.model), logits(batch)
+    for rows in (None, batch.rows("visual")[0], ~batch.rows("visual")[0]):
+        with quantised_inputs(layers, how, rows) as read:
+            made = logits(batch)
+        with linear_by_hand(layers, how, rows) as seen:
+            expected = logits(batch)
+        assert (made - expected).abs().max() < 1e-6 * expected.abs().max()
+        assert (made - untouched).abs().max() > 1e-5
+        assert read.keys() == seen.keys()
+        for module, calls in seen.items():
+            x, rounded = calls[-1]
+            squares = [(x**2).sum(-1).ravel(), ((rounded - x) ** 2).sum(-1).ravel()]
+            np.testing.assert_allclose(read[module].numpy(), squares, rtol=1e-6, atol=1e-12)
+    assert state_of(batch.model) == before
+    assert torch.equal(logits(batch), untouched)
+
+
+def test_no_input_stays_rounded_where_a_forward_is_stopped():
+    batch = batch_of("llava")
+    layers = list(decoder_of(batch.model).layers)
+    before = state_of(batch.model)
+    with (
+        pytest.raises(Stopped),
+        patch.object(layers[1], "forward", side_effect=Stopped),
+        quantised_inputs(layers, "int8-token"),
+    ):
+        batch.model(**batch.inputs)
+    assert state_of(batch.model) == before
 
 
 # --- the model is left as it was -----------------------------------------------------------------

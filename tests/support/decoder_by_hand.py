@@ -5,14 +5,16 @@ forward. From there on every intervention is an edit of a tensor in this loop. A
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal
 from unittest.mock import patch
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedModel
 
@@ -316,3 +318,48 @@ def entered_like_text(batch: Batch, untouched: Forward) -> list[tuple[Tensor, Te
         read = like_text(batch, x)
         found.append((read, layer_output(layer, read, given, torch.ones(()))))
     return found
+
+
+#: All numbers of fp8 (e4m3) from 0 on; the last one would be 480, and is NaN.
+_NORMAL = (2.0 ** (e - 10) * (8 + m) for e in range(1, 16) for m in range(8))
+E4M3 = np.array([*(2.0**-9 * m for m in range(8)), *_NORMAL][:-1])
+
+
+def rounded_by_hand(x: NDArray[np.float64], how: str) -> NDArray[np.float64]:
+    """What the largest magnitude of a row, or of all, is the largest int8 or fp8 number of."""
+    largest = np.abs(x).max(axis=-1 if how.endswith("token") else None, keepdims=True)
+    scale = np.where(largest > 0, largest, 1.0) / (127 if how.startswith("int8") else 448)
+    scaled = x / scale
+    if how.startswith("int8"):
+        return np.rint(scaled) * scale
+    scaled = np.float64(np.float32(scaled))  # of which torch makes fp8
+    above = np.searchsorted(E4M3, np.abs(scaled)).clip(1, len(E4M3) - 1)
+    low, high = (np.abs(np.abs(scaled) - E4M3[place]) for place in (above - 1, above))
+    nearest = np.where((low < high) | ((low == high) & (above % 2 == 1)), above - 1, above)
+    return np.sign(scaled) * E4M3[nearest] * scale
+
+
+@contextmanager
+def linear_by_hand(
+    layers: Sequence[nn.Module], how: str, rows: Any = None
+) -> Iterator[dict[nn.Module, list[Any]]]:
+    """Linear layers compute in NumPy, on what ``rounded_by_hand`` makes of some rows or all.
+
+    Yields what each read, and what it was rounded to.
+    """
+    seen: dict[nn.Module, list[Any]] = {}
+
+    def run(module: Any, x: Tensor) -> Tensor:
+        read = x.numpy()
+        rounded = rounded_by_hand(read, how)
+        seen.setdefault(module, []).append((read, rounded))
+        if rows is not None:
+            rounded = np.where(np.asarray(rows).reshape(*read.shape[:-1], 1), rounded, read)
+        made = rounded @ module.weight.numpy().T
+        return torch.from_numpy(made if module.bias is None else made + module.bias.numpy())
+
+    with ExitStack() as stack:
+        for module in (m for layer in layers for m in layer.modules()):
+            if isinstance(module, nn.Linear):
+                stack.enter_context(patch.object(module, "forward", partial(run, module)))
+        yield seen

@@ -255,20 +255,13 @@ class _Batch:
         moved = _moved(states, last, self.rows.text)
         found = []
         for row, (now, was) in enumerate(zip(probabilities, before, strict=True)):
-            answer = self.answers[row]
-            scored = torch.tensor(answer.scored, device=now.device)
-            given, chosen = now.argmax(dim=-1), was.argmax(dim=-1)
-            right = (given == scored).all()
-            if answer.options:
-                first = now[answer.place, torch.tensor(answer.options, device=now.device)]
-                right = first.argmax() == answer.right
-            nll = -now.gather(-1, scored.unsqueeze(-1)).mean()
+            nll, right = self.answers[row].outcome(now)
             known = 1.0 if self.answered[row] == "right" else torch.nan
             numbers = [
                 nll * known,
                 right.to(nll) * known,
                 (was.exp() * (was - now)).sum(dim=-1).mean().clamp_min(0.0),
-                (given != chosen).any().to(nll),
+                (now.argmax(dim=-1) != was.argmax(dim=-1)).any().to(nll),
                 moved[row].to(nll),
             ]
             found.append(torch.stack(numbers))

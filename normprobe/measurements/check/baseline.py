@@ -42,6 +42,7 @@ TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 _SURER = 10.0
 
 SAME, DIFFERENT, UNKNOWN = "the same", "not the same", "not enough evidence"
+MEASURED = "measured"  # nobody said how far states may be apart
 _COLUMNS = (
     "stage", "group", "tokens", "tokens_before", "nonfinite", "nonfinite_before", "norm",
     "norm_before", "norm_ratio", "turned", "mean_turned", "moved", "differs", "sample",
@@ -116,8 +117,11 @@ class Checked:
     # root mean square over tokens, ``mean_turned``: that of their means, ``moved``: the larger |log
     # ratio| of mean and geometric mean norms
     table: pd.DataFrame
-    verdict: str  # ``SAME``, ``DIFFERENT`` or ``UNKNOWN``
+    verdict: str  # ``SAME``, ``DIFFERENT``, ``UNKNOWN`` or ``MEASURED``
     sentence: str  # how it ended: where the first difference is, and what such a one usually means
+    # of another precision, a row a quantity and what was ``rounded``: means over samples of the
+    # ``kl`` and ``changed`` next token, of ``nll`` a token of right answers and of ``accuracy``
+    costs: pd.DataFrame | None = None
 
     @property
     def readable(self) -> ReadableTable:
@@ -125,10 +129,11 @@ class Checked:
         told = self.table.assign(stage=self.table["stage"].map(_words))
         told["differs"] = told["differs"].map({True: "*", False: ""})
         columns = ["stage", "group", "norm_before", "norm", "norm_ratio", "turned", "differs"]
-        return replace(
-            readable_table(told.reindex(columns=columns)),
-            notes=["turned: how far directions are apart."],
-        )
+        notes = ["turned: how far directions are apart."]
+        if "input_sqnr" in told:
+            columns[-1:] = ["input_sqnr"]
+            notes.append("input_sqnr: of what a linear layer reads, in dB; of the worst of them.")
+        return replace(readable_table(told.reindex(columns=columns)), notes=notes)
 
     @property
     def junit(self) -> str:
@@ -152,6 +157,8 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
     """Compare states in the order of the forward; ``tolerance``: in parts of their length."""
     allowed = allowed_of(now, before, tolerance)
     table = pd.DataFrame(list(_compared(now, before, allowed)), columns=[*_COLUMNS])
+    if "input_sqnr" in now.states:
+        table = table.merge(now.states[["stage", "group", "input_sqnr"]], "left")
     different = table[table["differs"].astype(bool)]
     first = None if different.empty else str(different["stage"].iloc[0])
     if reason := _without_evidence(now, before, table, first):
@@ -162,6 +169,9 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
         types = " against ".join(dict.fromkeys(str(of.facts.get("dtype")) for of in (now, before)))
         alone = bool(table["turned"].isna().all())  # a run of another command knows no directions
         what, within = ("norms", allowed / _SURER) if alone else ("states", allowed)
+        if allowed == math.inf:
+            told = f"The largest difference of {len(table)} states of {samples} is {far} of their"
+            return Checked(table, MEASURED, f"{told} length ({types}).")
         told = f"All {len(table)} {what} of {samples} are the same within {within:g} of their"
         told = f"{told} length ({types}); the largest difference is {far}"
         return Checked(table, SAME, f"{told}{'; directions were not compared' * alone}.")
