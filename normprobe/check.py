@@ -317,16 +317,16 @@ def _costs(of_samples: pd.DataFrame) -> pd.DataFrame:
     """Means over samples before and now, by what was rounded, and intervals of their change."""
     sets, found = of_samples[["rounded"]].drop_duplicates(ignore_index=True), []
     for name in [name for name in ("kl", "changed", "nll", "accuracy") if name in of_samples]:
-        known = of_samples.dropna(subset=[name]).assign(samples=1)
+        known = of_samples.dropna(subset=[name])
         drawn = Resampled(sets, known, ["rounded"])
         now = drawn.means(name, by_tokens=False)
         own = f"{name}_before" in known  # nothing diverges from itself
         was = drawn.means(f"{name}_before", by_tokens=False) if own else np.zeros_like(now)
         low, high = interval(now - was, drawn.units, LOGARITHM if name == "kl" else LINEAR)
-        means = {"before": was[0], "now": now[0], "change": now[0] - was[0]}
-        counts = sets["rounded"].map(known.groupby("rounded")["samples"].sum())
-        of_one = {"quantity": name, "samples": counts, **means}
-        found.append(sets.assign(**of_one, change_ci_low=low, change_ci_high=high))
+        samples = sets["rounded"].map(known["rounded"].value_counts())
+        of_one = {"quantity": name, "samples": samples, "before": was[0], "now": now[0]}
+        ends = {"change": now[0] - was[0], "change_ci_low": low, "change_ci_high": high}
+        found.append(sets.assign(**of_one, **ends))
     return pd.concat(found, ignore_index=True).dropna(subset=["now"])
 
 
@@ -335,12 +335,9 @@ def _told(costs: pd.DataFrame) -> str:
     of = {row["quantity"]: row for row in costs[costs["rounded"] == "all"].to_dict("records")}
     told = f"It costs {significant(of['kl']['now'], 2)} nats of KL in the next token"
     if "nll" in of:
-        more, low, high = (
-            significant(of["nll"][f"change{e}"], 2) for e in ("", "_ci_low", "_ci_high")
-        )
-        was, now = (f"{of['accuracy'][when]:.0%}" for when in ("before", "now"))
-        told += f", and {more} nats ({low} to {high}) a token of the right answers"
-        told += f": {was} were right, {now} are"
+        ends = (of["nll"][name] for name in ("change", "change_ci_low", "change_ci_high"))
+        told += ", and {} nats ({} to {}) a token".format(*(significant(end, 2) for end in ends))
+        told += " of right answers; {now:.0%} are right, {before:.0%} were".format(**of["accuracy"])
     return f"{told}."
 
 

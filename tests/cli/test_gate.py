@@ -110,7 +110,31 @@ def test_against_itself_in_another_type_it_says_what_that_costs(here: Path) -> N
     told = " ".join(done.stdout.split())
     assert "the same within 0.02 of their length (float16 against float32)" in told
     assert "nats of KL in the next token" in told
-    assert "of the right answers" in told
+    assert "a token of right answers" in told
+
+
+def test_rounded_inputs_are_measured_and_with_a_tolerance_checked(here: Path) -> None:
+    words = ("./model", "--dtype", "float32", "--fake-quant", "int8-token", "-n", "2")
+    done = check(*words, "--format", "json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "measured"
+    assert {row["rounded"] for row in told["costs"]} == {"all", "visual", "other"}
+    assert next(row["stage"] for row in told["table"] if row["input_sqnr"]) == "layer 1"
+    assert "42 linear layers of the decoder (100% of its weights)" in told["sentence"]
+    done = check(*words, "--tolerance", "0.0001", "--junit", "c.xml")
+    assert done.exit_code == 1, done.output
+    assert "input_sqnr" in done.stdout
+    assert int(xml.parse(here / "c.xml").getroot().get("failures", "0")) > 0
+
+
+def test_an_error_is_no_failure_of_the_test_report(here: Path) -> None:
+    done = check("./model", "--against", "none.json", "--junit", "c.xml")
+    assert_two_lines(done, "none.json cannot be read")
+    report = xml.parse(here / "c.xml").getroot()
+    assert (report.get("errors"), report.get("failures")) == ("1", "0")
+    (error,) = report.iter("error")
+    assert "none.json cannot be read" in error.get("message", "")
 
 
 def saved(folder: Path, layout: str, damage: Callable[[dict[str, Any]], Any] = dict) -> Path:
@@ -232,6 +256,8 @@ def test_what_cannot_be_compared_is_refused(
         ((), "expected --write FILE, --against,"),
         (("--write", "a", "--against", "b"), "cannot go with --against"),
         (("--write", "a", "--tolerance", "1"), "changes nothing without --against"),
+        (("--fake-quant", "int4"), "is not one of 'int8-tensor'"),
+        (("--fake-quant", "int8-token", "--against-dtype", "float16"), "cannot go with"),
     ],
 )
 def test_usage(words: tuple[str, ...], problem: str, here: Path) -> None:

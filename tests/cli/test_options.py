@@ -25,8 +25,8 @@ OPTIONS = {
     "--verbose -v --help -h",
     "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "
     f"{ANY} {FOLDER} --resume --strict {SHOWN}",
-    "check": f"--against --against-dtype --states --tolerance {PROMPTED} --data --prompt {DRAW} "
-    f"--workers {ANY} --write --junit {READ}",
+    "check": f"--against --against-dtype --fake-quant --states --tolerance {PROMPTED} --data "
+    f"--prompt {DRAW} --workers {ANY} --write --junit {READ}",
     "grounding": f"--align --verify {PROMPTED} --data {DRAW} --skip-bad --workers {ANY} {FOLDER} "
     f"--resume --strict {SHOWN}",
     "embeddings": f"--top -k --base {MODEL} {ON} {FOLDER} {SHOWN}",
