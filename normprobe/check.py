@@ -337,7 +337,8 @@ def _told(costs: pd.DataFrame) -> str:
     if "nll" in of:
         ends = (of["nll"][name] for name in ("change", "change_ci_low", "change_ci_high"))
         told += ", and {} nats ({} to {}) a token".format(*(significant(end, 2) for end in ends))
-        told += " of right answers; {now:.0%} are right, {before:.0%} were".format(**of["accuracy"])
+        right = of["accuracy"]
+        told += f" of right answers; {right['now']:.0%} are right, {right['before']:.0%} were"
     return f"{told}."
 
 
