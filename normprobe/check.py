@@ -53,6 +53,7 @@ from normprobe.run import Run, explained
 from normprobe.schema import DECODER_INPUT, PADDING, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.bootstrap import LINEAR, LOGARITHM, interval
 from normprobe.statistics.resampling import Resampled
+from normprobe.statistics.token_metrics import in_group, masks_of
 from normprobe.tensors import find_named
 
 #: Of files with states.
@@ -120,7 +121,7 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
                 f"save them as {name}.safetensors or .npz",
             )
         states = _by_layer(file, find_named(inputs, "input_ids")[0], depth)
-        groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
+        groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu().clone()
         for number, state in states.items():
             if len(state) != len(groups):
                 raise NormprobeError(
@@ -237,8 +238,8 @@ def against_precision(
         sets: dict[str, Tensor | None] = {"all": None}
         if how:
             given = inputs_for(new.model, inputs)
-            groups = new.batch(given).groups_at(new.decoder_input(given)).flatten().cpu()
-            visual = groups == TOKEN_GROUPS.index(VISUAL)
+            groups = new.batch(given).groups_at(new.decoder_input(given)).flatten().cpu().clone()
+            visual = in_group(VISUAL, groups)
             sets |= {VISUAL: visual, "other": ~visual} if by_row and visual.any() else {}
         for name, chosen in sets.items():
             with rounding(chosen) as read:
@@ -276,10 +277,11 @@ def _errors(
             if module not in read or read[module].shape[1] != len(groups):
                 continue
             squares = read[module].cpu().double()
-            for code in set(groups.tolist()) - {PADDING}:
-                signal, noise = squares[:, groups == code].sum(-1).tolist()
-                of = {"stage": layer_stage(number), "group": TOKEN_GROUPS[code], "linear": name}
-                yield {**of, "signal": signal, "noise": noise}
+            for group, mask in masks_of(groups.numpy()).items():
+                if group in TOKEN_GROUPS:
+                    signal, noise = squares[:, torch.from_numpy(mask)].sum(-1).tolist()
+                    of = {"stage": layer_stage(number), "group": group, "linear": name}
+                    yield {**of, "signal": signal, "noise": noise}
 
 
 def _log_probabilities(
