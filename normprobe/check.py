@@ -325,6 +325,7 @@ def _costs(of_samples: pd.DataFrame) -> pd.DataFrame:
         own = f"{name}_before" in known  # nothing diverges from itself
         was = drawn.means(f"{name}_before", by_tokens=False) if own else np.zeros_like(now)
         low, high = interval(now - was, drawn.units, LOGARITHM if name == "kl" else LINEAR)
+        low, high = np.where(low < high, [low, high], np.nan)  # rarer changes have not been seen
         samples = sets["rounded"].map(known["rounded"].value_counts())
         of_one = {"quantity": name, "samples": samples, "before": was[0], "now": now[0]}
         ends = {"change": now[0] - was[0], "change_ci_low": low, "change_ci_high": high}
