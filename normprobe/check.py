@@ -244,7 +244,7 @@ def against_precision(
         for name, chosen in sets.items():
             with rounding(chosen) as read:
                 cost = _cost(was, _log_probabilities(new, inputs, answer), answer)
-            costs.append({"rounded": name, **named, **cost})
+            costs += [{"rounded": name, **named, **cost}] * bool(cost)
             if how and chosen is None:
                 groups[len(groups) - answer.length :] = PADDING
                 errors += _errors(new, read, groups)
@@ -256,16 +256,16 @@ def against_precision(
     if errors:
         sums = pd.DataFrame(errors).groupby(["stage", "group", "linear"]).sum()
         with np.errstate(divide="ignore"):
-            sqnr = 10 * (np.log10(sums["signal"]) - np.log10(sums["noise"]))
+            sqnr = 10 * (np.log10(sums["signal"]) - np.log10(sums["noise"])).dropna()
         worst = sqnr.groupby(["stage", "group"]).min().rename("input_sqnr")
         now = replace(now, states=now.states.join(worst, on=["stage", "group"]))
         lowest = sqnr.groupby("group").idxmin()
         words = [f"{at[1]} {significant(sqnr[at], 2)} dB ({at[0]} {at[2]})" for at in lowest]
-        told.append(f"Lowest SQNR of what they read: {', '.join(words)}.")
-    table = _costs(pd.DataFrame(costs))
+        told += [f"Lowest SQNR of what they read: {', '.join(words)}."] * bool(words)
+    table = _costs(pd.DataFrame(costs)) if costs else None
     found = checked(now, before, tolerance)
-    told = [found.sentence, *filter(None, told), _told(table)]
-    return replace(found, sentence=" ".join(told), costs=table)
+    told = [found.sentence, *told, "" if table is None else _told(table)]
+    return replace(found, sentence=" ".join(filter(None, told)), costs=table)
 
 
 def _errors(
@@ -304,7 +304,12 @@ def _log_probabilities(
 
 
 def _cost(was: Tensor, now: Tensor, answer: AnswerTokens) -> dict[str, float]:
-    """What a sample costs: how far the next token diverges, and its right answer before and now."""
+    """What a sample costs: how far the next token diverges, and its right answer before and now.
+
+    Nothing is known where a number overflowed.
+    """
+    if was.isnan().any() or now.isnan().any():
+        return {}
     terms = torch.where(was[0].exp() > 0, was[0].exp() * (was[0] - now[0]), 0.0)
     changed = float(was[0].argmax() != now[0].argmax())
     found = {"kl": float(terms.sum().clamp_min(0.0)), "changed": changed}
@@ -336,6 +341,8 @@ def _costs(of_samples: pd.DataFrame) -> pd.DataFrame:
 def _told(costs: pd.DataFrame) -> str:
     """What a precision costs, in a sentence."""
     of = {row["quantity"]: row for row in costs[costs["rounded"] == "all"].to_dict("records")}
+    if "kl" not in of:
+        return ""
     told = f"It costs {significant(of['kl']['now'], 2)} nats of KL in the next token"
     if "nll" in of:
         ends = (of["nll"][name] for name in ("change", "change_ci_low", "change_ci_high"))

@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_samples
 from support.tiny_models import VLM_TYPES, tiny_model
 
 from normprobe import NormprobeError, Probe, find_parts
-from normprobe.check import _answered, against_precision, baseline_of, headroom, take_baseline
+from normprobe.check import (
+    _answered,
+    _costs,
+    _told,
+    against_precision,
+    baseline_of,
+    headroom,
+    take_baseline,
+)
 from normprobe.data.data_set import open_data
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import measurement
@@ -360,6 +369,22 @@ def test_rounding_is_told_by_layer_and_group_as_by_hand(model_type: str, how: st
     assert [told[key] for key in lowest] == pytest.approx(list(lowest.values()), rel=1e-6)
     worst = min((value, key) for key, value in lowest.items() if key[1] == "visual")
     assert f"visual {significant(worst[0], 2)} dB ({worst[1][0]} " in found.sentence
+
+
+def test_where_numbers_overflow_nothing_is_told_of_costs() -> None:
+    model, processor = tiny_model("llava"), make_processor("llava")
+    with torch.no_grad():
+        model.model.language_model.layers[1].mlp.down_proj.weight.mul_(1e5)
+    half, whole = (
+        Probe(each, processor, special_token_ids=SPECIAL_IDS)
+        for each in (deepcopy(model).half(), model)
+    )
+    found = against_precision(half, whole, limit=2)
+    assert found.verdict == UNKNOWN
+    assert "are not finite at layer 2" in found.sentence
+    assert found.costs is None
+    one = pd.DataFrame([{"rounded": "visual", "sample_id": "a", "image_hash": "b", "kl": 1.0}])
+    assert _told(_costs(one)) == ""
 
 
 def test_without_visual_tokens_all_are_rounded_or_none() -> None:
