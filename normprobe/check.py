@@ -103,16 +103,19 @@ def baseline_of(run: Run) -> Baseline:
         return Baseline(facts, samples, states.loc[known].reset_index(drop=True))
 
 
-def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
-    """The states that another engine saved of the samples of ``like``, a file a sample.
+def against_files(
+    probe: Probe, folder: Path, tolerance: float | None = None, **sampling: Any
+) -> Checked:
+    """Are the states that another engine saved, a file a sample, those of the model?
 
     ``hidden_states`` are ``[layers, tokens, hidden]``, or the first two exchanged as vLLM saves
     them, beside ``input_ids`` or ``token_ids``; ``layer_ids`` says behind how many layers each was
     taken, 0: none. Or there is a tensor a layer, ``layer_N`` or as its module is called.
     """
+    before = take_baseline(probe, **sampling)
     model = probe._source.measured([everything])
     depth, found, types = len(model.decoder_layers), [], set[str]()
-    for sample, batch in _batches(probe, like):
+    for sample, batch in _batches(probe, before):
         name, inputs = quote(sample.id, ""), inputs_for(model.model, batch)
         file = next((f for end in _LOADERS if (f := folder / f"{name}{end}").is_file()), None)
         if file is None:
@@ -121,7 +124,7 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
                 f"save them as {name}.safetensors or .npz",
             )
         states = _by_layer(file, find_named(inputs, "input_ids")[0], depth)
-        groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu().clone()
+        groups = model.batch(inputs).groups_at(model.decoder_input(inputs)).flatten().cpu()
         for number, state in states.items():
             if len(state) != len(groups):
                 raise NormprobeError(
@@ -133,10 +136,11 @@ def of_files(probe: Probe, folder: Path, like: Baseline) -> Baseline:
         kept = [reduced(state).numpy() for state in states.values()]
         arrays = [*kept, *[groups.numpy()] * len(kept)]
         found.append(rows(SeenStates(stages, partial(list, arrays)), [sample.id]))
-    facts = {**like.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
-    return Baseline(
-        facts, like.samples, tables(pd.concat(found))["check"].reindex(columns=[*BASELINE_COLUMNS])
-    )
+    facts = {**before.facts, "model": str(folder), "dtype": " and ".join(sorted(types))}
+    table = tables(pd.concat(found))["check"].reindex(columns=[*BASELINE_COLUMNS])
+    held = before.states["stage"].isin(table["stage"])
+    now = Baseline(facts, before.samples, table)
+    return checked(now, replace(before, states=before.states[held]), tolerance)
 
 
 def _by_layer(file: Path, ids: Tensor, depth: int) -> dict[int, Tensor]:
@@ -171,16 +175,6 @@ def _by_layer(file: Path, ids: Tensor, depth: int) -> dict[int, Tensor]:
             "save all of them; layer_ids names those of hidden_states, 0 before the first",
         )
     return {number: by_layer[number] for number in sorted(by_layer)}
-
-
-def against_files(
-    probe: Probe, folder: Path, tolerance: float | None = None, **sampling: Any
-) -> Checked:
-    """Are the states that another engine saved those of the model?"""
-    before = take_baseline(probe, **sampling)
-    now = of_files(probe, folder, before)
-    held = before.states["stage"].isin(now.states["stage"])
-    return checked(now, replace(before, states=before.states[held]), tolerance)
 
 
 def against_model(

@@ -73,7 +73,7 @@ def check(
 
     --write makes a baseline of MODEL; --against compares with one. It says where the first
     difference is, and what such a difference usually means. float32 sees most: --dtype float32.
-    --against-dtype compares MODEL with itself: where headroom ends, and what it costs.
+    --against-dtype and --fake-quant compare MODEL with itself: what another precision costs.
     Exit code 0: the same; 1: not; 3: not enough evidence.
     """
     with console.reported(display), _errors_in(junit):
@@ -161,8 +161,8 @@ def _report(found: "Checked", junit: Path | None, display: Display) -> None:
             file.writelines(markdown(table) + "\n" for table in shown)
     if display.format == "json":
         costs = {} if found.costs is None else {"costs": found.costs}
-        told = {"verdict": found.verdict, "sentence": found.sentence, "table": found.table}
-        console.json_object(**told, **costs)
+        told = {"verdict": found.verdict, "sentence": found.sentence}
+        console.json_object(**told, table=found.table, **costs)
     elif not console.table(found.table, display):
         with console.stdout_console() as target:
             for table in shown:
