@@ -84,6 +84,7 @@ def check(
         with console.lasting_imports():
             from normprobe import check as check_
             from normprobe.measurements.check.baseline import checked
+            from normprobe.precision import against_precision
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
 
@@ -106,7 +107,7 @@ def check(
             other = probe
             if against_dtype is not None:
                 other = Probe(model, **{**vars(loading), "dtype": against_dtype})
-            found = check_.against_precision(probe, other, fake_quant or "", tolerance, **asked)
+            found = against_precision(probe, other, fake_quant or "", tolerance, **asked)
         _report(found, junit, display)
 
 
