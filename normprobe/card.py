@@ -4,9 +4,11 @@ print(with_card("", load_run("runs/mine")))
 """
 
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,6 +25,7 @@ from normprobe.report.ratio_words import Estimate
 from normprobe.report.readable import MISSING, ReadableTable, significant
 from normprobe.report.table_text import markdown, markdown_text
 from normprobe.run import Run, explained, require_repeatable
+from normprobe.runs.files import own_bytes
 
 #: What is told of a run, as far as it holds it.
 _NUMBERS = (
@@ -65,6 +68,11 @@ def quantities() -> dict[str, Quantity]:
     return {told.name: told for told in declared("measurements.survey")["survey"].quantities}
 
 
+def revision_of(record: Mapping[str, Any]) -> str:
+    """The commit that was measured; empty: of no hub."""
+    return str(record.get("adapter_revision") or record.get("model_revision") or "")
+
+
 def command_of(record: Mapping[str, Any], model: str = "") -> str:
     """The command that measures a run again, at the commit that it measured.
 
@@ -72,12 +80,11 @@ def command_of(record: Mapping[str, Any], model: str = "") -> str:
         record: of a run of a checkpoint over samples.
         model: what the command calls its model; empty: as it was called.
     """
-    revision = record.get("adapter_revision") or record.get("model_revision")
-    options = {**record["options"], "revision": revision}
+    options = {**record["options"], "revision": revision_of(record)}
     usual = {field.name: field.default for kind in (Loading, Sampling) for field in fields(kind)}
     words = ["normprobe", str(record["command"]), model or str(options["model"])]
     for name, value in options.items():
-        if name in _LEFT_OUT or value in (None, False, [], usual.get(name)):
+        if name in _LEFT_OUT or value in ("", None, False, [], usual.get(name)):
             continue
         if name in (*MODULE_ROLES, *TOKEN_ROLES, "kind"):
             words += part_flag(name, value).split(" ", 1)
@@ -87,6 +94,16 @@ def command_of(record: Mapping[str, Any], model: str = "") -> str:
             text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             words += [flag(name), text]
     return visible(shlex.join(words))
+
+
+def read_card(file: Path) -> str:
+    """A card as it is, to the last byte; empty where there is no file."""
+    try:
+        return own_bytes(file, file.parent).decode() if os.path.lexists(file) else ""
+    except (OSError, ValueError) as error:
+        raise NormprobeError(
+            f"{file} cannot be read: {first_line(error)}", "give a README.md in UTF-8"
+        ) from error
 
 
 def with_card(text: str, run: Run) -> str:

@@ -1,7 +1,7 @@
-"""The commands that take finished runs: ``show``, ``compare``, ``report``, ``verify``."""
+"""The commands that take finished runs: from ``show`` to ``card`` and ``atlas``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -215,3 +215,82 @@ def _print(found: "Verified") -> None:
         print_sentence(found.sentence, target)
         for line in found.changed:
             print_sentence(f"Changed since: {line}", target)
+
+
+@grouped
+def card(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run folder of interface or layers.", show_default=False
+        ),
+    ],
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Put it into this model card.", metavar="README.md"),
+    ] = None,
+    *,
+    display: Annotated[Display, only(Display, "verbose")],
+) -> None:
+    """A finished run for a model card: its sentence, numbers, digests and command.
+
+    --write adds it to a card, or replaces what an earlier run of the same command has put there.
+    In the metadata, model-index alone is changed.
+    """
+    with console.reported(display):
+        from normprobe.card import read_card, with_card
+        from normprobe.run import load_run
+        from normprobe.runs.files import write_by_rename
+
+        made = with_card("" if write is None else read_card(write), load_run(run))
+        if write is not None:
+            write_by_rename(write, made.encode())
+        console.data(made.removesuffix("\n") if write is None else str(write))
+
+
+@grouped
+def atlas(
+    action: Annotated[
+        Literal["add", "build"],
+        typer.Argument(metavar="add|build", help="An entry; the page.", show_default=False),
+    ],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|FOLDER",
+            help="Run folder of layers; folder of entries.",
+            show_default=False,
+        ),
+    ],
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Folder of entries of add. Default: atlas.", metavar="FOLDER"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Page of build. Default: atlas.html.", metavar="FILE"),
+    ] = None,
+    *,
+    display: Annotated[Display, only(Display, "verbose")],
+) -> None:
+    """Measured models in one table: add an entry to a folder, or build the page of a folder.
+
+    add RUN writes a finished run as a small file that others can check; build FOLDER checks every
+    entry, by itself and against the others, and makes one page of them all.
+    """
+    with console.reported(display):
+        from normprobe.atlas import atlas_page, entry_of, file_name, read_entries, text_of
+        from normprobe.run import load_run
+        from normprobe.runs.files import write_by_rename
+
+        if (output if action == "add" else into) is not None:
+            raise typer.BadParameter("--into goes with add, --output with build")
+        if action == "add":
+            entry = entry_of(load_run(source))
+            file = (into or Path("atlas")) / file_name(entry)
+            write_by_rename(file, text_of(entry).encode())
+        else:
+            page = atlas_page(read_entries(source))
+            file = output or Path("atlas.html")
+            write_by_rename(file, page.encode("utf-8", errors="xmlcharrefreplace"))
+        console.data(str(file))

@@ -250,7 +250,16 @@ def _command_line(argv: list[Any]) -> str:
 
 
 #: What draws and listens, in the order in which the pieces build on each other.
-_SCRIPTS = ("draw.js", "figure.js", "curves.js", "dots.js", "grid.js", "tables.js", "contents.js")
+_SCRIPTS = (
+    "draw.js",
+    "figure.js",
+    "curves.js",
+    "dots.js",
+    "scatter.js",
+    "grid.js",
+    "tables.js",
+    "contents.js",
+)
 
 
 @dataclass(frozen=True)
