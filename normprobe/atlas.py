@@ -77,6 +77,7 @@ def entry_of(run: Run, miniature: str = "") -> dict[str, Any]:
         ("of another command than layers", run.command != "layers"),
         ("with --align or --inputs", options.get("align") or options.get("inputs")),
         ("by two releases of a library", "resumed with" in str(record["warnings"])),
+        ("that was not written to a folder", not record.get("weight_digests")),
         ("without disparity or inertia", not told.keys() >= _SCALES.keys()),
     ):
         if wrong:
@@ -275,7 +276,7 @@ def _refuse_repeated(entries: Mapping[str, Mapping[str, Any]]) -> None:
 
 def atlas_page(entries: Mapping[str, Mapping[str, Any]]) -> str:
     """One self-contained page of entries, HTML: the scatter, and a table to sort."""
-    rows = [_row(entry) for entry in entries.values()]
+    rows = sorted(map(_row, entries.values()), key=lambda row: -row[DISPARITY])
     table = pd.DataFrame(rows)
     released = table[table["kind"] == "model"].drop_duplicates("model")
     x, y = (quantities()[name] for name in (DISPARITY, "inertia_gap"))
@@ -293,12 +294,15 @@ def atlas_page(entries: Mapping[str, Mapping[str, Any]]) -> str:
     cells = pd.DataFrame(shown.rows, columns=[words for (words,) in shown.headers], dtype=object)
     cells["model"] = pd.Series([_link(row) for row in rows], dtype=object)
     going = correlation_sentence(correlation_table(released[x.name], released[y.name]))
-    store = RunStore({"command": "atlas", "surveyed": [*table["model"]]})
+    names = [*released["model"]] or ["No released model yet"]
+    store = RunStore(
+        {"command": "atlas", "surveyed": names, "versions": {"normprobe": __version__}}
+    )
     store.write_table("atlas", table)
     store.finish()
     blocks = [
         sentence(f"{number_of(len(released), 'released model')}. {going}"),
-        scatter(points, x.words, f"{y.words} ({y.unit})"),
+        scatter(points, x.words.partition(",")[0], f"{y.words} ({y.unit})"),
         note(
             "Lines: 95 % intervals over images. Hollow: the specimen and miniatures of random "
             "weights, made to test normprobe: they say nothing of released models."
@@ -321,6 +325,6 @@ def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _link(row: Mapping[str, Any]) -> str:
-    link = '<a href="https://huggingface.co/{0}/tree/{1}">{0}</a>'
-    made = Markup(link).format(row["model"], row["revision"])
-    return made if row["kind"] == "model" else str(row["model"])
+    link = Markup('<a href="https://huggingface.co/{0}/tree/{1}">{0}</a>')
+    made: str = link.format(row["model"], row["revision"])
+    return str(row["model"]) if row["kind"] != "model" else made

@@ -2,7 +2,7 @@
 
 function scatter(box) {
   const data = JSON.parse(box.querySelector("script").textContent);
-  figure(box, `${data.points.length} points`, (svg, width, at) => drawScatter(svg, width, at, data));
+  figure(box, "Inertia over disparity", (svg, width, at) => drawScatter(svg, width, at, data));
 }
 
 function drawScatter(svg, width, at, { points, x: across, y: up }) {
