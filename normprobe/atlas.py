@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import requires
 from pathlib import Path
@@ -209,11 +210,15 @@ def _checked(text: str) -> dict[str, Any]:
     begins = f"normprobe layers {model} " + f"--revision {revision} " * bool(revision)
     values, drawn = np.array([row[5:] for row in samples]), _drawn(samples)
     close = [np.allclose(entry["numbers"][n], drawn[n], rtol=1e-6, atol=1e-8) for n in _SCALES]
+    supported = [
+        takes.contains(entry["versions"][name], prereleases=True)
+        for name, takes in _supported().items()
+    ]
     for name, fits, expected in (
         ("model", bool(revision) == (_kind(entry) == "model"), "a released one, its revision"),
         ("command", f"{entry['command']} ".startswith(begins), begins),
         ("data", entry["data"].partition(":")[0] in data_names(), "a published data set"),
-        ("versions", _are_supported(entry["versions"]), "those that this release supports"),
+        ("versions", all(supported), "those that this release supports"),
         ("samples", len({row[0] for row in samples}) == len(samples), "each id once"),
         ("samples", len({row[1] for row in samples}) > 1, "two pictures or more"),
         ("samples", (np.abs(values[:, :4]) < 50).all(), "logarithms of norms below 50"),
@@ -232,12 +237,18 @@ def _kind(entry: Mapping[str, Any]) -> str:
     return first if first in ("specimen", "miniature") else "model"
 
 
-def _are_supported(versions: Mapping[str, str]) -> bool:
-    """Whether this release takes such versions, and is no older than that which measured."""
+@cache
+def _supported() -> dict[str, SpecifierSet]:
+    """Which versions this release takes: none of a later one of its own."""
     needs = map(Requirement, requires("normprobe") or ())
     known = {need.name: need.specifier for need in needs if need.marker is None}
-    own = SpecifierSet(f"<={__version__}")
-    return all(known.get(n, own).contains(v, prereleases=True) for n, v in versions.items())
+    return {name: known.get(name, SpecifierSet(f"<={__version__}")) for name in _VERSIONS}
+
+
+def _tolerance(dtype: str) -> float:
+    from normprobe.measurements.check.baseline import TOLERANCES  # imports torch
+
+    return TOLERANCES[dtype]
 
 
 def _refuse_repeated(entries: Mapping[str, Mapping[str, Any]]) -> None:
@@ -246,8 +257,6 @@ def _refuse_repeated(entries: Mapping[str, Mapping[str, Any]]) -> None:
     They are of one where prompts, pictures and dtype are the same, and the digest of the weights,
     the commit (a release may merge tensors as it loads), or all that was measured.
     """
-    from normprobe.measurements.check.baseline import TOLERANCES
-
     known: dict[object, list[str]] = {}
     sizes: dict[str, Any] = {}
     for name, entry in entries.items():
@@ -259,7 +268,7 @@ def _refuse_repeated(entries: Mapping[str, Mapping[str, Any]]) -> None:
         commit = entry["model"], entry["revision"]
         places = [(what, inputs) for what in (entry["weights"], commit, tuple(samples))]
         for other in dict.fromkeys(other for place in places for other in known.get(place, ())):
-            allowed = TOLERANCES[entry["dtype"]]
+            allowed = _tolerance(entry["dtype"])
             if entries[other]["versions"] == entry["versions"]:
                 why = "measured by the same versions"
             elif not np.allclose(sizes[name], sizes[other], rtol=allowed, atol=allowed / 30):
@@ -321,7 +330,7 @@ def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
         told |= {name + end: value for end, value in zip(("", *INTERVAL), ends, strict=True)}
     told |= {"layers": str(entry["layers"]), "samples": str(len(entry["samples"]))}
     names = ("data", "dtype", "revision", "weights", "command")
-    return told | entry["versions"] | {name: entry[name] for name in names}
+    return {**told, **entry["versions"], **{name: entry[name] for name in names}}
 
 
 def _link(row: Mapping[str, Any]) -> str:

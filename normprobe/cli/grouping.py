@@ -60,8 +60,8 @@ PANELS = {
     "Of which model": "model revision trust_remote_code inputs named system allow_long_prompts",
     "On which samples": "data image prompt limit seed skip_bad",
     "On which machine": "batch_size workers device dtype attn_implementation keep timeout",
-    "Where it goes": "write junit into output overwrite resume strict table yes format theory "
-    "quiet verbose",
+    "Where it goes": "write junit output overwrite resume strict table yes format theory quiet "
+    "verbose",
 }
 _MEASURED, *_, _WRITTEN = PANELS
 

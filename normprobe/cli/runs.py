@@ -262,13 +262,14 @@ def atlas(
             show_default=False,
         ),
     ],
-    into: Annotated[
-        Path | None,
-        typer.Option(help="Folder of entries of add. Default: atlas.", metavar="FOLDER"),
-    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Page of build. Default: atlas.html.", metavar="FILE"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Of add: folder of entries (atlas). Of build: the page (atlas.html).",
+            metavar="FOLDER|FILE",
+        ),
     ] = None,
     *,
     display: Annotated[Display, only(Display, "verbose")],
@@ -283,14 +284,10 @@ def atlas(
         from normprobe.run import load_run
         from normprobe.runs.files import write_by_rename
 
-        if (output if action == "add" else into) is not None:
-            raise typer.BadParameter("--into goes with add, --output with build")
         if action == "add":
             entry = entry_of(load_run(source))
-            file = (into or Path("atlas")) / file_name(entry)
-            write_by_rename(file, text_of(entry).encode())
+            file, text = (output or Path("atlas")) / file_name(entry), text_of(entry)
         else:
-            page = atlas_page(read_entries(source))
-            file = output or Path("atlas.html")
-            write_by_rename(file, page.encode("utf-8", errors="xmlcharrefreplace"))
+            file, text = output or Path("atlas.html"), atlas_page(read_entries(source))
+        write_by_rename(file, text.encode())
         console.data(str(file))
