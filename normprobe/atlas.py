@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from markupsafe import Markup
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from normprobe import __version__
 from normprobe.card import command_of, numbers_of, quantities, require_sound, revision_of
 from normprobe.data.data_set import data_names
 from normprobe.errors import NormprobeError, first_line
@@ -242,7 +241,7 @@ def _supported() -> dict[str, SpecifierSet]:
     """Which versions this release takes: none of a later one of its own."""
     needs = map(Requirement, requires("normprobe") or ())
     known = {need.name: need.specifier for need in needs if need.marker is None}
-    return {name: known.get(name, SpecifierSet(f"<={__version__}")) for name in _VERSIONS}
+    return {name: known.get(name, SpecifierSet(f"<={version('normprobe')}")) for name in _VERSIONS}
 
 
 def _tolerance(dtype: str) -> float:
@@ -305,7 +304,7 @@ def atlas_page(entries: Mapping[str, Mapping[str, Any]]) -> str:
     going = correlation_sentence(correlation_table(released[x.name], released[y.name]))
     names = [*released["model"]] or ["No released model yet"]
     store = RunStore(
-        {"command": "atlas", "surveyed": names, "versions": {"normprobe": __version__}}
+        {"command": "atlas", "surveyed": names, "versions": {"normprobe": version("normprobe")}}
     )
     store.write_table("atlas", table)
     store.finish()

@@ -136,9 +136,10 @@ def _result(run: Run, numbers: Mapping[str, Estimate]) -> dict[str, Any]:
     results = [
         EvalResult(
             task_type="image-text-to-text",
-            task_name=f"normprobe {run.command}",
+            task_name="norms of visual and text tokens",
             dataset_type=data,
             dataset_name=data,
+            dataset_config=f"normprobe {run.command}",  # the hub merges what has no other
             metric_type=name,
             metric_name=known[name].words,
             metric_value=float(f"{number.value:.4g}"),
