@@ -47,15 +47,14 @@ _COLUMNS = ["id", "picture", "prompt"]
 _COLUMNS += [f"{group}_{name}" for name in ("tokens", *_MEANS) for group in MODALITIES]
 
 # How each line of an entry is spelled: what is missing, unknown or of another type does not fit.
-_TEXT, _DIGEST = r"(?:[ !#-\[\]-~]|\\.)", "[0-9a-f]{16}"
-_NUMBER = r"-?\d+\.\d+(?:e-?\d\d)?"
+_TEXT, _DIGEST, _NUMBER = r"(?:[ !#-\[\]-~]|\\.)", "[0-9a-f]{16}", r"-?\d+(?:\.\d+)?(?:e-\d\d)?"
 _SAMPLE = rf'  \["{_TEXT}{{1,100}}", "{_DIGEST}(?:\+{_DIGEST})*", "{_DIGEST}"'
 _SAMPLE += r", [1-9]\d{0,8}" * 2 + f", {_NUMBER}" * 2 * len(_MEANS) + r"\]"
 _NUMBERS = ", ".join(rf'"{name}": \[{_NUMBER}, {_NUMBER}, {_NUMBER}\]' for name in _SCALES)
 _FIELDS = {
     "columns": re.escape(json.dumps(_COLUMNS)),
     "command": rf'"normprobe layers {_TEXT}+"',
-    "data": r'"[a-z]+(?::[\w.-]+)?"',
+    "data": r'"[\w-]+(?::[\w.-]+)?"',
     "dtype": '"(?:float32|bfloat16|float16)"',
     "format": '"normprobe atlas 1"',
     "layers": r"[1-9]\d{0,3}",
@@ -81,9 +80,8 @@ def entry_of(run: Run, miniature: str = "") -> dict[str, Any]:
         ("without disparity or inertia", not told.keys() >= _SCALES.keys()),
     ):
         if wrong:
-            raise NormprobeError(
-                f"the atlas takes no run {what}: {run.path}", "measure a hub id as it is"
-            )
+            why = f"the atlas takes no run {what}: {run.path}"
+            raise NormprobeError(why, "measure a hub id as it is: normprobe layers org/model")
     with explained(run.store):
         samples = _samples(run)
         model = f"miniature/{miniature}" if miniature else str(record["model"])
@@ -114,39 +112,36 @@ def entry_of(run: Run, miniature: str = "") -> dict[str, Any]:
 
 def _samples(run: Run) -> list[list[Any]]:
     """Rows of ``_COLUMNS``."""
-    columns = ["sample_id", "image_hash", "prompt_hash", "layer", "group", "tokens"]
-    rows = run.store.rows([*columns, "norm_log_mean", "angle_mean"])
+    names = ["sample_id", "image_hash", "prompt_hash", "layer", "group", "tokens"]
+    rows = run.store.rows([*names, "norm_log_mean", "angle_mean"])
     rows = rows[rows["group"].isin(MODALITIES)]
     layer, digests = rows["layer"], rows.groupby("sample_id", sort=False).first()
     # The first 16 of 64 digits tell as much, and keep the order in which pictures are drawn.
     pictures = digests["image_hash"].str.replace(f"({_DIGEST})[0-9a-f]+", r"\1", regex=True)
-    norm, last = "norm_log_mean", layer.max()
+    first, last, turned = layer == 0, layer == layer.max(), layer > 0
+    columns = [(first, "tokens"), (first, "norm_log_mean"), (last, "norm_log_mean")]
     means = [
         rows[some].pivot_table(values=name, index="sample_id", columns="group")[[*MODALITIES]]
-        for some, name in (
-            *((layer == 0, "tokens"), (layer == 0, norm)),
-            *((layer == last, norm), (layer > 0, "angle_mean")),
-        )
+        for some, name in [*columns, (turned, "angle_mean")]
     ]
     table = pd.concat([pictures, digests["prompt_hash"], *means], axis=1)
     return [
-        [*row[:3], *map(int, row[3:5]), *(float(f"{mean:.9g}") for mean in row[5:])]
+        [*row[:3], *map(int, np.nan_to_num(row[3:5])), *(float(f"{mean:.9g}") for mean in row[5:])]
         for row in table.itertuples(name=None)
     ]
 
 
+@np.errstate(all="ignore")  # what is not finite is close to no number
 def _drawn(samples: list[list[Any]]) -> dict[str, list[float]]:
     """Estimate and ends of the 95 % interval of each number, as a run of them draws these."""
     table = pd.DataFrame(samples, columns=_COLUMNS)
     table = table.rename(columns={"id": "sample_id", "picture": "image_hash"})
-    rows = pd.concat(
-        [
-            table.assign(group=group, **{n: table[f"{group}_{n}"] for n in ("tokens", *_MEANS)})
-            for group in MODALITIES
-        ],
-        ignore_index=True,
-    )
-    resampled = Resampled(pd.DataFrame({"group": MODALITIES}), rows, ["group"])
+    of_groups = [
+        table.assign(group=group, **{n: table[f"{group}_{n}"] for n in ("tokens", *_MEANS)})
+        for group in MODALITIES
+    ]
+    cells = pd.DataFrame({"group": MODALITIES})
+    resampled = Resampled(cells, pd.concat(of_groups, ignore_index=True), ["group"])
     means = (resampled.means(name, by_tokens=True).T for name in _MEANS)
     first, last, turned = (visual - text for visual, text in means)
     made = {}
@@ -210,8 +205,7 @@ def _checked(text: str) -> dict[str, Any]:
     values, drawn = np.array([row[5:] for row in samples]), _drawn(samples)
     close = [np.allclose(entry["numbers"][n], drawn[n], rtol=1e-6, atol=1e-8) for n in _SCALES]
     supported = [
-        takes.contains(entry["versions"][name], prereleases=True)
-        for name, takes in _supported().items()
+        known.contains(entry["versions"][n], prereleases=True) for n, known in _supported().items()
     ]
     for name, fits, expected in (
         ("model", bool(revision) == (_kind(entry) == "model"), "a released one, its revision"),
@@ -244,12 +238,6 @@ def _supported() -> dict[str, SpecifierSet]:
     return {name: known.get(name, SpecifierSet(f"<={version('normprobe')}")) for name in _VERSIONS}
 
 
-def _tolerance(dtype: str) -> float:
-    from normprobe.measurements.check.baseline import TOLERANCES  # imports torch
-
-    return TOLERANCES[dtype]
-
-
 def _refuse_repeated(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse two entries of one measurement; by other versions only where they do not agree.
 
@@ -267,7 +255,9 @@ def _refuse_repeated(entries: Mapping[str, Mapping[str, Any]]) -> None:
         commit = entry["model"], entry["revision"]
         places = [(what, inputs) for what in (entry["weights"], commit, tuple(samples))]
         for other in dict.fromkeys(other for place in places for other in known.get(place, ())):
-            allowed = _tolerance(entry["dtype"])
+            from normprobe.measurements.check.baseline import TOLERANCES  # imports torch
+
+            allowed = TOLERANCES[entry["dtype"]]
             if entries[other]["versions"] == entry["versions"]:
                 why = "measured by the same versions"
             elif not np.allclose(sizes[name], sizes[other], rtol=allowed, atol=allowed / 30):
