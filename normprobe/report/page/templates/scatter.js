@@ -7,7 +7,7 @@ function scatter(box) {
 
 function drawScatter(svg, width, at, { points, x: across, y: up }) {
   const height = Math.min(480, Math.max(300, width * 0.6));
-  const left = MARGIN.left, right = width - MARGIN.right, top = 28, bottom = height - MARGIN.bottom;
+  const left = MARGIN.left, right = width - 24, top = 28, bottom = height - MARGIN.bottom;
   const xs = points.flatMap((point) => point.x).filter(known), ys = points.flatMap((point) => point.y).filter(known);
   const low = Math.min(...xs, 1) / 1.15, high = Math.max(...xs, 1) * 1.15;
   const edge = (Math.max(...ys, 0) - Math.min(...ys, 0)) * 0.06 || 1;
@@ -51,8 +51,8 @@ function drawScatter(svg, width, at, { points, x: across, y: up }) {
       const point = points[index];
       make(tip, "b", {}, point.name);
       make(tip, "div", {}, point.told);
-      make(tip, "div", {}, `across ${told(point.x)}`);
-      make(tip, "div", {}, `upward ${told(point.y)}`);
+      make(tip, "div", {}, `disparity ${told(point.x)}`);
+      make(tip, "div", {}, `inertia ${told(point.y)}`);
       tip.style.top = `${y(point.y[0]) + 12}px`;
       return x(point.x[0]);
     },
