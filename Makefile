@@ -31,7 +31,7 @@ RELEASE_READY := $(RELEASE)/ready
 WHEEL := .venv-wheel
 
 .PHONY: demo test test-all test-4.57 test-extras readme cost gpu types models loading-cost figures figure-references golden faults check \
-	docs links columns wheel sbom older-tests
+	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -53,6 +53,9 @@ readme: $(READY)  ## refresh the tables and the figure in the README
 
 columns: $(READY)  ## refresh the reference of every column of every CSV file
 	$(BIN)/python .ci/columns.py
+
+atlas: $(READY)  ## refresh the entries of atlas/ that need no download: specimen and miniatures
+	$(BIN)/python .ci/atlas.py
 
 docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks, commands and doctests run
 	$(DOCS)/bin/sphinx-build --fail-on-warning --fresh-env --keep-going --jobs 2 docs docs/_build/html

@@ -1,9 +1,7 @@
 """The entries of atlas/ that need no download: the specimen, and miniatures of random weights.
 
-    python .ci/atlas.py
-
-A miniature is a LLaVA of the specimen's shape around another language model. It tells nothing of
-released models: it is there so that the atlas and its page can be tried.
+Run by `make atlas`; entries of released models stay. A miniature is a LLaVA of the specimen's shape
+around another language model: the atlas and its page can be tried with it.
 """
 
 import shutil
@@ -27,10 +25,10 @@ MINIATURES = {
 
 
 def main() -> None:
-    shutil.rmtree(ATLAS, ignore_errors=True)
     for name in ("specimen", *MINIATURES):
         entry = made(name)
-        ATLAS.mkdir(exist_ok=True)
+        for before in ATLAS.glob(f"{entry['model'].replace('/', '--')}--*.json"):
+            before.unlink()
         (ATLAS / file_name(entry)).write_text(text_of(entry), encoding="ascii")
         sys.stdout.write(f"{file_name(entry)}: {entry['numbers']}\n")
 
@@ -55,7 +53,7 @@ def save_miniature(name: str, folder: Path) -> None:
             "eos_token_id", "max_position_embeddings")  # fmt: skip
     shape = {key: getattr(config.text_config, key) for key in kept}
     config.text_config = AutoConfig.for_model(name, dtype="float32", **shape)
-    model = LlavaForConditionalGeneration(config)
+    model = LlavaForConditionalGeneration(config)  # its own weights depend on the release
     random = torch.Generator().manual_seed([*MINIATURES].index(name))
     for key, weight in model.named_parameters():
         spread = MINIATURES[name] if "embed_tokens" in key else 0.05

@@ -51,6 +51,7 @@ _TEXT, _DIGEST, _NUMBER = r"(?:[ !#-\[\]-~]|\\.)", "[0-9a-f]{16}", r"-?\d+(?:\.\
 _SAMPLE = rf'  \["{_TEXT}{{1,100}}", "{_DIGEST}(?:\+{_DIGEST})*", "{_DIGEST}"'
 _SAMPLE += r", [1-9]\d{0,8}" * 2 + f", {_NUMBER}" * 2 * len(_MEANS) + r"\]"
 _NUMBERS = ", ".join(rf'"{name}": \[{_NUMBER}, {_NUMBER}, {_NUMBER}\]' for name in _SCALES)
+_CHANGED = re.compile(" --(align|inputs) ")
 _FIELDS = {
     "columns": re.escape(json.dumps(_COLUMNS)),
     "command": rf'"normprobe layers {_TEXT}+"',
@@ -71,24 +72,21 @@ _FIELDS = {
 def entry_of(run: Run, miniature: str = "") -> dict[str, Any]:
     """The entry of a run; ``miniature``: what its model is called, which a script makes."""
     require_sound(run)
-    record, options, told = run.record, run.record["options"], numbers_of(run)
-    for what, wrong in (
-        ("of another command than layers", run.command != "layers"),
-        ("with --align or --inputs", options.get("align") or options.get("inputs")),
-        ("by two releases of a library", "resumed with" in str(record["warnings"])),
-        ("that was not written to a folder", not record.get("weight_digests")),
-        ("without disparity or inertia", not told.keys() >= _SCALES.keys()),
-    ):
-        if wrong:
-            why = f"the atlas takes no run {what}: {run.path}"
-            raise NormprobeError(why, "measure a hub id as it is: normprobe layers org/model")
+    record, told = run.record, numbers_of(run)
+    if not (told.keys() >= _SCALES.keys() and record.get("weight_digests")):
+        raise NormprobeError(
+            f"{run.path} holds no disparity, no inertia or no digests of its weights",
+            "give a run of layers whose visual tokens pass the decoder, from its folder",
+        )
+    if "resumed with" in str(record["warnings"]):
+        raise NormprobeError(f"{run.path} is of two releases of a library", "measure it in one go")
     with explained(run.store):
         samples = _samples(run)
         model = f"miniature/{miniature}" if miniature else str(record["model"])
         entry = {
             "columns": _COLUMNS,
             "command": command_of(record, model),
-            "data": options["data"],
+            "data": record["options"]["data"],
             "dtype": record["dtype"],
             "format": "normprobe atlas 1",
             "layers": record["sizes"]["decoder_layers"],
@@ -200,8 +198,8 @@ def _checked(text: str) -> dict[str, Any]:
             raise ValueError(f"{name} is missing or misspelled, or something else stands there")
         place = found.end()
     entry: dict[str, Any] = json.loads(text)
-    model, revision, samples = entry["model"], entry["revision"], entry["samples"]
-    begins = f"normprobe layers {model} " + f"--revision {revision} " * bool(revision)
+    revision, samples = entry["revision"], entry["samples"]
+    begins = f"normprobe layers {entry['model']} " + f"--revision {revision} " * bool(revision)
     values, drawn = np.array([row[5:] for row in samples]), _drawn(samples)
     close = [np.allclose(entry["numbers"][n], drawn[n], rtol=1e-6, atol=1e-8) for n in _SCALES]
     supported = [
@@ -210,6 +208,7 @@ def _checked(text: str) -> dict[str, Any]:
     for name, fits, expected in (
         ("model", bool(revision) == (_kind(entry) == "model"), "a released one, its revision"),
         ("command", f"{entry['command']} ".startswith(begins), begins),
+        ("command", not _CHANGED.search(entry["command"]), "the model as it is, without a file"),
         ("data", entry["data"].partition(":")[0] in data_names(), "a published data set"),
         ("versions", all(supported), "those that this release supports"),
         ("samples", len({row[0] for row in samples}) == len(samples), "each id once"),

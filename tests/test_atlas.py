@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from cli.conftest import assert_no_model_library
 from support.commands import invoke
 from support.documents import ROOT, loaded
 from support.unrendered import save_placeholders
@@ -128,6 +129,7 @@ TAMPERED = {
     "digest of weights": ("weights", '"weights": "', '"weights": "0'),
     "a release without a commit": ("model", '"model": "specimen"', '"model": "org/model"'),
     "a specimen with a commit": ("model", '"revision": ""', f'"revision": "{"a" * 40}"'),
+    "command with a norm": ("command", 'float32"', 'float32 --align table"'),
     "command of another model": ("command", "layers specimen", "layers other"),
     "data of one's own": ("data", '"data": "sample"', '"data": "mine"'),
     "dtype": ("dtype", '"float32"', '"int8"'),
@@ -230,8 +232,8 @@ def changed(folder: Path, **facts: object) -> Path:
     [
         ({"status": "partial"}, "is not complete"),
         ({"doubts": ["text tokens: none"]}, "in doubt: text tokens: none"),
-        ({"warnings": ["resumed with torch 2 after 1"]}, "by two releases of a library"),
-        ({"weight_digests": {}}, "not written to a folder"),
+        ({"warnings": ["resumed with torch 2 after 1"]}, "is of two releases of a library"),
+        ({"weight_digests": {}}, "no digests of its weights"),
         ({"model": "mine"}, "model: expected a released one, its revision"),
         ({"model": "/home/me/mine"}, "model is missing or misspelled"),
         ({"model_revision": "a" * 40}, "model: expected a released one, its revision"),
@@ -268,6 +270,10 @@ def test_the_page_of_entries(tmp_path: Path, folder: Path) -> None:
     assert [point["hollow"] for point in drawn["points"]] == [False, True]
     estimates = [entry["numbers"][name] for name in ("disparity_input", "inertia_gap")]
     assert [drawn["points"][0][axis] for axis in "xy"] == [pytest.approx(e) for e in estimates]
+
+
+def test_a_page_is_made_without_a_model_library(tmp_path: Path) -> None:
+    assert_no_model_library("atlas", "build", ATLAS, "-o", tmp_path / "page.html")
 
 
 def test_the_page_shows_every_entry() -> None:
