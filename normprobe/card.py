@@ -77,8 +77,8 @@ def command_of(record: Mapping[str, Any], model: str = "") -> str:
     usual = {field.name: field.default for kind in (Loading, Sampling) for field in fields(kind)}
     words = ["normprobe", str(record["command"]), model or str(options["model"])]
     for name, value in options.items():
-        if name in _LEFT_OUT or value in ("", None, False, [], usual.get(name)):
-            continue
+        if name in _LEFT_OUT or value in ("", None, [], usual.get(name)) or value is False:
+            continue  # 0 is a seed
         if name in PART_ROLES:
             words += part_flag(name, value).split(" ", 1)
         elif value is True:
@@ -114,7 +114,7 @@ def with_card(text: str, run: Run) -> str:
     block, result = _block(run, numbers), _result(run, numbers)
     try:
         card = RepoCard(text)
-        first, *others = card.data.get("model-index") or [{"name": model_name(run.store)}]
+        first, *others = card.data.get("model-index") or [{"name": visible(model_name(run.store))}]
         kept = [
             old
             for old in first.get("results", [])
@@ -132,7 +132,7 @@ def with_card(text: str, run: Run) -> str:
 
 def _result(run: Run, numbers: Mapping[str, Estimate]) -> dict[str, Any]:
     """What ``model-index`` says of a run, as the hub's library spells it."""
-    data, known = str(run.record["data"]), quantities()
+    data, known = visible(str(run.record["data"])), quantities()
     results = [
         EvalResult(
             task_type="image-text-to-text",

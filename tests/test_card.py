@@ -13,6 +13,7 @@ from support.unrendered import save_placeholders
 
 from normprobe import NormprobeError, load_run
 from normprobe.card import command_of, with_card
+from normprobe.errors import visible
 
 BEGIN, END = (f"<!-- normprobe layers: {word} -->" for word in ("begin", "end"))
 CARD = (
@@ -148,12 +149,13 @@ def test_a_run_that_others_cannot_build_on_is_refused(
 
 
 def test_names_from_elsewhere_stay_text(runs: Path, tmp_path: Path) -> None:
-    evil = f"a\n```\n{END}\n<script>x</script> | [b](javascript:1)\n- c: !!python/object {{}}"
+    evil = f"a\ud800\n```\n{END}\n<script>x</script> | [b](javascript:1)\n- c: !!python/object {{}}"
     options = json.loads((runs / "layers/run.json").read_text())["options"]
     told = {"model": evil, "data": evil, "options": options | {"model": evil, "system": evil}}
     made = with_card("", load_run(changed(runs, tmp_path / "run", **told)))
     card = ModelCard(made)
-    assert card.data.eval_results[0].dataset_name == evil
+    assert card.data.eval_results[0].dataset_name == visible(evil)
+    assert made.encode()
     assert [line for line in card.text.splitlines() if line[:3] == "```"] == ["```bash", "```"]
     outside = card.text.split("```bash")[0]
     assert not any(told in outside for told in (END, "<script>", "[b]("))
@@ -162,11 +164,11 @@ def test_names_from_elsewhere_stay_text(runs: Path, tmp_path: Path) -> None:
 def test_the_command_is_what_was_asked(runs: Path) -> None:
     record = json.loads((runs / "layers/run.json").read_text())
     asked = {"system": "be short", "trust_remote_code": True, "also": ["branches", "massive"]}
-    asked |= {"projector": "model.p", "image_token_ids": [3, 4], "batch_size": 4, "device": "cpu"}
+    asked |= {"projector": "model.p", "image_token_ids": [3, 4], "batch_size": 4, "seed": 0}
     record |= {"model_revision": "c" * 40, "options": record["options"] | asked}
     assert shlex.split(command_of(record, "org/model")) == [
         *("normprobe", "layers", "org/model", "--revision", "c" * 40, "--dtype", "float32"),
         *("--trust-remote-code", "--system", "be short", "--also", "branches,massive"),
-        *("--batch-size", "4", "--limit", "6", "--part", "projector=model.p"),
+        *("--batch-size", "4", "--limit", "6", "--seed", "0", "--part", "projector=model.p"),
         *("--part", "image_token_ids=3,4"),
     ]
