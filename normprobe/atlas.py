@@ -289,7 +289,9 @@ def atlas_page(entries: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     shown = with_brackets(table)
     cells = pd.DataFrame(shown.rows, columns=[words for (words,) in shown.headers], dtype=object)
-    cells["model"] = pd.Series([_link(row) for row in rows], dtype=object)
+    link = Markup('<a href="https://huggingface.co/{model}/tree/{revision}">{model}</a>')
+    linked = [link.format(**r) if r["kind"] == "model" else r["model"] for r in rows]
+    cells["model"] = pd.Series(linked, dtype=object)  # of str, a link would be text
     going = correlation_sentence(correlation_table(released[x.name], released[y.name]))
     names = [*released["model"]] or ["No released model yet"]
     store = RunStore(
@@ -319,9 +321,3 @@ def _row(entry: Mapping[str, Any]) -> dict[str, Any]:
     told |= {"layers": str(entry["layers"]), "samples": str(len(entry["samples"]))}
     names = ("data", "dtype", "revision", "weights", "command")
     return {**told, **entry["versions"], **{name: entry[name] for name in names}}
-
-
-def _link(row: Mapping[str, Any]) -> str:
-    link = Markup('<a href="https://huggingface.co/{0}/tree/{1}">{0}</a>')
-    made: str = link.format(row["model"], row["revision"])
-    return str(row["model"]) if row["kind"] != "model" else made

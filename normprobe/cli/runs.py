@@ -219,15 +219,9 @@ def _print(found: "Verified") -> None:
 
 @grouped
 def card(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="Run folder of interface or layers.", show_default=False
-        ),
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of interface or layers.")],
     write: Annotated[
-        Path | None,
-        typer.Option(help="Put it into this model card.", metavar="README.md"),
+        Path | None, typer.Option(help="Put it into this model card.", metavar="README.md")
     ] = None,
     *,
     display: Annotated[Display, only(Display, "verbose")],
@@ -251,24 +245,15 @@ def card(
 @grouped
 def atlas(
     action: Annotated[
-        Literal["add", "build"],
-        typer.Argument(metavar="add|build", help="An entry; the page.", show_default=False),
+        Literal["add", "build"], typer.Argument(metavar="add|build", help="An entry; the page.")
     ],
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|FOLDER",
-            help="Run folder of layers; folder of entries.",
-            show_default=False,
-        ),
+        Path, typer.Argument(metavar="RUN|FOLDER", help="Run of layers; folder of entries.")
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            "-o",
-            help="Of add: folder of entries (atlas). Of build: the page (atlas.html).",
-            metavar="FOLDER|FILE",
+            "--output", "-o", help="Folder of entries (atlas); page (atlas.html).", metavar="PATH"
         ),
     ] = None,
     *,
