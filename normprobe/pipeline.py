@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, Self
@@ -38,6 +39,7 @@ from normprobe.runs.fingerprints import tensor_digests
 from normprobe.runs.model_source import ModelSource, example_inputs
 from normprobe.runs.processes import join_processes, naming_the_run
 from normprobe.runs.run_folder import RunStore
+from normprobe.schema import TURN
 
 log = logging.getLogger(__name__)
 
@@ -189,9 +191,14 @@ class OverSamples(Pipeline):
     def collect(self) -> pd.DataFrame:
         """The rows of all samples, those measured before among them."""
         builder, sampling = self.source.builder, self._sampling
-        return collect(
+        by_turn = self._options.get("by") == TURN
+        builder = replace(builder, by_turn=True) if by_turn else builder
+        rows = collect(
             self.run, self.model, self.samples, builder, self.measured_by, sampling, self._only
         )
+        if by_turn and self._only is None and not (rows["group"] == TURN).any():
+            warn(self.run, "no turns.csv: no sample has several turns that the decoder's rows show")
+        return rows
 
     def tables(self, rows: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         """What the rows say, and maps of the first pictures."""
@@ -233,6 +240,11 @@ class OneBatch(Pipeline):
             )
         if options.get("map") is not None:
             _require_pictures(measured_by, INPUTS, has_images=False)
+        if options.get("by"):
+            raise NormprobeError(
+                "nobody knows which turn a token of fixed inputs is of",
+                "leave by out, or pass data",
+            )
         self._inputs = inputs
         self._can_wait = measured_by.tables_from_rows and output.output is None
 

@@ -180,6 +180,7 @@ class Probe:
         data: str | Batch | None = None,
         *,
         also: str | Sequence[str] = (),
+        by: str | None = None,
         do: str | Sequence[str] = (),
         align: str | float | None = None,
         map: int | None = None,
@@ -201,6 +202,7 @@ class Probe:
             also: of ``layers``, what else to measure: ``branches``, what attention and MLP write,
                 each by itself; ``massive``, the largest dimensions of the states, massive tokens,
                 and norm, cosine and angle without them.
+            by: of ``layers``, ``turn``: each turn of a conversation by itself, too.
             do: of ``cause``, which interventions, of ``normprobe.model.interventions.DOSES``; none:
                 the usual ones.
             align: measure with a norm behind the projector, untrained: ``table`` (the mean norm of
@@ -233,6 +235,9 @@ class Probe:
         asked = {"align": align, "map": map, "verify": verify, "also": measured_by.watching}
         if measured_by.intervenes:
             asked["do"] = measured_by.doing
+        if by is not None:
+            measured_by.require_turns(by)
+            asked["by"] = by
         data = measured_by.data if data is None else data
         pipeline = self._over(data, measured_by, asked, options, only)
         with pipeline.begin():

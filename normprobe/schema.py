@@ -8,7 +8,7 @@ a group-by over sample rows. Renaming anything here changes files that users kee
 SCHEMA_VERSION = 4
 
 # --- token groups -------------------------------------------------------------------------------
-VISUAL = "visual"  # rows that come from pixels
+VISUAL = "visual"  # rows that come from pixels, of images and of videos
 STRUCTURAL = "structural"  # placeholder rows that pixels do not change: newline, separator
 SPECIAL = "special"  # tokenizer special tokens; CLS and register rows at the vision stages
 TEXT = "text"  # everything else that is not padding
@@ -16,13 +16,21 @@ VIDEO = "video"  # rows that come from the frames of a video
 AUDIO = "audio"  # rows that come from a sound
 NON_VISUAL = "non_visual"  # text and special tokens together
 PAIR = "visual_text"  # quantities of (visual, text) token pairs
-IMAGE = "image"  # visual tokens of one of several images; also the column with its number, from 1
+IMAGE = "image"  # visual tokens of images, where there are videos, too; of one of several images,
+# whose number, from 1, stands in the column of this name
+TURN = "turn"  # tokens of one of several turns; also the column with its number, from 1
+OF_GROUP = "of_group"  # column: which token group these are of
 
-#: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``.
+#: Position in this tuple is the code that token group tensors hold; padding is ``PADDING``. A token
+#: has one code: that of ``visual`` is an image's. ``token_metrics.in_group`` says what a group is.
 TOKEN_GROUPS = (VISUAL, STRUCTURAL, SPECIAL, TEXT, VIDEO, AUDIO)
 PADDING = -1
+#: The groups of tables, in their order.
+TABLE_GROUPS = (*TOKEN_GROUPS[:4], IMAGE, *TOKEN_GROUPS[4:], NON_VISUAL)
 #: Those of them that are told against text as visual tokens are, where a prompt holds them.
-OTHER_MEDIA = (VIDEO, AUDIO)
+OTHER_MEDIA = (IMAGE, VIDEO, AUDIO)
+#: Beside them in sample rows: pairs of tokens, and those of one image or turn, counted already.
+BESIDE_GROUPS = (PAIR, IMAGE, TURN)
 
 #: In place of the token id of a row that was not looked up in the text table.
 NO_ID = -(2**31)
@@ -31,9 +39,10 @@ NO_ID = -(2**31)
 VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
 STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change
 IMAGE_NUMBERS = "image_numbers"  # int [batch, seq]: whose image a placeholder there is, from 1
+TURN_NUMBERS = "turn_numbers"  # int [batch, seq]: which turn a token belongs to, from 1
 VIDEO_MASK = "video_mask"  # bool [batch, seq]: those of an image that are a video's
 DRAWN_FRAMES = "drawn_frames"  # int [videos]: how many frames of each the processor drew
-MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS, VIDEO_MASK, DRAWN_FRAMES)
+MASKS = (VISUAL_MASK, STRUCTURAL_MASK, IMAGE_NUMBERS, TURN_NUMBERS, VIDEO_MASK, DRAWN_FRAMES)
 
 # --- interface stages ---------------------------------------------------------------------------
 VISION_ENCODER = "vision_encoder"  # what the vision encoder returns (last_hidden_state)

@@ -24,7 +24,7 @@ from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import ROW_KEYS
 
 #: Recorded options of what is measured: the samples are measured in the batches of the run.
-_OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also", "do")
+_OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also", "by", "do")
 
 #: Columns that say what was measured, and are no numbers of it.
 _DIGESTS = {"image_hash": "picture", "prompt_hash": "prompt"}

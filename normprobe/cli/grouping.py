@@ -157,6 +157,14 @@ class Asked:
             metavar="NAME,NAME",
         ),
     ] = None
+    by: Annotated[
+        Literal["turn"] | None,
+        typer.Option(
+            help="turn: of conversations, each turn by itself, too. Do later pictures enter as "
+            "loud as the first?",
+            metavar="turn",
+        ),
+    ] = None
     do: Annotated[
         list[str] | None,
         typer.Option(

@@ -31,7 +31,7 @@ def command_of(offered: Measurement) -> Callable[..., None]:
     if offered.reads_samples:  # they say more than a prompt that all have in common
         not_sampled.append("prompt")
     not_asked = [*([] if offered.maps else ["map"]), *([] if offered.watchers else ["also"])]
-    not_asked += [] if offered.intervenes else ["do"]
+    not_asked += [*([] if offered.intervenes else ["do"]), *([] if offered.turns else ["by"])]
     not_shown = [] if offered.theory else ["theory"]
 
     def command(

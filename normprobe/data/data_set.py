@@ -23,6 +23,7 @@ SAMPLE = "sample"  # the bundled questions, all benchmarks together
 PAIRS = "pairs"  # those about two pictures each: not every model reads two
 BOXES = "boxes"  # those with a word whose referent has a box
 SCENES = "scenes"  # drawn pictures like those that the specimen has learned from, with answers
+TURNS = "turns"  # conversations of three turns about as many of these pictures
 MIXED = "mixed"  # a picture, a clip, a sound, all three, and text alone
 PAPER = "paper"
 #: Subset and number of questions of each benchmark of the paper, in the order of drawing.
@@ -63,7 +64,7 @@ class DataSet:
 
     @property
     def has_images(self) -> bool:
-        """False where every question is known to be text alone."""
+        """False where no question is known to hold an image or a video."""
         return any(question.has_image for question in self._questions)
 
     def subset(self, ids: Iterable[str], bad: BadRows | None = None) -> DataSet:
@@ -90,7 +91,7 @@ class DataSet:
 
 def data_names() -> list[str]:
     """What ``--data`` names, beside files and folders."""
-    return [SAMPLE, PAIRS, BOXES, SCENES, MIXED, *BENCHMARKS, PAPER, TEXT]
+    return [SAMPLE, PAIRS, BOXES, SCENES, TURNS, MIXED, *BENCHMARKS, PAPER, TEXT]
 
 
 def open_data(
@@ -135,8 +136,8 @@ def _read(spec: str, prompt: str | None, bad: BadRows) -> tuple[str, list[Questi
         return SAMPLE, read_folder(bundled_data_dir(), bad)
     if spec in (PAIRS, BOXES):
         return spec, [read_file(bundled_data_dir() / "images" / f"{spec}.jsonl", bad)]
-    if spec in (SCENES, MIXED):
-        return spec, [read_file(bundled_data_dir() / spec / f"{spec}.jsonl", bad)]
+    if folder := {SCENES: SCENES, TURNS: SCENES, MIXED: MIXED}.get(spec):
+        return spec, [read_file(bundled_data_dir() / folder / f"{spec}.jsonl", bad)]
     if name in BENCHMARKS:
         subset = rest if colon else next(iter(BENCHMARKS[name].subsets))
         return spec.replace(":", "-"), [_read_hub(name, subset, bad)]

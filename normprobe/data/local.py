@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, starmap, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from normprobe.data.published import (
 from normprobe.data.question import QuestionSource, Recipe, json_content
 from normprobe.data.referring import INSTANCES, is_referring, read_referent, read_referring
 from normprobe.data.rows import BadRow, BadRows, Place, Row, printable, require_columns, text_cell
-from normprobe.data.sample import Answer, marks_fault
+from normprobe.data.sample import MEDIA_MARKS, Answer, Turn, marks_fault
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -145,13 +145,15 @@ def _read_json(path: Path, where: dict[str, Any], bad: BadRows) -> QuestionSourc
     if is_referring(whole):
         return read_referring(path, whole, where, bad)
     if (entries := json_entries(path, whole)) is not None:
+        if any(not _SAID.isdisjoint(entry.cells) for entry in entries):
+            return _read_prompts(path, entries, where, bad)
         return read_json_list(path, entries, where, bad)
     lines = read_json_lines(path, bad)
     named = {name for line in lines for name in line.cells}
     for benchmark, form in official_files(lines=True):
         if "prompt" not in named and not named.isdisjoint(form.columns):
             return read_official(benchmark, form, path, lines, where, bad)
-    if "prompt" not in named:
+    if named.isdisjoint({"prompt", *_SAID}):
         require_columns(list(lines[0].cells), ["prompt", "image"], path)
     return _read_prompts(path, lines, where, bad)
 
@@ -174,18 +176,21 @@ def _read_prompts(
     """Read JSON lines, or a table, with ``prompt`` and ``image``, or a list ``images``.
 
     ``video`` and ``audio``, or lists, likewise; with ``fps`` of frames, and ``rate`` of an array.
+    ``messages``, or ``conversations``, in place of ``prompt`` are several turns.
     """
+    talks = any(not _SAID.isdisjoint(line.cells) for line in lines)
     recipe = Recipe(
         PROMPTS,
         _TEMPLATE,
         key=lambda row: row.key("id") if "id" in row.cells else json_content(row),
-        prompt=lambda row: row.text("prompt"),
+        prompt=lambda row: _turns(row)[-1].user,
+        earlier=lambda row: _turns(row)[:-1],
         images=partial(_named_images, path.parent),
         others=partial(_named_others, path.parent),
         referent=read_referent,
         answer=_own_answer,
-        has_image=lambda row: any(row.cells.get(name) for name in ("image", "images")),
-        columns=("prompt",),
+        has_image=lambda row: any(map(row.cells.get, ("image", "images", "video", "videos"))),
+        columns=() if talks else ("prompt",),
         key_column="id",
     )
     return recipe.source(lines, path.name, where, bad)
@@ -194,7 +199,7 @@ def _read_prompts(
 def _named_images(folder: Path, row: Row, rows: Mapping[str, Row]) -> tuple[Image.Image, ...]:
     where, names = _names(row, "image")
     counts = [len(names), *(len(_names(row, kind)[1]) for kind in ("video", "audio"))]
-    if fault := marks_fault(row.cells["prompt"], *counts):
+    if fault := marks_fault("".join(turn.user for turn in _turns(row)), *counts):
         place = row.place.at("prompt")
         raise BadRow(place, fault, "mark each image in the prompt, or none of them")
     return tuple(read_image_file(text_cell(name, where), folder, where) for name in names)
@@ -218,11 +223,49 @@ def _number(cell: Any) -> Any:
 
 def _own_answer(row: Row) -> Answer | None:
     """What a row says in ``answer``, and in ``options`` where these are a list that holds it."""
-    text, options = row.cells.get("answer"), row.cells.get("options")
+    text, options = row.cells.get("answer", _turns(row)[-1].reply), row.cells.get("options")
     if not isinstance(text, str | int | float) or not str(text).strip():
         return None
     named = tuple(map(str, options)) if isinstance(options, list) else ()
     return Answer(str(text).strip(), named if str(text).strip() in named else ())
+
+
+#: Cells that hold a conversation: of chats, and as LLaVA's training data have them.
+_SAID = {"messages", "conversations"}
+_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+def _turns(row: Row) -> tuple[Turn, ...]:
+    """The turns of a row, the last of which may lack a reply; a prompt is the only turn."""
+    name = next((name for name in sorted(_SAID) if row.cells.get(name) is not None), None)
+    if name is None:
+        return (Turn(row.text("prompt"), ""),)
+    where, messages = row.place.at(name), row.cells[name]
+    held = messages if isinstance(messages, list) else []
+    said = [_message(message, where) for message in held]
+    roles = [role for role, _ in said]
+    if not said or roles != (["user", "assistant"] * len(said))[: len(said)]:
+        received = ", ".join(roles) if said else repr(messages)
+        raise BadRow(
+            where,
+            f"expected messages of user and assistant in turns, received {printable(received)}",
+            "begin with the user; what the system says is passed with --system",
+        )
+    texts = [text for _, text in said]
+    return tuple(starmap(Turn, zip_longest(texts[::2], texts[1::2], fillvalue="")))
+
+
+def _message(message: Any, where: Place) -> tuple[str, str]:
+    """Who says it, and what; parts of it that are no text stand as marks."""
+    cells = message if isinstance(message, dict) else {}
+    role, said = (
+        cells.get(name, cells.get(old)) for name, old in (("role", "from"), ("content", "value"))
+    )
+    if isinstance(said, list):
+        parts = [part if isinstance(part, dict) else {} for part in said]
+        texts = [MEDIA_MARKS.get(str(part.get("type")), part.get("text")) for part in parts]
+        said = said if None in texts else "".join(map(str, texts))
+    return _ROLES.get(str(role), str(role)), text_cell(said, where)
 
 
 def _names(row: Row, kind: str) -> tuple[Place, list[Any]]:
@@ -262,7 +305,7 @@ def _read_images(folder: Path, prompt: str | None) -> QuestionSource:
         prompt=lambda row: prompt or PROMPT.replace("image", row.cells["kind"]),
         images=lambda row, rows: read(row, "image", read_image_file),
         others=lambda row: (read(row, "video", read_video), read(row, "sound", read_audio)),
-        has_image=lambda row: row.cells["kind"] == "image",
+        has_image=lambda row: row.cells["kind"] != "sound",
     )
     # A file name may hold bytes that are not valid UTF-8.
     keys = [name.as_posix().encode(errors="backslashreplace").decode() for name in names]

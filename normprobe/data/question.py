@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normprobe.data.rows import BadRow, BadRows, Row, is_present, printable, require_columns
-from normprobe.data.sample import Answer, Referent
+from normprobe.data.sample import Answer, Referent, Turn
 from normprobe.errors import NormprobeError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Content(NamedTuple):
     answer: Answer | None = None
     videos: tuple[Video, ...] = ()
     audios: tuple[Audio, ...] = ()
+    earlier: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Question:
     key: str  # identifies the row within the data set
     # reads the row and decodes its images. Raises ``BadRow`` if the row cannot be used.
     load: Callable[[], Content]
-    has_image: bool = True  # False where the row is known to be text alone
+    has_image: bool = True  # False where the row is known to hold neither an image nor a video
 
     @property
     def id(self) -> str:
@@ -76,9 +77,11 @@ class Recipe:
     others: Callable[[Row], tuple[tuple[Video, ...], tuple[Audio, ...]]] = lambda row: ((), ())
     # what a word of the prompt means in the pictures
     referent: Callable[[Row, str, Sequence[Image.Image]], Referent | None] = lambda *_: None
+    # the turns before the prompt
+    earlier: Callable[[Row], tuple[Turn, ...]] = lambda row: ()
     # the right answer, where the row holds it
     answer: Callable[[Row], Answer | None] = lambda row: None
-    # False for a row that is known to be text alone
+    # False for a row that is known to hold neither an image nor a video
     has_image: Callable[[Row], bool] = lambda row: True
     columns: Sequence[str] = ()  # that every row has to have, where rows are not those of one table
     key_column: str = ""  # names the key where two rows have the same
@@ -99,7 +102,7 @@ def _content(recipe: Recipe, row: Row, rows: Mapping[str, Row]) -> Content:
     prompt = recipe.prompt(row)
     images = recipe.images(row, rows)
     referent, answer = recipe.referent(row, prompt, images), recipe.answer(row)
-    return Content(prompt, images, referent, answer, *recipe.others(row))
+    return Content(prompt, images, referent, answer, *recipe.others(row), recipe.earlier(row))
 
 
 def _by_key(recipe: Recipe, rows: Iterable[Row], bad: BadRows) -> dict[str, Row]:

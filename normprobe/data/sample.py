@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -82,9 +83,16 @@ def marks_fault(prompt: str, images: int, videos: int = 0, audios: int = 0) -> s
     return f"expected as many marks {mark} as {kind}s ({count}), or none; received {marks}"
 
 
+class Turn(NamedTuple):
+    """A turn of a conversation that has ended."""
+
+    user: str  # what was asked; marks in it say where its images stand
+    reply: str  # what the model said
+
+
 @dataclass(frozen=True)
 class Sample:
-    """One question.
+    """One question, or a conversation that ends with one.
 
     Attributes:
         id: ``"mmbench/1"``: unique within a data set.
@@ -96,6 +104,8 @@ class Sample:
         answer: the right one; None: nobody said.
         videos: likewise; without marks they stand behind the images.
         audios: likewise, behind the videos.
+        earlier: the turns before ``prompt``. ``images``, ``videos`` and ``audios`` are those of all
+            turns; without marks they stand before the first.
     """
 
     id: str
@@ -105,6 +115,7 @@ class Sample:
     answer: Answer | None = None
     videos: tuple[Video, ...] = ()
     audios: tuple[Audio, ...] = ()
+    earlier: tuple[Turn, ...] = ()
 
     @property
     def image(self) -> Image.Image | None:
@@ -137,16 +148,46 @@ class Sample:
     @property
     def is_marked(self) -> bool:
         """Whether the prompt says where its images stand. Other marks in it are text."""
-        marks = {kind: self.prompt.count(MEDIA_MARKS[kind]) for kind in self.media}
+        asked = "".join(self.asked)
+        marks = {kind: asked.count(MEDIA_MARKS[kind]) for kind in self.media}
         return bool(marks) and all(len(self.media[kind]) == n for kind, n in marks.items())
 
     @property
+    def asked(self) -> list[str]:
+        """What the user says in each turn."""
+        return [*(turn.user for turn in self.earlier), self.prompt]
+
+    @property
+    def turns(self) -> list[Sample]:
+        """What the user says in each turn, a sample of its own with what the turn is about.
+
+        >>> two = Sample("text/1", "Why?", earlier=(Turn("Is it?", "Yes."),))
+        >>> [turn.prompt for turn in two.turns]
+        ['Is it?', 'Why?']
+        """
+        if not self.earlier:
+            return [self]
+        left: dict[str, Iterator[Any]]
+        left = {kind: iter(self.media.get(kind, ())) for kind in MEDIA_MARKS}
+        turns = []
+        for number, text in enumerate(self.asked):
+            everything = None if number == 0 else 0  # without marks
+            images, videos, audios = (
+                tuple(islice(left[kind], text.count(mark) if self.is_marked else everything))
+                for kind, mark in MEDIA_MARKS.items()
+            )
+            turns.append(Sample(self.id, text, images, videos=videos, audios=audios))
+        return turns
+
+    @property
     def pieces(self) -> list[str | Medium]:
-        """The user turn: its texts, images, videos and sounds in their order; no text is empty.
+        """What the user says: texts, images, videos and sounds in their order; no text is empty.
 
         >>> Sample("text/1", "What does <image> mean in HTML?").pieces
         ['What does <image> mean in HTML?']
         """
+        if self.earlier:
+            return [piece for turn in self.turns for piece in turn.pieces]
         if not self.is_marked:
             return [*itertools.chain.from_iterable(self.media.values()), self.prompt]
         left = {MEDIA_MARKS[kind]: iter(held) for kind, held in self.media.items()}
@@ -155,8 +196,9 @@ class Sample:
 
     @property
     def texts(self) -> list[str]:
-        """The texts among ``pieces``."""
-        return [piece for piece in self.pieces if isinstance(piece, str)]
+        """The texts among ``pieces``, and what the model said."""
+        said = [turn.reply for turn in self.earlier]
+        return [*(piece for piece in self.pieces if isinstance(piece, str)), *said]
 
     @property
     def starts_with_images(self) -> bool:
@@ -164,13 +206,22 @@ class Sample:
         media = sum(map(len, self.media.values()))
         return not any(isinstance(piece, str) for piece in self.pieces[:media])
 
+    def require_one_turn(self) -> None:
+        """Refuse a conversation where no chat template says how its turns are written."""
+        if self.earlier:
+            raise ValueError(f"{self.id}: several turns need a chat template that writes them")
+
     def text_with(
         self, placeholder_of: Callable[[int], str], separator: str = "", **others: str | None
     ) -> str:
         """The user turn as text, with a placeholder for each image.
 
         ``others``: those of a video and of a sound, ``video`` and ``audio``.
+
+        Raises:
+            ValueError: it has several turns, or holds what the model is not given.
         """
+        self.require_one_turn()
         written, images = "", itertools.count(1)
         for piece in self.pieces:
             if not isinstance(piece, str):

@@ -14,8 +14,13 @@ from normprobe.inputs.chat import PLAIN_LAYOUTS, image_token, other_tokens
 from normprobe.inputs.inputs_file import NO_INPUTS_FILE, InputsFile
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.inputs.processor import special_token_ids, tokenizer_of, vocabulary_ids
-from normprobe.inputs.standard import REFUSALS, build_documented, build_standard
-from normprobe.inputs.token_groups import with_image_numbers
+from normprobe.inputs.standard import (
+    REFUSALS,
+    build_documented,
+    build_standard,
+    refuse_incomplete,
+)
+from normprobe.inputs.token_groups import with_image_numbers, with_turn_numbers
 from normprobe.rehearsal import limited, rehearse
 from normprobe.schema import AUDIO, IMAGE, VIDEO, VIDEO_MASK
 from normprobe.tensors import arrays_as_tensors, find_named
@@ -48,6 +53,7 @@ class InputBuilder:
     # worker, and rehearsed elsewhere
     bounded: bool = False
     longest: int | None = None  # how many tokens a prompt may have; None: any number
+    by_turn: bool = False  # whether the inputs say which turn a token belongs to
 
     @property
     def tokenizer(self) -> Any:
@@ -70,7 +76,8 @@ class InputBuilder:
         Returns:
             Tensors; ``input_ids`` and ``attention_mask`` are [batch, seq], padded on the right, and
             the image tensors have the processor's own names and shapes. Where not each sample has
-            one image, ``image_numbers`` says which image a position belongs to.
+            one image, ``image_numbers`` says which image a position belongs to; where ``by_turn``,
+            ``turn_numbers`` which turn.
         """
         if self.bounded:
             unbounded = replace(self, bounded=False)
@@ -82,6 +89,10 @@ class InputBuilder:
         self._check_prompts(samples)
         try:
             inputs = with_image_numbers(self._build(samples), samples, self._build)
+            if any(sample.earlier for sample in samples):  # some templates leave out what was said
+                refuse_incomplete(inputs, self.processor, samples)
+            if self.by_turn:
+                inputs = with_turn_numbers(inputs, samples, self._build)
             self._check_media(inputs, samples)
             self._check_lengths(inputs, samples)
             return inputs
@@ -112,8 +123,9 @@ class InputBuilder:
         from transformers import BatchFeature
 
         if build := self.inputs_file.build:
-            if "family" in self.inputs_file.record and any(s.videos or s.audios for s in samples):
-                raise ValueError("the inputs of this family are made of texts and images alone")
+            more = any(s.videos or s.audios or s.earlier for s in samples)
+            if more and "family" in self.inputs_file.record:
+                raise ValueError("the inputs of this family are one turn of text and images")
             try:
                 made = build(self.model, self.processor, samples, self.system)
             except AttributeError as error:  # a model of the same names may have any other code

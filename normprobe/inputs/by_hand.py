@@ -67,6 +67,7 @@ def build_by_hand(
     refuse_placeholder(samples, mark)
     turns = []
     for sample in samples:
+        sample.require_one_turn()
         before, prompt = image * len(sample.images), sample.prompt
         if sample.is_marked:
             before, prompt = "", sample.text_with(lambda _: mark)

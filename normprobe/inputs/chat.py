@@ -7,8 +7,9 @@ know. None of them reports it, so the rendered text is checked for what has to b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -51,23 +52,23 @@ def render_chat(
     system: str | None,
     answers: Sequence[str] | None = None,
 ) -> list[str]:
-    """Render each sample as a user turn, and the opening of the model's turn, or its answer."""
+    """Render each sample: its turns, and the opening of the model's turn, or its answer."""
     parts = _takes_parts(processor)
     opening = _system_messages(processor, system, parts)
     hoists = parts and _hoists_images(processor)
     texts = []
     for number, sample in enumerate(samples):
-        user = _user(processor, sample, parts)
-        if (hoists and not sample.starts_with_images) or (
-            parts and _drops_others(processor, [*opening, user], sample)
-        ):
-            user["content"] = [{"type": "text", "text": _written(processor, sample)}]
-        turns = [*opening, user]
-        if answers is not None:
-            said: Any = answers[number]
-            content = [{"type": "text", "text": said}] if parts else said
-            turns.append({"role": "assistant", "content": content})
-        text = _render(processor, turns, opens=answers is None)
+        users = []
+        for turn in sample.turns:
+            user = _user(processor, turn, parts)
+            if (hoists and not turn.starts_with_images) or (
+                parts and _drops_others(processor, [*opening, user], turn)
+            ):
+                user["content"] = [{"type": "text", "text": _written(processor, turn)}]
+            users.append(user)
+        answer = [] if answers is None else [answers[number]]
+        messages = [*opening, *_with_replies(users, sample, answer, parts=parts)]
+        text = _render(processor, messages, opens=answers is None)
         if text is None:
             raise _unusable(processor, f"fails on {sample.id}")
         texts.append(text)
@@ -83,7 +84,23 @@ def conversations(
     if any(sample.videos or sample.audios for sample in samples):
         raise ValueError("clips and sounds are not handed over inside messages")
     opening = _system_messages(processor, system, parts=True)
-    return [[*opening, {"role": "user", "content": content_of(sample)}] for sample in samples]
+    found = []
+    for sample in samples:
+        users = [{"role": "user", "content": content_of(turn)} for turn in sample.turns]
+        found.append([*opening, *_with_replies(users, sample)])
+    return found
+
+
+def _with_replies(
+    users: Iterable[_Message], sample: Sample, answer: Sequence[str] = (), *, parts: bool = True
+) -> Iterator[_Message]:
+    """What the user says in each turn of a sample, and what the model said to it."""
+    said = [*(turn.reply for turn in sample.earlier), *answer]
+    for user, reply in zip_longest(users, said):
+        yield user
+        if reply is not None:
+            content = [{"type": "text", "text": reply}] if parts else reply
+            yield {"role": "assistant", "content": content}
 
 
 def content_of(sample: Sample) -> list[_Message]:
@@ -100,6 +117,8 @@ def render_plain(
     Without marks in the prompt: an image placeholder and a line break each, then the prompt.
     """
     refuse_system(processor, system)
+    for sample in samples:
+        sample.require_one_turn()
     return [layout.replace("{turn}", _written(processor, sample)) for sample in samples]
 
 

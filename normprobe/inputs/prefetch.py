@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import pickle
@@ -246,7 +247,7 @@ def _prompt_hash(sample: Sample, inputs: BatchFeature, row: int, rows: int, answ
     Where no ids with a mask of padding hold a row a sample: of the prompt as the data have it.
     """
     ids, mask = (find_named(inputs, name) for name in ("input_ids", "attention_mask"))
-    seen = sample.prompt
+    seen = "".join(itertools.chain(*sample.earlier, [sample.prompt]))
     padded = mask is not None and getattr(ids, "shape", None) == mask.shape
     if padded and ids.ndim == 2 and len(ids) == rows:
         seen = repr(ids[row][mask[row] > 0].tolist())

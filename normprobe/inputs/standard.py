@@ -19,7 +19,7 @@ from normprobe.inputs.chat import (
 )
 from normprobe.inputs.processor import tokenizer_of
 from normprobe.schema import DRAWN_FRAMES
-from normprobe.tensors import arrays_as_tensors
+from normprobe.tensors import arrays_as_tensors, find_named
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -179,7 +179,7 @@ def build_documented(processor: Any, samples: Sequence[Sample], system: str | No
     ):
         try:
             inputs = BatchFeature(arrays_as_tensors(dict(way(processor, samples, system))))
-            _check(inputs, processor, samples)
+            refuse_incomplete(inputs, processor, samples)
         except (*REFUSALS, ImportError) as error:
             reasons.append(f"{name}: {first_line(error)}")
         else:
@@ -207,13 +207,13 @@ def _by_template(processor: Any, samples: Sequence[Sample], system: str | None) 
     return BatchFeature(dict(made))
 
 
-def _check(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:
-    """Refuse inputs that lack the image or a prompt."""
+def refuse_incomplete(inputs: Mapping[str, Any], processor: Any, samples: Sequence[Sample]) -> None:
+    """Refuse inputs that lack the image, a prompt or a turn of it."""
     from normprobe.inputs.on_device import pixel_inputs
 
     if any(sample.images for sample in samples) and not pixel_inputs(inputs):
         raise ValueError("the inputs hold no pixels, though there is an image")
-    tokenizer, ids = tokenizer_of(processor), inputs.get("input_ids")
+    tokenizer, ids = tokenizer_of(processor), find_named(inputs, "input_ids")
     if tokenizer is None or ids is None:
         return
     for sample, row in zip(samples, ids.tolist(), strict=True):

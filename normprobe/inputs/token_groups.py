@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from normprobe.schema import (
     SPECIAL,
     TEXT,
     TOKEN_GROUPS,
+    TURN_NUMBERS,
     VIDEO,
     VIDEO_MASK,
     VISUAL,
@@ -166,8 +168,43 @@ def with_image_numbers(
 
 def _with_word_behind(sample: Sample, place: int) -> Sample:
     """The prompt with all marks, and a word behind one of its pieces."""
-    marked = (p if isinstance(p, str) else MEDIA_MARKS[kind_of(p)] for p in sample.pieces)
-    return replace(sample, prompt="".join(p + _WORD * (i == place) for i, p in enumerate(marked)))
+    numbered, asked = count(), []
+    for turn in sample.turns:
+        marked = (p if isinstance(p, str) else MEDIA_MARKS[kind_of(p)] for p in turn.pieces)
+        asked.append("".join(p + _WORD * (next(numbered) == place) for p in marked))
+    *before, prompt = asked
+    earlier = [turn._replace(user=text) for turn, text in zip(sample.earlier, before, strict=True)]
+    return replace(sample, prompt=prompt, earlier=tuple(earlier))
+
+
+def with_turn_numbers(
+    inputs: BatchFeature,
+    samples: Sequence[Sample],
+    build: Callable[[Sequence[Sample]], BatchFeature],
+) -> BatchFeature:
+    """Add ``turn_numbers`` to a batch.
+
+    Returns:
+        ``inputs``, with an int tensor [batch, seq]: the number, from 1, of the turn that a token
+        belongs to; 0: padding. A turn is what the user says and what the model says to it; what
+        stands between two turns counts with the later one.
+    """
+    ids, mask = (find_named(inputs, name) for name in ("input_ids", "attention_mask"))
+    if ids is None:
+        return inputs
+    mask = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    numbers = torch.zeros_like(ids)
+    for row, sample in enumerate(samples):
+        own = ids[row, mask[row]]
+        turns = torch.ones_like(own)
+        for place, turn in enumerate(sample.earlier):
+            longer = [*sample.earlier]
+            longer[place] = turn._replace(reply=f"{turn.reply} {_WORD}")
+            other = find_named(build([replace(sample, earlier=tuple(longer))]), "input_ids")[0]
+            turns[_common_length(own, other) :] += 1
+        numbers[row, mask[row]] = turns
+    inputs[TURN_NUMBERS] = numbers
+    return inputs
 
 
 def _common_length(one: Tensor, other: Tensor) -> int:

@@ -41,6 +41,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from normprobe.errors import NormprobeError, did_you_mean
+from normprobe.schema import TURN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +102,7 @@ class Measurement:
             chooses them.
         doing: those that were asked for; none: the usual ones.
         theory: ``show_theory(run, console)`` of its ``shown`` prints more, where asked.
+        turns: it can tell the turns of a conversation apart.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Measurement:
     intervenes: bool = False
     doing: tuple[str, ...] = ()
     theory: bool = False
+    turns: bool = False
 
     @property
     def main_table(self) -> str:
@@ -214,6 +217,13 @@ class Measurement:
 
         planned(names, 1)  # refuses unknown ones
         return replace(self, doing=tuple(names) or USUAL)
+
+    def require_turns(self, by: str) -> None:
+        """Refuse what it does not tell apart."""
+        if by != TURN or not self.turns:
+            raise NormprobeError(
+                f"{self.name} tells no {by} apart", "leave by out, or use layers with by='turn'"
+            )
 
     def observe(self, model: Any, inputs: Mapping[str, Any]) -> Any:
         """Of a measurement over samples: one forward; what it saw, for ``rows``."""

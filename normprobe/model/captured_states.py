@@ -24,6 +24,7 @@ from normprobe.model.measured_model import MeasuredModel, text_ids
 from normprobe.model.tracing.trace import TracedParts
 from normprobe.schema import (
     AUDIO,
+    IMAGE,
     NON_VISUAL,
     PADDING,
     SPECIAL,
@@ -214,6 +215,8 @@ def traced_groups(
         **{group: by_id[group] & ~moved for group in (SPECIAL, TEXT, VIDEO, AUDIO)},
     }
     masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
+    if masks[VIDEO].any():
+        masks |= {IMAGE: moved, VISUAL: moved | masks[VIDEO]}
     return masks, untold or float((moved != by_id[VISUAL]).sum())
 
 

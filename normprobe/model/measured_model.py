@@ -34,6 +34,7 @@ from normprobe.schema import (
     STRUCTURAL_MASK,
     TEXT,
     TOKEN_GROUPS,
+    TURN_NUMBERS,
     VIDEO,
     VIDEO_MASK,
     VISUAL,
@@ -547,6 +548,20 @@ class MeasuredBatch:
             if len(found[found > 0].unique()) < int(told.max()):
                 found.zero_()
         return images
+
+    def turns_at(self, groups: Tensor) -> Tensor | None:
+        """Which turn of its sample each token belongs to, by its number from 1.
+
+        Args:
+            groups: ``[batch, positions]``, of ``groups_at``.
+
+        Returns:
+            ``[batch, positions]``, 0 at padding; None where the inputs do not say, or the decoder
+            reads other positions.
+        """
+        numbers: Tensor | None = self.inputs.get(TURN_NUMBERS)
+        fits = numbers is not None and numbers.shape == groups.shape
+        return numbers.to(groups.device) if numbers is not None and fits else None
 
     def states_of(self, group: str) -> Tensor:
         """The states of a token group at the decoder input, ``[tokens, hidden]``."""

@@ -19,6 +19,7 @@ from normprobe.model.find.structure import IMAGE_TOKEN_FIELDS
 from normprobe.model.image_places import Array, Build, PlacesUnknown
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.schema import TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.statistics.token_metrics import in_group
 
 #: From token ids, special ones included, to text.
 Decode = Callable[[Sequence[int]], str]
@@ -44,7 +45,7 @@ def text_after_image(batch: MeasuredBatch, groups: Tensor) -> tuple[Tensor, list
         )
     before = len(groups) - ids.shape[-1] if model.parts.fusion == PREPENDED else 0
     prompt = ids[0].cpu()
-    visual = (groups == TOKEN_GROUPS.index(VISUAL)).nonzero().flatten()
+    visual = in_group(VISUAL, groups).nonzero().flatten()
     if model.parts.fusion == CROSS_ATTENTION:
         config = getattr(model.model, "config", None)
         placeholders = [getattr(config, field, None) for field in IMAGE_TOKEN_FIELDS]

@@ -23,6 +23,7 @@ from normprobe.schema import (
     AUDIO_PROJECTOR_INPUT,
     AUDIO_PROJECTOR_OUTPUT,
     MERGED_INPUT,
+    NON_VISUAL,
     PADDING,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
@@ -33,7 +34,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.sample_statistics import statistics_of
-from normprobe.statistics.token_metrics import token_norms
+from normprobe.statistics.token_metrics import masks_of, token_norms
 from normprobe.tensors import to_host
 from normprobe.versions import reader_of_encoder
 
@@ -245,9 +246,9 @@ class StageNorms:
         found = self._by_stage()
         for stage, size in self.stages:
             norms, groups = found[stage]
-            for code, group in enumerate(TOKEN_GROUPS):
-                if (groups == code).any():
-                    row = statistics_of(norms[None, groups == code], ["norm"])
+            for group, mask in masks_of(groups).items():
+                if group != NON_VISUAL:  # class rows are nothing beside it
+                    row = statistics_of(norms[None, mask], ["norm"])
                     rows.append({"stage": stage, "group": group, "hidden_size": size, **row})
         return rows
 

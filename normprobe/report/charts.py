@@ -39,10 +39,10 @@ from normprobe.report.figures.style import (
     series_look,
     use_log,
 )
-from normprobe.schema import AUDIO, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
+from normprobe.schema import AUDIO, IMAGE, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
 
 #: The token groups that are drawn, back to front. ``non_visual`` is the sum of two of these.
-GROUPS = (STRUCTURAL, SPECIAL, AUDIO, VIDEO, TEXT, VISUAL)
+GROUPS = (STRUCTURAL, SPECIAL, AUDIO, VIDEO, IMAGE, TEXT, VISUAL)
 #: Quantiles of tokens between which a pale band lies.
 SPREAD = ("_q05", "_q95")
 #: How the only curve of a panel is drawn, or curves that are of no token group, front to back.

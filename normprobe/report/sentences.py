@@ -8,7 +8,16 @@ import pandas as pd
 
 from normprobe.report.ratio_words import Ratio, Words, factor, ratio_in_words, times
 from normprobe.report.readable import number_of, readable_token
-from normprobe.schema import DECODER_INPUT, STRUCTURAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import (
+    DECODER_INPUT,
+    IMAGE,
+    OTHER_MEDIA,
+    STRUCTURAL,
+    TEXT,
+    TOKEN_GROUPS,
+    VIDEO,
+    VISUAL,
+)
 from normprobe.statistics.bootstrap import FEWEST, Correlation, rank_correlation
 
 #: More blocks than this are told by direction, not one by one.
@@ -144,6 +153,12 @@ def _which(row: "pd.Series[Any]") -> str:
     named = f"{token} at " if isinstance(token, str) else "at "
     samples = f"in {int(row['loudest_samples'])} of {number_of(int(row['samples']), 'sample')}"
     return f", {samples} {named}position {int(row['loudest_position'])}"
+
+
+def other_media(table: pd.DataFrame) -> list[str]:
+    """Groups that say more than ``visual``: sounds; and images and videos, where it holds both."""
+    held = [group for group in OTHER_MEDIA if (table["group"] == group).any()]
+    return held if IMAGE in held else [group for group in held if group != VIDEO]
 
 
 def broken_states(table: pd.DataFrame) -> list[str]:

@@ -423,6 +423,8 @@ def norm_maps(
             table.insert(1, IMAGE, number)
             run.write_image(image_name(number), sample.images[place])
             tables.append(table)
+    if not tables and not unknown:
+        warn(run, "no map: no sample has a picture")
     for what, reasons in unknown.items():
         warn(run, f"no map of {what.replace('_', ' ')}: {reasons[0]}")
     return {MAP: pd.concat(tables, ignore_index=True)} if tables else {}

@@ -32,7 +32,7 @@ from normprobe.runs.files import (
     write_failures,
 )
 from normprobe.runs.folder_lock import FolderLock, holds_files
-from normprobe.schema import IMAGE
+from normprobe.schema import IMAGE, OF_GROUP, TURN
 
 PARTIAL = "partial"
 COMPLETE = "complete"
@@ -44,7 +44,7 @@ MERGED_FILE = "samples/samples.parquet"
 _DAMAGED = "damaged-"
 
 #: What is one row: no two rows of a run agree in all of these that it has.
-ROW_KEYS = ("sample_id", "intervention", "dose", "layer", "stage", "group", IMAGE)
+ROW_KEYS = ("sample_id", "intervention", "dose", "layer", "stage", "group", IMAGE, TURN, OF_GROUP)
 
 #: What reading a file that is no Parquet file raises; pyarrow's own errors are among them.
 _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.quantities import QUANTILES
-from normprobe.schema import GEOMETRIC, TOKEN_METRICS
+from normprobe.schema import GEOMETRIC, IMAGE, TOKEN_METRICS, VIDEO, VISUAL
 
 #: Bin i of a norm or an angle holds (GROWTH**i, GROWTH**(i+1)].
 GROWTH = 1.02
@@ -282,6 +282,15 @@ def tokens_of(rows: pd.DataFrame, column: str, tokens: str = "tokens") -> "pd.Se
     """
     own = f"{column.removesuffix('_mean')}_tokens"
     return rows[own].fillna(rows[tokens]) if own in rows else rows[tokens]
+
+
+def with_images(rows: pd.DataFrame) -> pd.DataFrame:
+    """Where some samples hold videos: rows of images, beneath ``visual``, of those without, too."""
+    beside_video = rows["sample_id"].isin(rows.loc[rows["group"] == VIDEO, "sample_id"])
+    of_images = rows[(rows["group"] == VISUAL) & ~beside_video]
+    if not beside_video.any() or of_images.empty:
+        return rows
+    return pd.concat([rows, of_images.assign(group=IMAGE)], ignore_index=True)
 
 
 def merge(rows: pd.DataFrame, by: list[str], metrics: Sequence[str]) -> pd.DataFrame:

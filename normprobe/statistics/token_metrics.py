@@ -1,11 +1,14 @@
 """The arithmetic of one decoder layer: how far it moves tokens, and where they point."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from normprobe.schema import (
+    IMAGE,
     MODALITIES,
     NON_VISUAL,
     SPECIAL,
@@ -13,6 +16,7 @@ from normprobe.schema import (
     TEXT,
     TOKEN_GROUPS,
     TOKEN_METRICS,
+    VIDEO,
     VISUAL,
 )
 
@@ -162,9 +166,30 @@ def group_masks(groups: Tensor) -> Tensor:
     Returns:
         ``[batch, len(POOLED_GROUPS), seq]`` bool.
     """
-    masks = [groups == TOKEN_GROUPS.index(group) for group in POOLED_GROUPS[:-1]]
-    masks.append(masks[POOLED_GROUPS.index(TEXT)] | masks[POOLED_GROUPS.index(SPECIAL)])
-    return torch.stack(masks, dim=1)
+    return torch.stack([in_group(group, groups) for group in POOLED_GROUPS], dim=1)
+
+
+#: Groups that hold tokens of several codes, or are called otherwise.
+_CODES_OF = {VISUAL: (VISUAL, VIDEO), IMAGE: (VISUAL,), NON_VISUAL: (TEXT, SPECIAL)}
+
+
+def in_group(group: str, codes: Any) -> Any:
+    """Which tokens are of a group of ``schema.TABLE_GROUPS``.
+
+    Args:
+        group: its name.
+        codes: a tensor or an array of any shape, of ``schema.TOKEN_GROUPS``.
+    """
+    first, *others = (codes == TOKEN_GROUPS.index(name) for name in _CODES_OF.get(group, (group,)))
+    return first | others[0] if others else first
+
+
+def masks_of(codes: NDArray[np.int8]) -> dict[str, NDArray[np.bool_]]:
+    """Each group of tables that some token is of; ``image`` only beside videos."""
+    held = {group: in_group(group, codes) for group in (*TOKEN_GROUPS, NON_VISUAL, IMAGE)}
+    if not held[VIDEO].any():
+        del held[IMAGE]
+    return {group: mask for group, mask in held.items() if mask.any()}
 
 
 class Directions(NamedTuple):

@@ -20,7 +20,7 @@ READ = "--format --verbose -v --help -h"
 OPTIONS = {
     "interface": f"--align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad --workers "
     f"{ANY} {FOLDER} --resume --strict {SHOWN}",
-    "layers": f"--also --align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad "
+    "layers": f"--also --by --align --map --verify {PROMPTED} --data --prompt {DRAW} --skip-bad "
     f"--batch-size -b --workers {ANY} {FOLDER} --resume --strict --format --theory --quiet -q "
     "--verbose -v --help -h",
     "cause": f"--do --align --verify {PROMPTED} --data {DRAW} --skip-bad --batch-size -b --workers "

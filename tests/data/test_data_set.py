@@ -83,7 +83,7 @@ def test_files_of_one_benchmark_share_a_folder(tmp_path):
 
 def test_unknown_names_and_formats_are_refused(tmp_path):
     with pytest.raises(
-        NormprobeError, match="boxes, scenes, mixed, mmbench, mmbench_cn, pope"
+        NormprobeError, match="boxes, scenes, turns, mixed, mmbench, mmbench_cn, pope"
     ) as refusal:
         open_data("mmbensh")
     assert "--data sample" in refusal.value.remedy

@@ -1,5 +1,6 @@
 """Prompts and pictures of one's own, and words with the boxes of what they mean."""
 
+import json
 import os
 
 import pytest
@@ -7,7 +8,7 @@ from PIL import Image
 
 from data.published import encode, write_lines
 from normprobe.data.data_set import open_data
-from normprobe.data.sample import Answer
+from normprobe.data.sample import Answer, Turn
 from normprobe.errors import NormprobeError
 
 
@@ -90,6 +91,72 @@ def test_answers_of_ones_own(tmp_path, cells, answer):
     path = write_lines(tmp_path / "mine.jsonl", {"prompt": "What is it?"} | cells)
     (sample,) = open_data(str(path))
     assert sample.answer == answer
+
+
+def said(*texts, roles=("user", "assistant"), role="role", text="content"):
+    return [{role: roles[n % 2], text: said} for n, said in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"messages": said("<image>Is it?", "No.", "And <image>?")},
+        {"conversations": said("<image>Is it?", "No.", "And <image>?", roles=("human", "gpt"),
+                               role="from", text="value")},
+        {"messages": said([{"type": "image"}, {"type": "text", "text": "Is it?"}], "No.",
+                          [{"type": "text", "text": "And "}, {"type": "image", "text": None},
+                           {"type": "text", "text": "?"}])},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_conversations(tmp_path, red_png, cells, form):
+    """As chats and as LLaVA's training data have them, a line each or one list."""
+    (tmp_path / "red.png").write_bytes(red_png)
+    row = {"id": "a", "images": ["red.png"] * 2} | cells
+    path = tmp_path / f"mine.{form}"
+    path.write_text(json.dumps([row] if form == "json" else row))
+    (sample,) = open_data(str(path))
+    assert sample.earlier == (Turn("<image>Is it?", "No."),)
+    assert (sample.prompt, sample.answer, len(sample.images)) == ("And <image>?", None, 2)
+    assert sample.is_marked
+
+
+def test_the_last_reply_is_the_answer(tmp_path):
+    path = write_lines(
+        tmp_path / "mine.jsonl", {"messages": said("Is it?", "No.")}, {"prompt": "?"}
+    )
+    first, other = open_data(str(path))
+    assert (first.earlier, first.prompt, first.answer) == ((), "Is it?", Answer("No."))
+    assert (other.prompt, other.answer) == ("?", None)
+
+
+@pytest.mark.parametrize(
+    ("messages", "fault"),
+    [
+        (said("Be kind.", "Is it?", roles=("system", "user")), "received 'system, user'"),
+        (said("Is it?", "Is it?", roles=("user", "user")), "user and assistant in turns"),
+        ([], r"received '\[\]'"),
+        ("Is it?", "in turns"),
+        (said("Is it?", None), "expected text, received None"),
+        (said("Is it?", [7]), r"expected text, received \[7\]"),
+        (said("See <image>"), "as many marks <image>"),
+    ],
+)
+def test_messages_that_are_no_conversation(tmp_path, red_png, messages, fault):
+    (tmp_path / "red.png").write_bytes(red_png)
+    row = {"images": ["red.png"] * 2, "messages": messages}
+    data = open_data(str(write_lines(tmp_path / "mine.jsonl", row)))
+    with pytest.raises(NormprobeError, match=fault):
+        list(data)
+
+
+def test_bundled_conversations():
+    samples = list(open_data("turns"))
+    assert len(samples) == 40
+    assert {(len(s.earlier), len(s.images), s.is_marked) for s in samples} == {(2, 3, True)}
+    assert all(s.answer is not None for s in samples)
+    pictures = [hashed for sample in samples for hashed in sample.image_hashes]
+    assert len(set(pictures)) == len(pictures)
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_a_new_benchmark_is_one_entry(monkeypatch, tmp_path):
     (sample,) = from_columns(tmp_path, columns)
     assert (sample.id, sample.prompt) == ("new/x", "Which?\nA. cat\nB. dog")
     with pytest.raises(
-        NormprobeError, match=r"boxes, scenes, mixed, mmbench, .*, ai2d, new, paper"
+        NormprobeError, match=r"boxes, scenes, turns, mixed, mmbench, .*, ai2d, new, paper"
     ):
         open_data("newer")
 

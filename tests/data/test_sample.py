@@ -1,7 +1,8 @@
+import pytest
 from PIL import Image
 
 from normprobe.data.images import image_hash
-from normprobe.data.sample import Sample, is_region, spans_of_word
+from normprobe.data.sample import Sample, Turn, is_region, spans_of_word
 
 RED, BLUE = (Image.new("RGB", (4, 3), colour) for colour in ("red", "blue"))
 
@@ -33,6 +34,24 @@ def test_marks_that_are_not_one_an_image_are_text():
     sample = Sample("a", "<image> or <image>?", (RED,))
     assert sample.pieces == [RED, "<image> or <image>?"]
     assert sample.text_with(placeholder) == "<1><image> or <image>?"
+
+
+def test_each_turn_is_a_sample_of_what_it_is_about():
+    earlier = (Turn("Is <image> old?", "Yes."), Turn("Why?", "It is worn."))
+    sample = Sample("a", "And <image>?", (RED, BLUE), earlier=earlier)
+    assert [turn.pieces for turn in sample.turns] == [
+        ["Is ", RED, " old?"],
+        ["Why?"],
+        ["And ", BLUE, "?"],
+    ]
+    assert sample.pieces == ["Is ", RED, " old?", "Why?", "And ", BLUE, "?"]
+    assert sample.texts == ["Is ", " old?", "Why?", "And ", "?", "Yes.", "It is worn."]
+    with pytest.raises(ValueError, match="several turns need a chat template"):
+        sample.text_with(placeholder)
+    unmarked = Sample("a", "And now?", (RED, BLUE), earlier=(Turn("Is it?", "No."),))
+    assert [turn.pieces for turn in unmarked.turns] == [[RED, BLUE, "Is it?"], ["And now?"]]
+    alone = Sample("a", "Why?", (RED,))
+    assert alone.turns == [alone]
 
 
 def test_hashes():

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normprobe.data.sample import Sample
+from normprobe.data.sample import Sample, Turn
 from normprobe.errors import NormprobeError
 from normprobe.inputs.chat import PLAIN_LAYOUTS, render_chat, render_plain
 
@@ -66,6 +66,23 @@ def test_images_come_first_whatever_the_template_reads(render, template, images,
 
 
 @pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (PARTS, "[user]<image>Is it?[assistant]No.[user]And <image>?[assistant]"),
+        (STRINGS, "[user]<image>Is it?[assistant]No.[user]And <image>?[assistant]"),
+        (HOISTS, "[user]<image>Is it?[assistant]No.[user]And <image>?[assistant]"),
+    ],
+)
+def test_turns_of_a_conversation(processor, template, expected, photo):
+    processor.chat_template = template
+    earlier = (Turn("<image>Is it?", "No."),)
+    sample = Sample("x/1", "And <image>?", (photo, photo), earlier=earlier)
+    assert render_chat(processor, [sample], None) == [expected]
+    (text,) = render_chat(processor, [sample], None, ["Yes."])
+    assert text == f"{expected}Yes." + "[assistant]" * (template == STRINGS)
+
+
+@pytest.mark.parametrize(
     ("system", "template", "expected"),
     [
         ("Be brief.", PARTS, "[system]Be brief.[user]<image>Which?[assistant]"),
@@ -114,6 +131,8 @@ def test_plain(processor, photo):
     assert render_plain(processor.tokenizer, samples, None) == ["Which?", "Who?"]
     with pytest.raises(NormprobeError, match="no chat template, so no system prompt"):
         render_plain(processor, samples, "Be brief.")
+    with pytest.raises(ValueError, match="several turns"):
+        render_plain(processor, [Sample("x/1", "Why?", earlier=(Turn("Is it?", "No."),))], None)
 
 
 @pytest.mark.parametrize("model_type", PLAIN_LAYOUTS)

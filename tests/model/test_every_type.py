@@ -232,8 +232,11 @@ def count_by_hand(model_type: str, inputs: dict) -> Counter[str]:
 def count_in_table(rows: pd.DataFrame, model_type: str) -> Counter[str]:
     """The same of layers.csv."""
     found = Counter(rows[rows["layer"] == 0].set_index("group")["tokens"].to_dict())
-    visual = found.pop("visual", 0) + found.pop("structural", 0)
-    found["placeholder"] = visual if PLACEHOLDERS.get(model_type, (IMAGE,)) else 0
+    visual, videos = found.pop("visual", 0), found["video"]
+    images = found.pop("image", 0 if videos else visual)
+    assert visual == images + videos
+    images += found.pop("structural", 0)
+    found["placeholder"] = images if PLACEHOLDERS.get(model_type, (IMAGE,)) else 0
     return found
 
 

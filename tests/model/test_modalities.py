@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image as Picture
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from support.capture import capture
 from support.cases import model_of
+from support.eager_attention import eager_weights
 from support.expected_parts import ExpectedParts
 from support.processors.tokenizer import character_tokenizer
 from support.tiny.fragments import AUDIO, IMAGE, VIDEO
@@ -22,6 +24,8 @@ from support.tiny_inputs import SPECIAL_IDS, tiny_media
 from support.tiny_models import VOCABULARY, tiny_model, unit_gain_
 
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
+from normprobe.measurements.attention.measure import measure_attention
+from normprobe.measurements.layers.recomputed import differences
 from normprobe.model.captured_states import traced_groups
 from normprobe.model.checkpoint import auto_class, open_checkpoint, reads_sounds
 from normprobe.model.measured_model import MeasuredModel
@@ -109,9 +113,11 @@ def test_other_pixels_tell_them_where_nothing_else_does() -> None:
     assert known["video"] == int((inputs["input_ids"] == VIDEO).sum())
     assert found["video"] == known["video"] - 2
     assert found["special"] == known["special"] + 2
-    assert {name: found[name] for name in ("visual", "structural", "text")} == {
-        name: known[name] for name in ("visual", "structural", "text")
+    assert {name: found[name] for name in ("image", "structural", "text")} == {
+        name: known[name] for name in ("image", "structural", "text")
     }
+    for counted in (known, found):
+        assert counted["visual"] == counted["image"] + counted["video"]
 
 
 def test_without_an_image_its_placeholders_are_the_video_s() -> None:
@@ -123,9 +129,9 @@ def test_without_an_image_its_placeholders_are_the_video_s() -> None:
     alone["input_ids"] = torch.cat([torch.tensor([[20, 21]]), inputs["input_ids"][video][None]], 1)
     alone["attention_mask"] = torch.ones_like(alone["input_ids"])
     count = int(video.sum())
-    assert tokens(model, alone) == {"text": 2, "video": count, "non_visual": 2}
-    named = {"image_token_ids": (VIDEO,)}
-    assert tokens(model, alone, named=named) == {"text": 2, "video": count, "non_visual": 2}
+    expected = {"visual": count, "text": 2, "video": count, "non_visual": 2}
+    assert tokens(model, alone) == expected
+    assert tokens(model, alone, named={"image_token_ids": (VIDEO,)}) == expected
 
 
 @pytest.mark.parametrize("measure", [probe_layers, probe_interface])
@@ -165,12 +171,15 @@ def test_a_trace_takes_them_for_no_image() -> None:
     traced = trace_parts(model, inputs)
     masks, disputed = traced_groups(measured, inputs, measured.decoder_input(inputs), traced)
     assert disputed == 0
-    for group, token in (("visual", IMAGE), ("video", VIDEO)):
+    for group, placeholders in (("visual", (IMAGE, VIDEO)), ("image", IMAGE), ("video", VIDEO)):
         assert masks[group].sum()
-        assert np.array_equal(masks[group], (inputs["input_ids"] == token).numpy())
+        assert np.array_equal(masks[group], np.isin(inputs["input_ids"].numpy(), placeholders))
 
 
 # --- what a run makes of them ---------------------------------------------------------------------
+
+
+PLACEHOLDERS = {"visual": (IMAGE, VIDEO), "image": IMAGE, "video": VIDEO, "audio": AUDIO}
 
 
 def test_their_numbers_are_those_of_their_states() -> None:
@@ -180,8 +189,9 @@ def test_their_numbers_are_those_of_their_states() -> None:
     ids, mask = inputs["input_ids"].numpy(), inputs["attention_mask"].numpy() == 1
     rows = probe_layers(model, inputs).set_index(["layer", "group"])
     for number, layer in enumerate(capture(model, inputs, stack).layers, start=1):
-        for group, token in (("visual", IMAGE), ("video", VIDEO), ("audio", AUDIO)):
-            x, h = (state[(ids == token) & mask] for state in (layer.entered, layer.left))
+        for group, placeholders in PLACEHOLDERS.items():
+            own = np.isin(ids, placeholders) & mask
+            x, h = layer.entered[own], layer.left[own]
             norms, before = np.linalg.norm(h, axis=-1), np.linalg.norm(x, axis=-1)
             row = rows.loc[number, group]
             assert row["tokens"] == len(h)
@@ -222,17 +232,19 @@ def test_stages_hold_what_their_modules_return(model_type: str) -> None:
     parts = find_parts(model)
     rows = probe_interface(model, inputs).set_index(["stage", "group"])
     taken = media_of(model)
-    told = [("projector_output", group, parts.projector) for group in ("visual", "video")]
+    told = [("projector_output", group, parts.projector) for group in ("image", "video")]
     told.append(("audio_projector_output", "audio", parts.audio_projector))
     if model_type == "inkling_mm_model":  # its tower writes the tokens
         told = [("audio_encoder", "audio", parts.audio_encoder)]
-    compared = 0
+    seen: dict[str, np.ndarray] = {}
     for stage, group, part in told:
         if group in ("video", "audio") and group not in taken:
             assert (stage, group) not in rows.index
             continue
-        if group == "visual" and "pixel_values" not in inputs:
+        if group == "image" and "pixel_values" not in inputs:
             continue
+        if group == "image" and "video" not in taken:
+            group = "visual"
         expected = norms_by_hand(part, model, group, inputs)
         if group == "audio" and model_type in EARS:
             there = int((inputs["input_ids"] == AUDIO).sum())
@@ -242,8 +254,13 @@ def test_stages_hold_what_their_modules_return(model_type: str) -> None:
             expected = expected.reshape(-1, 17)[:, 1:].ravel()  # a class row a frame
         assert rows.loc[(stage, group), "tokens"] == len(expected)
         assert rows.loc[(stage, group), "norm_mean"] == pytest.approx(expected.mean(), rel=1e-6)
-        compared += 1
-    assert compared >= len(taken)
+        seen[group] = expected
+    assert len(seen) >= len(taken)
+    if {"image", "video"} <= seen.keys():
+        both = np.concatenate([seen["image"], seen["video"]])
+        row = rows.loc[("projector_output", "visual")]
+        assert row["tokens"] == len(both)
+        assert row["norm_mean"] == pytest.approx(both.mean(), rel=1e-6)
 
 
 @only_5
@@ -270,7 +287,7 @@ def test_another_video_tells_its_rows_from_the_image_s() -> None:
     ids = both["input_ids"][0]
     for group, token, others in (
         ("video", VIDEO, ("pixel_values", "image_grid_thw")),
-        ("visual", IMAGE, ("pixel_values_videos", "video_grid_thw", "video_second_per_grid")),
+        ("image", IMAGE, ("pixel_values_videos", "video_grid_thw", "video_second_per_grid")),
     ):
         away = torch.isin(ids, torch.tensor([*{IMAGE, VIDEO, AUDIO} - {token}]))
         kept = ~(away | away.roll(1) | away.roll(-1))  # with the marks around them
@@ -282,8 +299,8 @@ def test_another_video_tells_its_rows_from_the_image_s() -> None:
         found = probe_interface(model, alone, special_token_ids=SPECIAL_IDS)
         found = found.set_index(["stage", "group"])["norm_mean"]
         for stage in stages:
-            assert found[stage, group] == pytest.approx(rows[stage, group], rel=1e-6)
-        assert {g for s, g in found.index if s in stages} == {group}
+            assert found[stage, "visual"] == pytest.approx(rows[stage, group], rel=1e-6)
+        assert {g for s, g in found.index if s in stages} == {"visual", group} - {"image"}
     assert "Video tokens enter" in run.verdict
     assert "Audio tokens enter" in run.verdict
     assert "left out" not in run.verdict
@@ -371,10 +388,11 @@ def test_what_reads_a_run_shows_them(tmp_path: Path) -> None:
     probe = Probe(model_of(OMNI), special_token_ids=SPECIAL_IDS)
     inputs = tiny_media(model_of(OMNI), 2)
     run = probe.layers(inputs, also="massive,branches", output=tmp_path / "layers")
-    groups = ["visual", "special", "text", "video", "audio", "non_visual"]
+    groups = ["visual", "special", "text", "image", "video", "audio", "non_visual"]
     assert list(run.table["group"].unique()) == groups
-    assert set(run.tables["branches"]["group"]) == set(groups)
+    assert set(run.tables["branches"]["group"]) == {*groups} - {"image"}
     assert set(run.tables["massive"]["group"]) == {"visual", "special", "text", "non_visual"}
+    assert "Image tokens enter the decoder" in run.verdict
     assert "Video tokens enter the decoder" in run.verdict
     assert "Audio tokens enter the decoder" in run.verdict
     assert len(list((tmp_path / "layers" / "plots").glob("*.png"))) == len(run.figures()) > 3
@@ -387,3 +405,31 @@ def test_what_reads_a_run_shows_them(tmp_path: Path) -> None:
         each.show(Console(file=io.StringIO()))
         assert each._repr_html_()
     assert "</html>" in page_of([run, interface])
+
+
+def test_what_is_said_of_visual_tokens_is_said_of_images_and_videos() -> None:
+    """Theory, pairs and pooled cosines, by a trace and in float64."""
+    model = model_of("qwen2_vl")
+    inputs = tiny_media(model, 2)
+    measured = MeasuredModel(model, find_parts(model))
+    found = differences(measured, inputs, trace_parts(model, inputs))
+    apart = {name: value for name, value in found.items() if not isinstance(value, str)}
+    assert {"norm", "angle", "pooled_cosine", "cross_modal_cosine", "retention"} <= apart.keys()
+    assert max(apart.values()) < 1e-4, apart
+
+
+def test_text_attends_to_a_video_as_to_an_image() -> None:
+    model = model_of(OMNI)
+    inputs = tiny_media(model)
+    measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+    picture = Picture.new("RGB", (28, 28))
+    seen = measure_attention(measured, lambda _: inputs, [picture], decode=str).table
+    ids = inputs["input_ids"][0]
+    visual = torch.isin(ids, torch.tensor([IMAGE, VIDEO]))
+    behind = torch.arange(len(ids)) > visual.nonzero().max()
+    asking = behind & ~torch.isin(ids, torch.tensor([AUDIO, *SPECIAL_IDS]))
+    for number, of_layer in enumerate(eager_weights(model, inputs), start=1):
+        shares = of_layer[:, asking][..., visual].sum(axis=-1)
+        (row,) = seen[seen["layer"] == number].itertuples()
+        assert row.tokens == int(asking.sum())
+        assert row.share_mean == pytest.approx(float(shares.mean()), rel=1e-5)

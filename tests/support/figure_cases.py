@@ -24,6 +24,7 @@ TABLES: dict[str, dict[str, pd.DataFrame]] = {
         "accounted": made_tables.accounted(),
         "branches": made_tables.branches(),
         **made_massive.tables(massive=True),
+        "turns": made_tables.turns(),
     },
     "interface": {
         "interface": made_tables.interface(),
@@ -69,7 +70,16 @@ TABLES["compare_training"] = {
 #: Case -> the names of its figures, in order.
 FIGURES = {
     "interface": ("interface", "visual_table"),
-    "layers": ("layers", "turning", "accounted", "directions", "branches", "massive", "theory"),
+    "layers": (
+        "layers",
+        "turning",
+        "accounted",
+        "directions",
+        "branches",
+        "massive",
+        "turns",
+        "theory",
+    ),
     "layers_map": ("layers", "turning", "norm_map", "loudest"),
     "interface_map": ("interface", "norm_map", "loudest"),
     "embeddings": ("embeddings", "shift"),

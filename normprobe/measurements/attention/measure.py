@@ -35,8 +35,9 @@ from normprobe.model.measured_model import (
     layers_of_all_depths,
 )
 from normprobe.model.token_places import Decode, text_after_image, tokens_of_word
-from normprobe.schema import IMAGE, TOKEN_GROUPS, VISUAL
+from normprobe.schema import IMAGE, VISUAL
 from normprobe.statistics.attention_rows import score_gap, signal_to_noise
+from normprobe.statistics.token_metrics import in_group
 
 #: The query of all text tokens after the image; the others are words of the prompt.
 ALL_TEXT = "all text"
@@ -147,7 +148,7 @@ def measure_attention(
     queries = _queries(batch, groups, decode, words)
     positions = torch.unique(torch.cat(list(queries.values())))
     attends = model.parts.fusion == CROSS_ATTENTION
-    visual = None if attends else groups == TOKEN_GROUPS.index(VISUAL)
+    visual = None if attends else in_group(VISUAL, groups)
     members = torch.stack([torch.isin(positions, query) for query in queries.values()])
     reader = Reader(visual, members)
     assert model.parts.decoder_layers is not None
@@ -166,7 +167,8 @@ def measure_attention(
             "try --attn-implementation eager; attention between the layers is not supported",
         )
 
-    own = _own_tokens(visual, batch.images_at(at_entry), len(images))
+    pictured = None if attends else in_group(IMAGE, groups)
+    own = _own_tokens(pictured, batch.images_at(at_entry), len(images))
     places = [
         _places(
             model,
@@ -188,12 +190,13 @@ def measure_attention(
             if seen is None:
                 found["table"].append(pd.DataFrame([{**named, "heads": 0, "tokens": tokens}]))
                 continue
-            parts = _parts(seen.by_key, own, len(images))
+            parts = _parts(seen.by_key, visual, own, len(images))
             heights = _heights(parts, [boxes for boxes, _ in places])
             row = {**named, **_numbers(seen, tokens), **heights.of_all}
             if inside is not None:
-                row["signal_to_noise"] = signal_to_noise(_mean(seen.by_key), inside)
-                row["score_gap"] = score_gap(torch.from_numpy(seen.scores), inside)
+                (scores, *_) = _parts(seen.scores, visual, own, len(images))
+                row["signal_to_noise"] = signal_to_noise(_mean(parts[0]), inside)
+                row["score_gap"] = score_gap(torch.from_numpy(scores), inside)
             found["table"].append(pd.DataFrame([row]))
             found["heads"].append(_heads(seen, heights.of_heads).assign(**named))
             for image, (part, (boxes, _)) in enumerate(zip(parts, places, strict=True), start=1):
@@ -319,12 +322,13 @@ def _own_tokens(
     return [(numbers[0] == number).cpu().numpy() for number in range(1, images + 1)]
 
 
-def _parts(by_key: Array, own: Sequence[NDArray[np.bool_]] | None, images: int) -> list[Array]:
+def _parts(
+    by_key: Array, visual: Tensor | None, own: Sequence[NDArray[np.bool_]] | None, images: int
+) -> list[Array]:
     """What of a map over all visual tokens, its last axis, belongs to each image."""
-    if own is None:
+    if own is None or visual is None:
         return np.split(by_key, images, axis=-1)
-    visual = np.any(own, axis=0)
-    return [by_key[..., mask[visual]] for mask in own]
+    return [by_key[..., mask[visual.numpy()]] for mask in own]
 
 
 def _mean(by_key: Array) -> Tensor:

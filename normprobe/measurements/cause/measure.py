@@ -49,8 +49,8 @@ from normprobe.model.interventions import (
     planned,
 )
 from normprobe.model.measured_model import MeasuredModel
-from normprobe.schema import PADDING, TEXT, TOKEN_GROUPS, TOKEN_METRICS, VISUAL
-from normprobe.statistics.token_metrics import token_metrics, widened
+from normprobe.schema import PADDING, TEXT, TOKEN_METRICS, VISUAL
+from normprobe.statistics.token_metrics import in_group, token_metrics, widened
 from normprobe.tensors import find_named, to_host
 
 #: Tokens of an answer that the model gives itself, at most.
@@ -334,7 +334,14 @@ class _Batch:
     ) -> dict[str, Any] | None:
         """The inputs about other pictures of the same sizes; None: they get other tokens."""
         pictured = [
-            replace(sample, images=tuple(other(sample, image) for image in sample.images))
+            replace(
+                sample,
+                images=tuple(other(sample, image) for image in sample.images),
+                videos=tuple(
+                    replace(video, frames=tuple(other(sample, frame) for frame in video.frames))
+                    for video in sample.videos
+                ),
+            )
             for sample in self.samples
         ]
         made = completed(self.model.model, self.builder.build(pictured))
@@ -389,7 +396,7 @@ def angles_of(model: MeasuredModel, inputs: Mapping[str, Any]) -> list[NDArray[A
 
 
 def _rows_of(groups: Tensor, seeds: Sequence[int]) -> TokenRows:
-    visual, text = (groups == TOKEN_GROUPS.index(group) for group in (VISUAL, TEXT))
+    visual, text = (in_group(group, groups) for group in (VISUAL, TEXT))
     return TokenRows(visual, text, seeds)
 
 

@@ -26,7 +26,7 @@ from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.recording import tensors
 from normprobe.model.vision_stages import VisionStages
 from normprobe.schema import AUDIO, DECODER_INPUT, STAGES, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
-from normprobe.statistics.token_metrics import squarable, token_norms, widened
+from normprobe.statistics.token_metrics import masks_of, squarable, token_norms, widened
 from normprobe.tensors import to_host
 
 #: Numbers of a fingerprint: plain sums over tokens, then sums with a sign for each token.
@@ -157,10 +157,10 @@ def rows(seen: SeenStates, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     found = []
     for place, (stage, size) in enumerate(seen.stages):
         of_stage, codes = arrays[place], arrays[len(seen.stages) + place]
-        for code, group in enumerate(TOKEN_GROUPS):
-            if (codes == code).any():
+        for group, mask in masks_of(codes).items():
+            if group in TOKEN_GROUPS:
                 named = {"sample_id": sample_id, "stage": stage, "group": group}
-                of_group = of_stage[codes == code].astype(np.float64)
+                of_group = of_stage[mask].astype(np.float64)
                 found.append(named | {"hidden_size": size} | _summed(of_group, seed))
     return pd.DataFrame(found)
 

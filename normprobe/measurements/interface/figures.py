@@ -28,8 +28,8 @@ from normprobe.schema import (
     OTHER_MEDIA,
     ROW_SCOPES,
     STAGES,
+    TABLE_GROUPS,
     TEXT,
-    TOKEN_GROUPS,
     VISUAL,
     VISUAL_EMBEDDING_TABLE,
 )
@@ -58,7 +58,7 @@ def interface_dots(interface: pd.DataFrame) -> Dots:
     made = []
     for stage in STAGES:
         here = rows[rows["stage"] == stage]
-        for group in (*TOKEN_GROUPS, *ROW_SCOPES):
+        for group in (*TABLE_GROUPS[:-1], *ROW_SCOPES):
             made += [_dot(stage, group, row) for _, row in here[here["group"] == group].iterrows()]
     prompt = rows[(rows["stage"] == DECODER_INPUT) & (rows["group"] == TEXT)]["norm_mean"]
     reference = None
@@ -75,7 +75,7 @@ def _dot(stage: str, group: str, row: "pd.Series[Any]") -> Dot:
     return Dot(
         stage=f"{words(stage)} (d = {count(float(row['hidden_size']))})",
         name=words(group),
-        look=GROUP_LOOKS[group if group in TOKEN_GROUPS else of_table],
+        look=GROUP_LOOKS.get(group, GROUP_LOOKS[of_table]),
         value=float(row["norm_mean"]),
         interval=(low, high),
         spread=(float(row["norm_q05"]), float(row["norm_q95"])),

@@ -24,17 +24,14 @@ from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     AUDIO,
     DECODER_INPUT,
-    NON_VISUAL,
     PADDING,
-    SPECIAL,
-    TEXT,
     TOKEN_GROUPS,
     VIDEO,
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_token
-from normprobe.statistics.sample_statistics import statistics_of
-from normprobe.statistics.token_metrics import token_norms
+from normprobe.statistics.sample_statistics import statistics_of, with_images
+from normprobe.statistics.token_metrics import masks_of, token_norms
 from normprobe.tensors import to_host
 
 
@@ -66,7 +63,9 @@ def probe_interface(
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return interface_table(rows(observe(measured, inputs), None), table_rows(parts, None))
+    return interface_table(
+        with_images(rows(observe(measured, inputs), None)), table_rows(parts, None)
+    )
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,8 @@ def rows(seen: SeenStages, sample_ids: Sequence[str] | None) -> pd.DataFrame:
     found, *heard = (each.rows() for each in seen.stages)
     if seen.decoder_input is not None:
         norms, codes, *ids = seen.decoder_input()
-        held = {group for code, group in enumerate(TOKEN_GROUPS) if (codes == code).any()}
-        if not (seen.attends or held & {VISUAL, VIDEO}):
+        held = masks_of(codes).keys()
+        if not (seen.attends or VISUAL in held):
             found = []  # some code always wants pixels, and of text alone gets blank ones
         if VIDEO in held and VIDEO not in {row["group"] for row in found}:
             found = []  # rows of images and of videos come from the same inputs
@@ -152,8 +151,6 @@ def rows(seen: SeenStages, sample_ids: Sequence[str] | None) -> pd.DataFrame:
 def _decoder_input_rows(
     norms: NDArray[Any], codes: NDArray[Any], ids: NDArray[Any] | None, seen: SeenStages
 ) -> list[dict[str, Any]]:
-    masks = {group: codes == code for code, group in enumerate(TOKEN_GROUPS)}
-    masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
     scale = np.nan if seen.scale is None else seen.scale
     common = {"hidden_size": seen.hidden_size, SCALE_COLUMN: scale}
     positions = np.cumsum(codes != PADDING, axis=-1) - 1
@@ -172,6 +169,5 @@ def _decoder_input_rows(
             **statistics_of(norms[None, mask], ["norm"]),
             **of_loudest(mask),
         }
-        for group, mask in masks.items()
-        if mask.any()
+        for group, mask in masks_of(codes).items()
     ]

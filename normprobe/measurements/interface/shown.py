@@ -23,7 +23,7 @@ from normprobe.report.terminal import (
     words,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ROW_SCOPES, STAGES, TOKEN_GROUPS
+from normprobe.schema import ROW_SCOPES, STAGES, TABLE_GROUPS
 
 _COLUMNS = ["stage", "group", "hidden_size", "tokens", "norm_mean", "norm_std", "norm_q50"]
 _COLUMNS += ["ratio_to_prompt", "ratio_to_table"]
@@ -48,7 +48,7 @@ def print_interface(interface: pd.DataFrame, console: Console, *, aligned: bool 
         table.add_row(
             Text(words(stage), style="bold"), Text(count(float(rows["hidden_size"].iloc[0])))
         )
-        for group in (*TOKEN_GROUPS, *ROW_SCOPES):
+        for group in (*TABLE_GROUPS[:-1], *ROW_SCOPES):
             for _, row in rows[rows["group"] == group].iterrows():
                 columns = ("norm_mean", "norm_std", "norm_q50", "ratio_to_prompt", "ratio_to_table")
                 table.add_row(

@@ -25,7 +25,7 @@ from normprobe.schema import (
 )
 from normprobe.statistics.loud_tokens import loudest_columns
 from normprobe.statistics.resampling import Resampled, with_intervals
-from normprobe.statistics.sample_statistics import GROWTH, histogram_of, merge
+from normprobe.statistics.sample_statistics import GROWTH, histogram_of, merge, with_images
 from normprobe.statistics.weights import embedding_statistics, row_norms
 
 #: Column of the sample rows: decoder input / table row, NaN where no scalar does it.
@@ -48,6 +48,7 @@ _RATIOS = {
 
 def tables(rows: pd.DataFrame, model: MeasuredModel) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``interface`` contains."""
+    rows = with_images(rows)
     embedded = table_rows(model.parts, model.vocabulary_ids)
     table = interface_table(rows, embedded, quoted(model.token_text))
     written = {"interface": interface_intervals(table, rows)}

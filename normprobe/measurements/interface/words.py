@@ -6,12 +6,11 @@ import pandas as pd
 
 from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
 from normprobe.report.readable import significant
-from normprobe.report.sentences import broken_states_sentence, carried_sentences
+from normprobe.report.sentences import broken_states_sentence, carried_sentences, other_media
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,
     NONZERO_ROWS,
-    OTHER_MEDIA,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
     TEXT,
@@ -45,7 +44,7 @@ def interface_verdict(interface: pd.DataFrame) -> str:
     to_table = _ratio(interface, stage, "ratio_to_table")
     others = {
         group: _ratio(interface, DECODER_INPUT, "geometric_ratio_to_prompt", group)
-        for group in OTHER_MEDIA
+        for group in other_media(interface)
     }
     told = {group: ratio for group, ratio in others.items() if ratio.usable}
     if not (geometric.usable or told):

@@ -6,7 +6,7 @@ from normprobe.model.load.required_tensors import forward_to_last_layer
 from normprobe.paper import AFTER
 from normprobe.schema import VISUAL
 
-_FIGURES = ("layers", "turning", "accounted", "directions", "branches", "massive", "theory")
+_FIGURES = "layers turning accounted directions branches massive turns theory"
 
 MEASUREMENT = Measurement(
     name="layers",
@@ -24,9 +24,10 @@ MEASUREMENT = Measurement(
     tables_from_rows=True,
     text_of_language_models=True,
     maps=True,
-    shown=("layers", "theory", "assumptions", "accounted", "branches", "massive", "map"),
-    repeated=_FIGURES,
+    shown=("layers", "theory", "assumptions", "accounted", "branches", "massive", "turns", "map"),
+    repeated=(*_FIGURES.split(),),
     watchers=("branches", "massive"),
     theory=True,
+    turns=True,
     published={AFTER: {"layer": 0, "group": VISUAL}},
 )

@@ -13,13 +13,11 @@ from normprobe.report.ratio_words import FAST, Ratio, Words, ratios_by_layer
 from normprobe.report.sentences import layers_in_words
 from normprobe.report.terminal import NumberColumn
 from normprobe.schema import (
+    BESIDE_GROUPS,
     BRANCH_METRICS,
     BRANCHES,
-    IMAGE,
-    NON_VISUAL,
-    PAIR,
+    TABLE_GROUPS,
     TEXT,
-    TOKEN_GROUPS,
     VISUAL,
 )
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
@@ -33,11 +31,11 @@ RATIO_METRICS = ("update_norm", "angle")
 
 def branches_table(rows: pd.DataFrame) -> pd.DataFrame:
     """What each branch of each layer adds."""
-    held = _by_branch(rows[~rows["group"].isin([PAIR, IMAGE])])
+    held = _by_branch(rows[~rows["group"].isin(BESIDE_GROUPS)])
     if held.empty:
         return pd.DataFrame()
     table = merge(held, _BY, BRANCH_METRICS).drop(columns="nonfinite")
-    order = {name: place for place, name in enumerate((*BRANCHES, *TOKEN_GROUPS, NON_VISUAL))}
+    order = {name: place for place, name in enumerate((*BRANCHES, *TABLE_GROUPS))}
     table = table.sort_values(_BY, key=lambda c: c if c.name == "layer" else c.map(order))
     table = table.reset_index(drop=True)
     resampled = Resampled(table, held, _BY)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from normprobe.measurements.layers import branches, massive
 from normprobe.measurements.layers.accounted import LOG_PARTS, ONE_LAYER
 from normprobe.measurements.layers.assumptions import CRITERIA
+from normprobe.measurements.layers.turns import TURN_PANELS
 from normprobe.report.charts import (
     PLAIN,
     Curve,
@@ -280,6 +281,7 @@ def drawings(run: RunStore) -> list[Drawing]:
             "branches", "branches", branches.BRANCH_PANELS, 3, 2.0, legend=branches.BRANCH_KEYS
         ),
         _declared("massive", "massive", massive.MASSIVE_PANELS, 3, 1.9),
+        _declared("turns", "turns", TURN_PANELS, 2, 2.1),
         Drawing("theory", ("theory", "assumptions"), draw_theory),
         *([_declared("own", "layers", own, min(3, len(own)), 2.1)] if own else []),
     ]

@@ -17,13 +17,12 @@ from normprobe.report.sentences import layer_names, layers_in_words
 from normprobe.report.terminal import NumberColumn
 from normprobe.schema import (
     AUDIO,
+    BESIDE_GROUPS,
     GEOMETRIC_RATIOS,
     HIGH_NORM,
-    IMAGE,
     MASSIVE_MAGNITUDE,
     MASSIVE_RATIO,
     NON_VISUAL,
-    PAIR,
     RATIOS_TO_TEXT,
     SINK_RATIO,
     SPECIAL,
@@ -55,7 +54,7 @@ def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """What ``layers --massive`` adds to a run; nothing where the rows are of one without it."""
     if "massive_mean" not in rows:
         return {}
-    others = [PAIR, IMAGE, VIDEO, AUDIO]  # a watcher sees the pooled groups
+    others = [*BESIDE_GROUPS, VIDEO, AUDIO]  # a watcher sees the pooled groups
     rows = rows[~rows["group"].isin(others) & rows["massive_mean"].notna()]
     return {"massive": massive_table(rows), "dimensions": dimensions_table(rows)}
 

@@ -31,16 +31,15 @@ from normprobe.schema import (
     IMAGE_NUMBERS,
     INJECTION,
     MODALITIES,
-    NON_VISUAL,
+    OF_GROUP,
+    OTHER_MEDIA,
     OTHER_TOKEN_METRICS,
     PADDING,
     PAIR,
     PAIR_METRICS,
     SAMPLE_METRICS,
-    SPECIAL,
-    TEXT,
-    TOKEN_GROUPS,
     TOKEN_METRICS,
+    TURN,
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_token
@@ -57,6 +56,7 @@ from normprobe.statistics.token_metrics import (
     cross_modal_cosine,
     directions,
     group_masks,
+    masks_of,
     pooled_cosine,
     token_metrics,
     token_norms,
@@ -290,6 +290,7 @@ class _NumbersOnCpu:
 
     groups: NDArray[np.int8]  # [batch, seq]
     images: NDArray[np.int64] | None  # [batch, seq], of ``MeasuredBatch.images_at``
+    turns: NDArray[np.int64] | None  # likewise, of ``turns_at``
     ids: NDArray[np.int64] | None  # [batch, seq] token ids, where each has a state of its own
     layers: list[int]  # from 1 on
     watched: list[str]  # metrics of the watchers
@@ -309,12 +310,14 @@ def _on_cpu(seen: SeenLayers) -> _NumbersOnCpu:
     groups, *numbers = seen.arrived()
     depth = 1 + len(seen.layers)
     images = seen.batch.images_at(torch.from_numpy(groups))
+    turns = seen.batch.turns_at(torch.from_numpy(groups))
     ids = seen.batch.ids
     parts = (numbers[first : first + depth] for first in range(0, len(numbers), depth))
     tokens, samples, *grouped = (np.stack(part) for part in parts)
     return _NumbersOnCpu(
         groups=groups,
         images=None if images is None else images.numpy(),
+        turns=None if turns is None else turns.numpy(),
         ids=None if ids is None or ids.shape != groups.shape else ids.cpu().numpy(),
         layers=seen.layers,
         watched=seen.watched,
@@ -328,25 +331,23 @@ def _on_cpu(seen: SeenLayers) -> _NumbersOnCpu:
 def _rows(observed: SeenLayers, sample_ids: Sequence[str]) -> pd.DataFrame:
     """One block of rows, layer 0 to the last, for each sample and group."""
     seen = _on_cpu(observed)
-    masks = {name: seen.groups == code for code, name in enumerate(TOKEN_GROUPS)}
-    masks[NON_VISUAL] = masks[TEXT] | masks[SPECIAL]
     common = {"hidden_size": observed.hidden_size, "dtype": observed.dtype}
     blocks: list[dict[str, Sequence[Any]]] = []
     for index, sample_id in enumerate(sample_ids):
+        masks = masks_of(seen.groups[index])
         for group, mask in masks.items():
-            if mask[index].any():
-                named = {"sample_id": sample_id, **common, "group": group}
-                blocks.extend(
-                    {**_repeated(named, len(block["layer"])), **block}
-                    for block in _group_blocks(seen, index, group, mask[index])
-                )
-        for number, mask_of_image in _several_images(seen, index).items():
-            named = {"sample_id": sample_id, **common, "group": IMAGE, IMAGE: number}
+            named = {"sample_id": sample_id, **common, "group": group}
             blocks.extend(
                 {**_repeated(named, len(block["layer"])), **block}
-                for block in _token_blocks(seen, index, mask_of_image)
+                for block in _group_blocks(seen, index, group, mask)
             )
-        if masks[VISUAL][index].any() and masks[TEXT][index].any():
+        for part, mask_of_part in (*_several_images(seen, index), *_several_turns(seen, index)):
+            named = {"sample_id": sample_id, **common, **part}
+            blocks.extend(
+                {**_repeated(named, len(block["layer"])), **block}
+                for block in _token_blocks(seen, index, mask_of_part)
+            )
+        if {*MODALITIES} <= masks.keys():
             pair = _pair_block(seen, index)
             named = {"sample_id": sample_id, **common, "group": PAIR}
             blocks.append({**_repeated(named, len(pair["layer"])), **pair})
@@ -421,12 +422,26 @@ def _moments(
     return columns
 
 
-def _several_images(seen: _NumbersOnCpu, index: int) -> dict[int, NDArray[np.bool_]]:
-    """The visual tokens of each image, by its number, where a sample has several."""
+_Part = tuple[dict[str, Any], NDArray[np.bool_]]  # what its rows are called, and its tokens
+
+
+def _several_images(seen: _NumbersOnCpu, index: int) -> Iterator[_Part]:
+    """The visual tokens of each image, where a sample has several."""
     last = 0 if seen.images is None else int(seen.images[index].max())
-    if seen.images is None or last < 2:
-        return {}
-    return {number: seen.images[index] == number for number in range(1, last + 1)}
+    if seen.images is not None and last > 1:
+        for number in range(1, last + 1):
+            yield {"group": IMAGE, IMAGE: number}, seen.images[index] == number
+
+
+def _several_turns(seen: _NumbersOnCpu, index: int) -> Iterator[_Part]:
+    """The tokens of each turn by their group, where a sample has several."""
+    last = 0 if seen.turns is None else int(seen.turns[index].max())
+    if seen.turns is None or last < 2:
+        return
+    for number in range(1, last + 1):
+        masks = masks_of(np.where(seen.turns[index] == number, seen.groups[index], PADDING))
+        for group in masks.keys() & {*MODALITIES, *OTHER_MEDIA}:
+            yield {"group": TURN, TURN: number, OF_GROUP: group}, masks[group]
 
 
 def _pair_block(seen: _NumbersOnCpu, index: int) -> dict[str, Sequence[Any]]:

@@ -28,6 +28,7 @@ from normprobe.schema import (
     VISUAL,
 )
 from normprobe.statistics.agreement import TOKENS, largest_difference
+from normprobe.statistics.token_metrics import POOLED_GROUPS
 
 Array = NDArray[np.float64]
 
@@ -132,7 +133,7 @@ def _rows_of_layer(layer: int, x: Array, h: Array, masks: Masks) -> Iterator[dic
                 values: dict[str, object] = {
                     f"{name}_mean": _mean(of[sample, kept]) for name, of in metrics.items()
                 }
-                if layer:
+                if layer and group in POOLED_GROUPS:
                     values[pooled] = np.dot(*map(all_pairs.mean_direction, states))
                 if group in (VISUAL, TEXT):
                     values[within_modal] = all_pairs.within(states[1])

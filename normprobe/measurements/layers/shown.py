@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
 
-from normprobe.measurements.layers import branches, massive
+from normprobe.measurements.layers import branches, massive, turns
 from normprobe.measurements.layers.accounted import ARITHMETIC, accounted_verdict
 from normprobe.measurements.layers.assumptions import (
     ASSUMPTIONS_LEGEND,
@@ -37,7 +37,7 @@ from normprobe.report.page.blocks import curves, heading, note, sentence, side_b
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup, block
 from normprobe.report.readable import MISSING, significant
-from normprobe.report.sentences import broken_states_sentence
+from normprobe.report.sentences import broken_states_sentence, other_media
 from normprobe.report.terminal import (
     ALIGNED,
     NumberColumn,
@@ -46,7 +46,7 @@ from normprobe.report.terminal import (
     print_sentence,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import MODALITIES, OTHER_MEDIA, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.schema import MODALITIES, TEXT, TOKEN_GROUPS, VISUAL
 
 _OVER = "Intervals and bands are over images."
 _LINES = f"Lines: means over tokens. {_OVER} Layer 0: decoder input."
@@ -97,6 +97,12 @@ def show(run: RunStore, console: Console) -> None:
             "Massive activations", table, massive.COLUMNS, console, legend, "massive.csv"
         )
         print_sentence(massive_words(run), console)
+    if run.has_table("turns"):
+        of_turns = run.table("turns")
+        columns = turns.turn_columns(of_turns)
+        title = "Visual tokens of each turn" + aligned
+        print_by_layer(title, of_turns, columns, console, turns.NOTES, "turns.csv")
+        print_sentence(turns.turns_verdict(of_turns), console)
     for name, facts in run.record.get("own_numbers", {}).items():
         groups = [VISUAL] if facts["per"] == "pair" else _groups(layers)
         columns = [NumberColumn((g,), f"{name}_mean", {"group": g}) for g in groups]
@@ -112,9 +118,9 @@ def show_theory(run: RunStore, console: Console) -> None:
 
 
 def _groups(layers: pd.DataFrame) -> list[str]:
-    """Visual beside text, or whichever groups exist; and videos and sounds."""
+    """Visual beside text, or whichever groups exist; and images, videos and sounds."""
     present = [group for group in (VISUAL, TEXT, *TOKEN_GROUPS) if (layers["group"] == group).any()]
-    others = [group for group in OTHER_MEDIA if group in present]
+    others = other_media(layers)
     pair = list(dict.fromkeys(present))[:2]
     return [group for group in pair if not others or group in MODALITIES] + others
 
@@ -227,6 +233,14 @@ _PARTS = (
         branches.BRANCH_PANELS,
         lambda run: branches.branches_verdict(run.table("branches")),
         "a is what a branch adds to the state x, and the angle lies between x and x + a. " + _OVER,
+    ),
+    _Part(
+        "Turn by turn",
+        "turns",
+        _as_it_is,
+        turns.TURN_PANELS,
+        lambda run: turns.turns_verdict(run.table("turns")),
+        f"Geometric means over samples, each beside its own first turn. {_OVER}",
     ),
     _Part(
         "The theory beside the measurement",

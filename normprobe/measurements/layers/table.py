@@ -14,34 +14,35 @@ from normprobe.measurements.layers.branches import branches_table
 from normprobe.measurements.layers.massive import massive_tables
 from normprobe.measurements.layers.measure import observe, rows
 from normprobe.measurements.layers.theory import theory_table
+from normprobe.measurements.layers.turns import turns_table
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.trace import find_or_trace
 from normprobe.report.sentences import quoted
 from normprobe.schema import (
     GEOMETRIC_RATIOS,
     IMAGE,
-    NON_VISUAL,
     OTHER_MEDIA,
     OTHER_TOKEN_METRICS,
     OWN,
     PAIR,
     RATIOS_TO_TEXT,
     SAMPLE_METRICS,
+    TABLE_GROUPS,
     TEXT,
-    TOKEN_GROUPS,
     TOKEN_METRICS,
+    TURN,
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_columns
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
-from normprobe.statistics.sample_statistics import merge
+from normprobe.statistics.sample_statistics import merge, with_images
 
 _BY_LAYER = ["layer", "group", "hidden_size"]
 
 
 def layer_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Add ``<column>_ci_low`` and ``_ci_high`` for every mean and ratio of layers.csv."""
-    resampled = Resampled(table, rows, _BY_LAYER)
+    resampled = Resampled(table, rows[~_of_one_image(rows)], _BY_LAYER)
     own_of_tokens, own_of_samples = _own_numbers(rows)
     drawn = resampled.of_tokens((*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
     for metric in (*SAMPLE_METRICS, *own_of_samples):
@@ -70,6 +71,7 @@ def tables(
     rows: pd.DataFrame, model: MeasuredModel, *, intervals: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``layers`` contains; without intervals these columns are empty."""
+    rows = with_images(rows)
     layers = layers_table(rows, quoted(model.token_text))
     judged_by = rows if intervals else rows.iloc[:0]
     if intervals:
@@ -79,7 +81,11 @@ def tables(
     layers = layers.rename(columns=lambda name: name.removeprefix(OWN))
     theory = theory_table(judged_by)
     judged = theory if model.norm_placement.endswith("applies") else theory.iloc[:0]
-    asked = {"images": images_table(rows), "branches": branches_table(rows)}
+    asked = {
+        "images": images_table(rows),
+        "branches": branches_table(rows),
+        "turns": turns_table(rows),
+    }
     return {
         "layers": layers,
         "theory": theory,
@@ -100,18 +106,23 @@ def _own_numbers(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 def images_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Sample rows to images.csv: the visual tokens of each image, where a sample has several."""
-    of_images = rows[rows["group"] == IMAGE]
+    of_images = rows[_of_one_image(rows)]
     means = ["norm_mean", "cosine_mean", "angle_mean"]
     table = of_images.reindex(columns=["sample_id", IMAGE, "layer", "tokens", *means])
     table.insert(5, "norm_std", np.sqrt(of_images["norm_m2"] / of_images["tokens"]))
     return table.astype({IMAGE: int, "tokens": int}).reset_index(drop=True)
 
 
+def _of_one_image(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Which rows are of one of several images of a sample."""
+    return rows.get(IMAGE, pd.Series(np.nan, rows.index)) > 0
+
+
 def layers_table(
     rows: pd.DataFrame, token_text: Callable[[int], str] | None = None
 ) -> pd.DataFrame:
     """Sample rows of any number of batches to layers.csv."""
-    rows = rows[~rows["group"].isin([PAIR, IMAGE])]
+    rows = rows[~rows["group"].isin([PAIR, TURN]) & ~_of_one_image(rows)]
     by = ["layer", "group", "hidden_size", "dtype"]
     own_of_tokens, own_of_samples = _own_numbers(rows)
     table = merge(rows, by, (*TOKEN_METRICS, *OTHER_TOKEN_METRICS, *own_of_tokens))
@@ -126,7 +137,7 @@ def layers_table(
     spread = of_samples.mean().add_suffix("_mean").join(of_samples.std(ddof=0).add_suffix("_std"))
     table = table.merge(spread.reset_index(), on=by)
     table["angle_below_resolution"] = table["angle_mean"] < table["dtype"].map(ANGLE_RESOLUTION)
-    order = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL))}
+    order = {group: place for place, group in enumerate(TABLE_GROUPS)}
     table = table.sort_values(
         ["layer", "group"], key=lambda c: c.map(order) if c.name == "group" else c
     )
@@ -163,4 +174,4 @@ def probe_layers(
     inputs = named_inputs(model, inputs)
     parts, found_by = find_or_trace(model, named or {}, lambda: inputs)
     measured = MeasuredModel(model, parts, [*(special_token_ids or ())], found_by=found_by)
-    return layers_table(rows(observe(measured, inputs), None))
+    return layers_table(with_images(rows(observe(measured, inputs), None)))

@@ -11,10 +11,16 @@ from normprobe.measurements.layers.ratios import (
     ratios_to_text,
     visual_states_are_attended,
 )
+from normprobe.measurements.layers.turns import turns_verdict
 from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
-from normprobe.report.sentences import broken_states_sentence, carried_sentences, layers_in_words
+from normprobe.report.sentences import (
+    broken_states_sentence,
+    carried_sentences,
+    layers_in_words,
+    other_media,
+)
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, RATIOS_TO_TEXT, VISUAL
+from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, VISUAL
 
 _TEXT = "text tokens"
 
@@ -22,8 +28,9 @@ _TEXT = "text tokens"
 def verdict(run: RunStore) -> str:
     """What the layers say, their branches and massive tokens, and what the theory says of them."""
     branches = branches_verdict(run.table("branches")) if run.has_table("branches") else ""
+    turns = turns_verdict(run.table("turns")) if run.has_table("turns") else ""
     theory = theory_verdict(run.table("assumptions"))
-    return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), theory]))
+    return " ".join(filter(None, [run_verdict(run), branches, massive_words(run), turns, theory]))
 
 
 def massive_words(run: RunStore) -> str:
@@ -49,8 +56,9 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
     """How loud visual tokens are, and how fast they turn, against text tokens in every layer."""
     norms, angles = ratios_to_text(layers, "norm"), ratios_to_text(layers, "angle")
     several = [ratio for ratio in (*norms.values(), *angles.values()) if ratio.usable]
-    others = [ratio_after(layers, 0, group=group) for group in OTHER_MEDIA]
-    several += [r for group in OTHER_MEDIA for r in ratios_to_text(layers, "angle", group).values()]
+    media = other_media(layers)
+    others = [ratio_after(layers, 0, group=group) for group in media]
+    several += [r for group in media for r in ratios_to_text(layers, "angle", group).values()]
     told = [ratio for ratio in (ratio_after(layers, 0), *several, *others) if ratio.usable]
     if not told:
         return ""
@@ -70,7 +78,7 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
         if by_layer:
             subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
             sentences.append(f"{subject} {verb} {by_layer}.")
-    for group, entry in zip(OTHER_MEDIA, others, strict=True):
+    for group, entry in zip(media, others, strict=True):
         if entry.usable:
             louder, turn = ratio_in_words([entry], LOUD, _TEXT), turning(layers, group)
             entering = f"{group.capitalize()} tokens enter the decoder {louder}"

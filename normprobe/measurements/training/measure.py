@@ -20,8 +20,8 @@ from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.align.norm import NAME as ALIGNMENT_NORM
 from normprobe.model.find.parts import Parts
 from normprobe.model.measured_model import MeasuredBatch, layers_of_all_depths, text_ids
-from normprobe.schema import GEOMETRIC_RATIOS, TEXT, TOKEN_GROUPS, VISUAL
-from normprobe.statistics.token_metrics import token_metrics, token_norms, widened
+from normprobe.schema import GEOMETRIC_RATIOS, TEXT, TOKEN_GROUPS, VIDEO, VISUAL
+from normprobe.statistics.token_metrics import in_group, token_metrics, token_norms, widened
 from normprobe.tensors import to_host, with_tensors
 
 #: Of a deeper decoder so many layers, of all depths, have angles and updates; all have norms.
@@ -78,7 +78,7 @@ class ForwardReader:
             x = self._read(state)
             self._groups, self._dtype = self._batch.groups_at(x), state.dtype
             self._tokens[0] = _norms_alone(left[2])
-            visual = self._groups == TOKEN_GROUPS.index(VISUAL)
+            visual = in_group(VISUAL, self._groups)
             self._spreads = _visual_spreads(widened(x), visual)
 
     @_aside
@@ -128,6 +128,8 @@ class ForwardReader:
         table["layer"] = np.repeat([*self._tokens], groups.size)
         table["group"] = np.tile(groups.ravel(), len(self._tokens))
         table["nonfinite"] = ~finite
+        if (of_videos := table[table["group"] == TOKEN_GROUPS.index(VIDEO)]).size:  # visual, too
+            table = pd.concat([table, of_videos.assign(group=TOKEN_GROUPS.index(VISUAL))])
         found = table[table["group"] >= 0].groupby(["layer", "group"])
         rows = found.mean().assign(
             tokens=found["norm_mean"].count(),

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from normprobe.errors import escape
 from normprobe.report.readable import significant
 from normprobe.runs.files import write_by_rename
-from normprobe.schema import AUDIO, NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
+from normprobe.schema import AUDIO, IMAGE, NON_VISUAL, SPECIAL, STRUCTURAL, TEXT, VIDEO, VISUAL
 
 FONT = "DejaVu Sans"
 
@@ -98,6 +98,7 @@ GROUP_LOOKS = {
     SPECIAL: GroupLook("#009E73", "^", "-."),
     STRUCTURAL: GroupLook("#CC79A7", "D", ":"),
     NON_VISUAL: GroupLook("#56B4E9", "v", "--"),
+    IMAGE: GroupLook("#7A3E00", "p", "-."),
     VIDEO: GroupLook("#E69F00", "P", "-"),
     AUDIO: GroupLook("#7F7F7F", "X", ":"),
 }
