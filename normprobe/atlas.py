@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from numpy.typing import NDArray
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -33,9 +34,8 @@ from normprobe.run import Run, explained
 from normprobe.runs.files import is_own
 from normprobe.runs.fingerprints import one_digest
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import MODALITIES
-from normprobe.statistics.bootstrap import LINEAR, LOGARITHM, interval
-from normprobe.statistics.resampling import Resampled
+from normprobe.schema import MODALITIES, TEXT, VISUAL
+from normprobe.statistics.bootstrap import LINEAR, LOGARITHM, draw_weights, interval, ratio_draws
 
 _LARGEST = 2**17  # bytes: some 700 samples
 _SCALES = {DISPARITY: LOGARITHM, "disparity_last": LOGARITHM, "inertia_gap": LINEAR}
@@ -132,19 +132,22 @@ def _samples(run: Run) -> list[list[Any]]:
 @np.errstate(all="ignore")  # what is not finite is close to no number
 def _drawn(samples: list[list[Any]]) -> dict[str, list[float]]:
     """Estimate and ends of the 95 % interval of each number, as a run of them draws these."""
-    table = pd.DataFrame(samples, columns=_COLUMNS)
-    table = table.rename(columns={"id": "sample_id", "picture": "image_hash"})
-    of_groups = [
-        table.assign(group=group, **{n: table[f"{group}_{n}"] for n in ("tokens", *_MEANS)})
-        for group in MODALITIES
-    ]
-    cells = pd.DataFrame({"group": MODALITIES})
-    resampled = Resampled(cells, pd.concat(of_groups, ignore_index=True), ["group"])
-    means = (resampled.means(name, by_tokens=True).T for name in _MEANS)
-    first, last, turned = (visual - text for visual, text in means)
+    columns = dict(zip(_COLUMNS, zip(*samples, strict=True), strict=True))
+    codes = np.unique(columns["picture"], return_inverse=True)[1]
+    units = int(codes.max()) + 1
+    weights = draw_weights(units)
+
+    def means(group: str) -> NDArray[np.float64]:
+        """``[draws, _MEANS]`` over the tokens of a group."""
+        tokens = np.array(columns[f"{group}_tokens"], dtype=np.float64)
+        parts = [tokens, *(tokens * columns[f"{group}_{name}"] for name in _MEANS)]
+        sums = np.array([np.bincount(codes, part, units) for part in parts], dtype=np.float64).T
+        return ratio_draws(weights, sums[:, 1:], sums[:, :1])
+
+    first, last, turned = (means(VISUAL) - means(TEXT)).T
     made = {}
     for name, drawn in zip(_SCALES, (np.exp(first), np.exp(last), -turned), strict=True):
-        ends = interval(drawn[:, None], resampled.units, _SCALES[name])[:, 0]
+        ends = interval(drawn[:, None], units, _SCALES[name])[:, 0]
         made[name] = [float(drawn[0]), *ends.tolist()]
     return made
 

@@ -226,8 +226,7 @@ def _facts(run: RunStore) -> dict[str, str]:
 
 def _fact(name: str, value: object) -> str:
     if name in _DIGESTS:  # one of them all: equal where they all are
-        held = isinstance(value, dict) and any(value.values())
-        return one_digest(value) if held else ""
+        return one_digest(value) if isinstance(value, dict) and any(value.values()) else ""
     if isinstance(value, dict):
         return ", ".join(
             f"{str(key).replace('_', ' ')}: {_fact('', item)}"
