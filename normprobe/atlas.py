@@ -47,7 +47,11 @@ _COLUMNS = ["id", "picture", "prompt"]
 _COLUMNS += [f"{group}_{name}" for name in ("tokens", *_MEANS) for group in MODALITIES]
 
 # How each line of an entry is spelled: what is missing, unknown or of another type does not fit.
-_TEXT, _DIGEST, _NUMBER = r"(?:[ !#-\[\]-~]|\\.)", "[0-9a-f]{16}", r"-?\d+(?:\.\d+)?(?:e-\d\d)?"
+_TEXT, _DIGEST, _NUMBER = (
+    r"(?:[ !#-\[\]-~]|\\.)",
+    "[0-9a-f]{16}",
+    r"-?\d{1,15}(?:\.\d+)?(?:e-\d\d)?",
+)
 _SAMPLE = rf'  \["{_TEXT}{{1,100}}", "{_DIGEST}(?:\+{_DIGEST})*", "{_DIGEST}"'
 _SAMPLE += r", [1-9]\d{0,8}" * 2 + f", {_NUMBER}" * 2 * len(_MEANS) + r"\]"
 _NUMBERS = ", ".join(rf'"{name}": \[{_NUMBER}, {_NUMBER}, {_NUMBER}\]' for name in _SCALES)

@@ -120,6 +120,7 @@ TAMPERED = {
     "text for a number": ("numbers", "[77.5862917", '["77.5862917"'),
     "norm of a sample": ("numbers", "2.44254145", "2.94254145"),
     "norm out of range": ("samples", "2.44254145", "99.44254145"),
+    "norm without end": ("samples", "2.44254145", "9" * 300),
     "angle out of range": ("samples", "0.268815417", "3.268815417"),
     "tokens": ("numbers", "64, 140", "640, 140"),
     "no tokens": ("samples", "64, 140", "0, 140"),
