@@ -13,7 +13,7 @@ OLDER_READY := $(OLDER)/ready
 # against float64, code of checkpoints. Types that it lacks are skipped, and named.
 OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoint.py \
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
-	tests/model/find/test_structure.py tests/model/load tests/test_code_failures.py
+	tests/model/find/test_structure.py tests/model/load tests/test_atlas.py tests/test_code_failures.py
 
 # What the tests skip where it is not installed, with an environment of its own: trainings of TRL,
 # Lightning and DeepSpeed, and what processors read clips and sounds with.
@@ -31,7 +31,7 @@ RELEASE_READY := $(RELEASE)/ready
 WHEEL := .venv-wheel
 
 .PHONY: demo test test-all test-4.57 test-extras readme cost gpu types models loading-cost figures figure-references golden faults check \
-	docs links columns wheel sbom older-tests
+	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
@@ -53,6 +53,9 @@ readme: $(READY)  ## refresh the tables and the figure in the README
 
 columns: $(READY)  ## refresh the reference of every column of every CSV file
 	$(BIN)/python .ci/columns.py
+
+atlas: $(READY)  ## refresh the entries of atlas/ that need no download: specimen and miniatures
+	$(BIN)/python .ci/atlas.py
 
 docs: $(DOCS_READY)  ## the documentation into docs/_build/html: its notebooks, commands and doctests run
 	$(DOCS)/bin/sphinx-build --fail-on-warning --fresh-env --keep-going --jobs 2 docs docs/_build/html

@@ -304,6 +304,32 @@ def load_run(folder: str | Path) -> Run:
     return Run(RunFolder.open(Path(folder)))
 
 
+def require_repeatable(run: Run) -> None:
+    """Refuse what holds too little to be measured again.
+
+    Raises:
+        NormprobeError: saying what is missing.
+    """
+    record, options = run.record, run.record.get("options") or {}
+    if not (is_measurement(run.command) and measurement(run.command).over_samples):
+        raise NormprobeError(
+            f"{run.path} is a run of {run.command}, which measures no samples that could be drawn",
+            "give a run of interface, layers or grounding",
+        )
+    if record["status"] != COMPLETE:
+        raise NormprobeError(
+            f"{run.path} is not complete: it was interrupted", "finish it with --resume"
+        )
+    for name, what in (("model", "a model in memory"), ("data", "inputs that were given")):
+        if not isinstance(options.get(name), str) or (
+            name == "data" and not record.get("sample_ids")
+        ):
+            raise NormprobeError(
+                f"{run.path} measured {what}, which no folder holds",
+                "give a run of a checkpoint over samples",
+            )
+
+
 @takes(Output, without=("resume",))
 def compare(
     runs: Sequence[Run | str | Path], labels: Sequence[str] | None = None, **to: Any

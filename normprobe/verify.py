@@ -14,15 +14,14 @@ import numpy as np
 import pandas as pd
 
 from normprobe.errors import NormprobeError
-from normprobe.measurements import is_measurement, measurement
 from normprobe.model.checkpoint import is_here
 from normprobe.model.find.overrides import OVERRIDE_KEYS as KEYS_OF_PARTS
 from normprobe.options import Loading
 from normprobe.probe import Probe
 from normprobe.report.readable import number_of, significant
-from normprobe.run import Run, explained, load_run
+from normprobe.run import Run, explained, load_run, require_repeatable
 from normprobe.runs.begin import differing
-from normprobe.runs.run_folder import COMPLETE, ROW_KEYS
+from normprobe.runs.run_folder import ROW_KEYS
 
 #: Recorded options of what is measured: the samples are measured in the batches of the run.
 _OF_DATA = ("data", "prompt", "limit", "seed", "skip_bad", "align", "also", "by", "do")
@@ -95,8 +94,8 @@ def verify_run(
             again, or as ``Probe`` and ``Probe.measure``.
     """
     run = load_run(folder)
-    options = dict(run.record.get("options") or {})
-    _require_repeatable(folder, run.record, options)
+    require_repeatable(run)
+    options = dict(run.record["options"])
     for name, given in (("trust_remote_code", trust_remote_code), ("inputs", inputs)):
         if options.get(name) and not given:
             flag = f"--{name.replace('_', '-')}" + (f" {options[name]}" if given is None else "")
@@ -113,34 +112,6 @@ def verify_run(
     before = measured[measured["sample_id"].isin(drawn)]
     table = _differences(before, again.samples)
     return Verified(table, [*_changed(run.record, again.record, before, again.samples)])
-
-
-def _require_repeatable(
-    folder: str | Path, record: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    """Refuse what holds too little to be measured again.
-
-    Raises:
-        NormprobeError: saying what is missing.
-    """
-    command = str(record.get("command"))
-    if not (is_measurement(command) and measurement(command).over_samples):
-        raise NormprobeError(
-            f"{folder} is a run of {command}, which measures no samples that could be drawn",
-            "verify a run of interface, layers or grounding",
-        )
-    if record["status"] != COMPLETE:
-        raise NormprobeError(
-            f"{folder} is not complete: it was interrupted", "finish it with --resume"
-        )
-    for name, what in (("model", "a model in memory"), ("data", "inputs that were given")):
-        if not isinstance(options.get(name), str) or (
-            name == "data" and not record.get("sample_ids")
-        ):
-            raise NormprobeError(
-                f"{folder} measured {what}, which no folder holds",
-                "verify a run of a checkpoint over samples",
-            )
 
 
 def _measured_again(run: Run, options: Mapping[str, Any], ids: Sequence[str]) -> Run:

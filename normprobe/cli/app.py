@@ -26,6 +26,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "watch": models.watch,
     "align": measure.align,
     "report": runs.report,
+    "card": runs.card,
+    "atlas": runs.atlas,
     "paper": paper.paper,
     "demo": measure.demo,
 }

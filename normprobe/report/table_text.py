@@ -22,12 +22,12 @@ def markdown(table: ReadableTable) -> str:
     """
     rules = ["--:" if numeric else "---" for numeric in table.numeric]
     lines = [
-        _markdown_row(_markdown_text(" ".join(parts)) for parts in table.headers),
+        _markdown_row(markdown_text(" ".join(parts)) for parts in table.headers),
         _markdown_row(rules),
     ]
-    lines += [_markdown_row(map(_markdown_text, row)) for row in table.rows]
-    notes = [f"\n{_markdown_text(note)}" for note in table.notes]
-    title = [f"**{_markdown_text(table.title)}**\n"] if table.title else []
+    lines += [_markdown_row(map(markdown_text, row)) for row in table.rows]
+    notes = [f"\n{markdown_text(note)}" for note in table.notes]
+    title = [f"**{markdown_text(table.title)}**\n"] if table.title else []
     return "\n".join([*title, *lines, *notes]) + "\n"
 
 
@@ -35,7 +35,8 @@ def _markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """Text that stays text in Markdown and HTML."""
     return _MARKDOWN_SPECIAL.sub(r"\\\1", text)
 
 

@@ -5,13 +5,13 @@ any format, merged with an adapter, or a module in memory. Nothing is read twice
 told is what is measured. Pictures and prompts are told sample by sample, as they become inputs.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xxhash import xxh3_64, xxh3_128
+from xxhash import xxh3_64, xxh3_64_hexdigest, xxh3_128
 
 from normprobe.data.local import SUFFIXES
 from normprobe.runs.run_folder import RECORD
@@ -67,6 +67,14 @@ def tensor_digests(model: "nn.Module", names: Collection[str]) -> dict[str, str]
                     wait(own.values())
             made |= own
     return {name: digest.result() for name, digest in made.items()}
+
+
+def one_digest(digests: Mapping[str, Any]) -> str:
+    """One of many: 16 hex digits.
+
+    The names are left out: releases of transformers have other ones for the same tensors.
+    """
+    return xxh3_64_hexdigest(" ".join(sorted(map(str, filter(None, digests.values())))).encode())
 
 
 def _owner(name: str) -> str:

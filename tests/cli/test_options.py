@@ -42,6 +42,8 @@ OPTIONS = {
     "watch": "--snippet --help -h",
     "align": f"--target {PROMPTED} --data {DRAW} {ON} {FOLDER} {SHOWN}",
     "report": f"{FOLDER} --verbose -v --help -h",
+    "card": "--write --verbose -v --help -h",
+    "atlas": "--output -o --verbose -v --help -h",
     "paper": "--run --from --without-published --model --trust-remote-code --data --limit -n "
     f"{FOLDER} --yes -y --verbose -v --help -h",
     "demo": f"{FOLDER} --quiet -q --verbose -v --help -h",

@@ -21,12 +21,12 @@ _LONGEST = 200  # rows
 _LONG = 40  # characters that one line may have
 
 
-def shown_table(rows: pd.DataFrame) -> Markup:
+def shown_table(rows: pd.DataFrame, most: int = _LONGEST) -> Markup:
     """Rows as they are, numbers short, tokens with every character visible."""
     columns = [(str(name).replace("_", " "), _kind(rows[name])) for name in rows]
     shown = [
         [_text(name, value) for name, value in row.items()]
-        for row in rows.head(_LONGEST).to_dict("records")
+        for row in rows.head(most).to_dict("records")
     ]
     return block("table", columns, shown, len(rows) - len(shown))
 
@@ -146,6 +146,11 @@ def side_by_side(charts: list[Chart]) -> Markup:
 def dots(rows: dict[str, Any]) -> Markup:
     """Means as dots, of ``dots.dots_of``."""
     return block("figure", "dots", rows)
+
+
+def scatter(points: Sequence[dict[str, Any]], x: str, y: str) -> Markup:
+    """Points with intervals in two directions, of ratios ``x`` and numbers ``y``."""
+    return block("figure", "scatter", {"points": points, "x": x, "y": y})
 
 
 def grid(maps: dict[str, Any]) -> Markup:

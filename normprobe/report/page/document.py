@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from xxhash import xxh3_64_hexdigest
 
 from normprobe.report.page.blocks import first_sentence, heading, picture, shown_table
 from normprobe.report.page.markup import (
@@ -21,7 +20,8 @@ from normprobe.report.page.markup import (
     source,
 )
 from normprobe.report.readable import number_of, significant
-from normprobe.runs.files import json_bytes, json_text, own_files
+from normprobe.runs.files import json_text, own_files
+from normprobe.runs.fingerprints import one_digest
 from normprobe.runs.run_folder import COMPLETE, RunStore
 from normprobe.schema import PUBLISHED
 
@@ -226,8 +226,7 @@ def _facts(run: RunStore) -> dict[str, str]:
 
 def _fact(name: str, value: object) -> str:
     if name in _DIGESTS:  # one of them all: equal where they all are
-        held = isinstance(value, dict) and any(value.values())
-        return xxh3_64_hexdigest(json_bytes(value)) if held else ""
+        return one_digest(value) if isinstance(value, dict) and any(value.values()) else ""
     if isinstance(value, dict):
         return ", ".join(
             f"{str(key).replace('_', ' ')}: {_fact('', item)}"
@@ -250,7 +249,16 @@ def _command_line(argv: list[Any]) -> str:
 
 
 #: What draws and listens, in the order in which the pieces build on each other.
-_SCRIPTS = ("draw.js", "figure.js", "curves.js", "dots.js", "grid.js", "tables.js", "contents.js")
+_SCRIPTS = (
+    "draw.js",
+    "figure.js",
+    "curves.js",
+    "dots.js",
+    "scatter.js",
+    "grid.js",
+    "tables.js",
+    "contents.js",
+)
 
 
 @dataclass(frozen=True)
