@@ -30,8 +30,8 @@ from normprobe.runs.files import own_bytes
 
 #: What is told of a run, as far as it holds it.
 _NUMBERS = (
-    DISPARITY, ATTENDED, "disparity_video", "disparity_audio", "disparity_last", "inertia_gap",
-    "ratio_to_table", "visual_norm",
+    DISPARITY, ATTENDED, "disparity_image", "disparity_video", "disparity_audio", "disparity_last",
+    "inertia_gap", "ratio_to_table", "visual_norm",
 )  # fmt: skip
 #: Facts of a run beside them, in the words of the page.
 _FACTS = (
