@@ -19,7 +19,8 @@ OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoin
 # Lightning and DeepSpeed, and what processors read clips and sounds with.
 EXTRAS := .venv-extras
 EXTRAS_READY := $(EXTRAS)/ready
-EXTRAS_TESTS := tests/test_callback.py tests/inputs/test_standard.py tests/data/test_media.py
+EXTRAS_TESTS := tests/test_callback.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
+	tests/data/test_media.py
 
 # The documentation, with an environment of its own.
 DOCS := .venv-docs

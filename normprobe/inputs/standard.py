@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
 
+    from normprobe.data.media import Video
+
 #: What processors raise on images and texts that they cannot take: they have no exception for it.
 #: Not ``NormprobeError``: that already says what is wrong.
 REFUSALS = (
@@ -39,9 +41,13 @@ REFUSALS = (
 
 
 def build_standard(
-    processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
+    processor: Any,
+    samples: Sequence[Sample],
+    system: str | None,
+    layout: str = "{turn}",
+    asked: Mapping[str, Any] | None = None,
 ) -> BatchFeature:
-    """One batch, padded on the right, by a processor of transformers."""
+    """One batch, padded on the right, by a processor of transformers; ``asked``: of it alone."""
     from transformers import BatchFeature
     from transformers.image_processing_base import ImageProcessingMixin
 
@@ -62,7 +68,9 @@ def build_standard(
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
-    others = _videos_and_audios(processor, samples)
+    others = _videos_and_audios(processor, samples) | dict(asked or {})
+    if "audio" in others:  # sounds are padded as the model wants them, whatever texts are
+        options = {"return_tensors": options.pop("return_tensors"), "text_kwargs": options}
 
     def made(**images: Any) -> BatchFeature:
         inputs = dict(processor(text=texts, **images, **others, **options))
@@ -96,15 +104,16 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
     """What a processor is given of clips and sounds, in the order of the samples.
 
     The processor draws frames by its own settings, for which it needs their rate: of clips whose
-    rate nobody knows it reads all.
+    rate nobody knows it reads all, as of those that have fewer frames than it draws.
     """
     given: dict[str, Any] = {}
     if videos := [video for sample in samples for video in sample.videos]:
         if not hasattr(processor, "video_processor"):
             raise ValueError(f"{type(processor).__name__} reads no video")
-        timed = {video.fps is not None for video in videos}
-        if len(timed) > 1:
-            raise ValueError("clips with and without a rate do not fit into one batch")
+        drawn = {_draws(processor.video_processor, video) for video in videos}
+        if len(drawn) > 1:
+            differ = "with and without a rate, or frames enough to draw from,"
+            raise ValueError(f"clips {differ} do not fit into one batch")
         given["videos"] = [np.stack([np.asarray(f) for f in video.frames]) for video in videos]
         given["video_metadata"] = [
             {
@@ -115,7 +124,7 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
             }
             for video in videos
         ]
-        given |= {"return_metadata": True} | ({} if True in timed else {"do_sample_frames": False})
+        given |= {"return_metadata": True} | ({} if True in drawn else {"do_sample_frames": False})
     if audios := [audio for sample in samples for audio in sample.audios]:
         reader = _ear(processor)
         if reader is None:
@@ -123,6 +132,16 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
         given["audio"] = [audio.at(reader.sampling_rate) for audio in audios]
         given["sampling_rate"] = reader.sampling_rate
     return given
+
+
+def _draws(reader: Any, video: Video) -> bool:
+    """Whether a video processor can draw frames of a clip."""
+    from transformers.video_processing_utils import BaseVideoProcessor
+
+    count, usual = len(video.frames), BaseVideoProcessor.sample_frames
+    if video.fps is None or getattr(type(reader), "sample_frames", None) is not usual:
+        return video.fps is not None
+    return count >= (reader.num_frames or int(count / video.fps * (reader.fps or 0)))
 
 
 def _ear(processor: Any) -> Any:

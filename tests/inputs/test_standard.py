@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import torch
 from support.processors import make_checkpoint, make_processor
-from support.tiny_models import tiny_model
 from transformers.utils import is_torchvision_available
 
-from normprobe import NormprobeError, Probe, probe_layers
+from normprobe import NormprobeError, Probe
 from normprobe.data.data_set import open_data
 from normprobe.data.media import Audio, Video
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.inputs.builder import InputBuilder
-from normprobe.inputs.on_device import inputs_for
 from normprobe.versions import is_line_5
 
 pytestmark = [
@@ -25,16 +23,6 @@ pytestmark = [
 ]
 
 OMNI = "qwen2_5_omni_thinker"
-#: Types, and where a video is written as an image is.
-TYPES = {
-    "qwen2_vl": False,
-    "qwen2_5_vl": False,
-    "qwen3_vl": False,
-    "glm4v": True,
-    "internvl": True,
-    "llava_onevision": False,
-    OMNI: False,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -48,52 +36,6 @@ def _small_clips(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def mixed() -> dict[str, Sample]:
     return {sample.id.removeprefix("prompts/"): sample for sample in open_data("mixed")}
-
-
-def tokens(model_type: str, samples: list[Sample]) -> tuple[dict[str, int], dict[str, int]]:
-    """Tokens by group; and placeholders that the processor wrote, counted by their ids alone."""
-    processor = make_processor(model_type)
-    builder = InputBuilder(processor, model_type=model_type)
-    inputs = builder.build(samples)
-    model = tiny_model(model_type)
-    special = builder.special_token_ids
-    rows = probe_layers(model, inputs_for(model, inputs), special_token_ids=special)
-    found = rows[rows["layer"] == 0].set_index("group")["tokens"].to_dict()
-    found["visual"] = found.get("visual", 0) + found.pop("structural", 0)
-    ids = inputs["input_ids"]
-    written = {}
-    for group, name in (("visual", "image"), ("video", "video"), ("audio", "audio")):
-        token = getattr(processor, f"{name}_token_id", None)
-        written[group] = 0 if token is None else int((ids == token).sum())
-    kept = ids[inputs["attention_mask"] == 1]
-    words = ~torch.isin(kept, torch.tensor([*special, *range(12, 15), 3]))
-    written["text"] = int(words.sum())
-    return found, written
-
-
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize("names", [["clip"], ["picture", "clip", "text", "clip"]])
-def test_groups_are_the_placeholders_that_were_written(model_type, names, mixed) -> None:
-    if model_type == "glm4v" and len(names) > 1:
-        pytest.skip("its forward does not tell an image from a video in one batch")
-    found, written = tokens(model_type, [mixed[name] for name in names])
-    if TYPES[model_type]:
-        assert found["visual"] + found["video"] == written["visual"] + written["video"]
-        alone, _ = tokens(model_type, [mixed["clip"]])
-        assert found["video"] == names.count("clip") * alone["video"]
-    else:
-        assert {g: found.get(g, 0) for g in ("visual", "video")} == {
-            g: written[g] for g in ("visual", "video")
-        }
-    assert found["text"] == written["text"]
-    assert found["video"] > 0
-
-
-@pytest.mark.parametrize("names", [["sound"], ["all"], ["picture", "clip", "sound", "all", "text"]])
-def test_pictures_clips_and_sounds_in_one_batch(names, mixed) -> None:
-    found, written = tokens(OMNI, [mixed[name] for name in names])
-    assert {group: found.get(group, 0) for group in written} == written
-    assert written["audio"] == 25 * sum(name in ("sound", "all") for name in names)
 
 
 def test_marks_place_them_in_the_text(mixed) -> None:

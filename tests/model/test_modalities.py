@@ -2,7 +2,6 @@
 
 import io
 import json
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from support.expected_parts import ExpectedParts
 from support.processors.tokenizer import character_tokenizer
 from support.tiny.fragments import AUDIO, IMAGE, VIDEO
 from support.tiny.media import EARS, features_of, media_of
-from support.tiny_inputs import SPECIAL_IDS, tiny_media
-from support.tiny_models import VOCABULARY, tiny_model, unit_gain_
+from support.tiny_inputs import SPECIAL_IDS, heard_and_seen, tiny_media
+from support.tiny_models import tiny_model
 
 from normprobe import NormprobeError, Probe, compare, find_parts, probe_interface, probe_layers
 from normprobe.measurements.attention.measure import measure_attention
@@ -200,12 +199,6 @@ def test_their_numbers_are_those_of_their_states() -> None:
             assert row["cosine_mean"] == pytest.approx(cosines.mean(), abs=1e-6)
 
 
-def heard_and_seen(model_type: str, seed: int = 0) -> torch.nn.Module:
-    """With the audio side that the tiny model of the type is built without."""
-    ears = {"audio_config": deepcopy(EARS[model_type])} if model_type in EARS else {}
-    return tiny_model(model_type, seed, **ears)
-
-
 def norms_by_hand(part: Any, model: torch.nn.Module, group: str, inputs: Any) -> np.ndarray:
     """Of what a module returns of a video, a sound or an image alone, by a hook of its own."""
     returned: list[np.ndarray] = []
@@ -317,43 +310,6 @@ def test_before_the_projector_of_images_is_no_sound() -> None:
 # --- models of sounds alone, and those that also speak --------------------------------------------
 
 
-def sounds_alone() -> torch.nn.Module:
-    """Qwen2-Audio: no image; its projector is called as one of images is."""
-    ears = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2}
-    ears |= {"encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 50}
-    text = {"model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 64}
-    text |= {"intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    text |= {"num_key_value_heads": 2}
-    config = transformers.Qwen2AudioConfig(
-        audio_config=ears, text_config=text, audio_token_index=AUDIO
-    )
-    model = transformers.Qwen2AudioForConditionalGeneration(config).eval()
-    unit_gain_(model)
-    return model
-
-
-@only_5
-def test_a_model_of_sounds_alone_has_their_stages() -> None:
-    model = sounds_alone()
-    mask = (torch.arange(100) < 80).long()[None]  # 20 of 25 rows: the others pad
-    ids = torch.tensor([[1, 20, *[AUDIO] * 20, 21, 22]])
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    inputs |= {"input_features": torch.randn(1, 16, 100), "feature_attention_mask": mask}
-    rows = probe_interface(model, inputs).set_index(["stage", "group"])
-    returned: list[torch.Tensor] = []
-    projector = model.model.multi_modal_projector
-    handle = projector.register_forward_hook(lambda _, __, left: returned.append(left))
-    with torch.no_grad():
-        model(**inputs)
-    handle.remove()
-    expected = np.linalg.norm(returned[0].double().numpy(), axis=-1).ravel()[:20]
-    for stage in ("audio_projector_output", DECODER_INPUT):
-        assert rows.loc[(stage, "audio"), "tokens"] == 20
-        assert rows.loc[(stage, "audio"), "norm_mean"] == pytest.approx(expected.mean(), rel=1e-6)
-    assert rows.loc[("audio_encoder", "audio"), "tokens"] == 20
-    assert tokens(model, inputs) == {"text": 3, "special": 1, "audio": 20, "non_visual": 4}
-
-
 @only_5
 def test_of_a_model_that_speaks_the_thinker_is_measured(tmp_path: Path) -> None:
     """A checkpoint as it is published: its tensors, and its config, inside those of the whole."""
@@ -375,7 +331,7 @@ def test_of_a_model_that_speaks_the_thinker_is_measured(tmp_path: Path) -> None:
 
 @only_5
 def test_a_checkpoint_of_sounds_alone_is_loaded_with_its_ears(tmp_path: Path) -> None:
-    sounds_alone().save_pretrained(tmp_path)
+    tiny_model("qwen2_audio").save_pretrained(tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
     assert reads_sounds(checkpoint.config)
     assert auto_class(checkpoint) is transformers.AutoModelForMultimodalLM

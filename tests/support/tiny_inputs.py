@@ -5,6 +5,7 @@ of four and four batches of one hold the same tokens and the same pixels.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from inspect import signature
 from typing import Literal
 
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from normprobe.versions import is_line_5
-from support.tiny.media import media_sample
+from support.tiny.media import EARS, media_sample
 from support.tiny.pixels import PIXELS, Inputs, Size
 from support.tiny_models import (
     BOS,
@@ -29,6 +30,7 @@ from support.tiny_models import (
     VISION_ENCODERS,
     VOCABULARY,
     WITHOUT_IMAGES,
+    tiny_model,
 )
 
 #: Height and width in pixels, taken in turn. Types with one fixed image size ignore them.
@@ -146,6 +148,12 @@ def tiny_media(model: PreTrainedModel, batch_size: int = 1, seed: int = 0) -> In
         size = SIZES[index % len(SIZES)]
         samples.append(media_sample(model, size, 2 + index, random, count_image_tokens))
     return collate(samples)
+
+
+def heard_and_seen(model_type: str, seed: int = 0) -> PreTrainedModel:
+    """With the audio side that the tiny model of the type is built without."""
+    ears = {"audio_config": deepcopy(EARS[model_type])} if model_type in EARS else {}
+    return tiny_model(model_type, seed, **ears)
 
 
 def _padded(tensor: Tensor, shape: Sequence[int], left: bool, value: int) -> Tensor:

@@ -37,6 +37,7 @@ from support.tiny.gemmas import GEMMAS
 from support.tiny.mergers import MERGERS
 from support.tiny.others import OTHERS
 from support.tiny.projectors import PROJECTORS
+from support.tiny.sounds import SOUNDS_ALONE
 from support.tiny.well_known import WELL_KNOWN
 
 __all__ = [
@@ -66,7 +67,7 @@ __all__ = [
 
 #: The types that every test runs on.
 TINY = WELL_KNOWN
-EVERY: dict[str, Tiny] = TINY | PROJECTORS | ANY_SIZE | MERGERS | GEMMAS | OTHERS
+EVERY: dict[str, Tiny] = TINY | PROJECTORS | ANY_SIZE | MERGERS | GEMMAS | OTHERS | SOUNDS_ALONE
 
 #: Every image-text-to-text type of transformers.
 ALL_TYPES = tuple(

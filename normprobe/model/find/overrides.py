@@ -94,6 +94,8 @@ _IMAGE_TOKENIZER = {
     "channels_first": True,
 }
 
+_GRANITE_SPEECH = {"audio_encoder": "model.encoder", "audio_projector": "model.projector"}
+
 OVERRIDES: dict[str, dict[str, Any]] = {
     # Encoder-decoders whose text decoder attends to the vision encoder.
     "blip": {
@@ -195,6 +197,16 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "projector": "model.embed_tokens_extend.image_embed.img_projection_down",
         "text_embedding": "model.embed_tokens",
         "decoder_layers": "model.layers",
+        "audio_encoder": "model.embed_tokens_extend.audio_embed.encoder",
+        # Where a picture stands beside the sound, another one runs.
+        "audio_projector": "model.embed_tokens_extend.audio_embed.down_proj_for_speech",
+    },
+    # Audio encoders that no accessor of theirs gives.
+    "granite_speech": _GRANITE_SPEECH,
+    "granite_speech_plus": _GRANITE_SPEECH,
+    "vibevoice_asr": {  # one of two encoders, which its projector joins
+        "audio_encoder": "model.acoustic_tokenizer_encoder",
+        "audio_projector": "model.multi_modal_projector",
     },
 }
 

@@ -4,6 +4,7 @@
 ``make_checkpoint``  a model and its processor in a folder, as one downloads them
 """
 
+from inspect import signature
 from pathlib import Path
 
 import transformers
@@ -12,6 +13,7 @@ from transformers.utils import is_torchvision_available
 
 from support.processors.beside import BESIDE
 from support.processors.fixed import FIXED
+from support.processors.media import MEDIA
 from support.processors.recipe import Recipe
 from support.processors.tokenizer import character_tokenizer
 from support.processors.varying import ANY_SIZE, TILED
@@ -48,20 +50,23 @@ CHAT_TEMPLATE = """
 
 def make_processor(model_type: str) -> ProcessorMixin:
     """The processor of a type, of its own class."""
-    recipe = RECIPES[model_type]
+    recipe = (RECIPES | MEDIA)[model_type]
     tokenizer = character_tokenizer(NAMES | {**recipe.names}, recipe.roles, recipe.more)
-    parts = {
-        "image_processor": getattr(transformers, recipe.image_processor)(**recipe.images),
-        "tokenizer": tokenizer,
+    made_of = {
+        "image_processor": (recipe.image_processor, recipe.images),
+        "video_processor": (recipe.video_processor, recipe.videos),
+        "feature_extractor": (recipe.feature_extractor, recipe.sounds),
+        "audio_processor": (recipe.feature_extractor, recipe.sounds),
     }
-    if model_type == "instructblip":
-        parts["qformer_tokenizer"] = tokenizer  # the queries read the prompt too
-    if recipe.video_processor:
-        parts["video_processor"] = getattr(transformers, recipe.video_processor)(**recipe.videos)
-    if recipe.feature_extractor:
-        extractor = getattr(transformers, recipe.feature_extractor)
-        parts["feature_extractor"] = extractor(**recipe.sounds)
-    processor = getattr(transformers, recipe.processor)(**parts, **recipe.options)
+    processor_class = getattr(transformers, recipe.processor)
+    parts = {}
+    for part in signature(processor_class.__init__).parameters:
+        name, settings = made_of.get(part, (None, {}))
+        if name:
+            parts[part] = getattr(transformers, name)(**settings)
+        elif part.endswith("tokenizer"):  # the queries of InstructBLIP read the prompt, too
+            parts[part] = tokenizer
+    processor = processor_class(**parts, **recipe.options)
     if recipe.chat:
         image = recipe.placeholder or getattr(processor, "image_token", None) or NAMES[IMAGE]
         video = recipe.video or getattr(processor, "video_token", "")

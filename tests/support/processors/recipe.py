@@ -13,7 +13,7 @@ class Recipe(NamedTuple):
     """How to build the processor of one type."""
 
     processor: str
-    image_processor: str
+    image_processor: str | None
     images: Mapping[str, Any] = SQUARE
     options: Mapping[str, Any] = {}
     #: Ids and names of special tokens, beside those of every tokenizer.
