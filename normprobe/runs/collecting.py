@@ -26,7 +26,7 @@ from normprobe.options import AUTO, Sampling
 from normprobe.runs.begin import warn
 from normprobe.runs.processes import meeting
 from normprobe.runs.run_folder import PARTIAL, RunStore, image_name
-from normprobe.schema import IMAGE, VISUAL
+from normprobe.schema import AUDIO, IMAGE, VIDEO, VISUAL
 from normprobe.statistics.bootstrap import DRAWS, LEVEL, SEED
 from normprobe.statistics.resampling import image_units
 
@@ -321,20 +321,29 @@ class _Parts:
             self._run.append(pd.concat(rows, ignore_index=True))
 
 
+#: What the rows of a group come from.
+_MEDIA = {VISUAL: "image", VIDEO: "clip", AUDIO: "sound"}
+
+
 def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     """Record what the intervals rest on, and a note where that is little."""
     units = int(image_units(rows).nunique())
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
     if units >= _FEW_UNITS:
         return ""
-    unit = "image"
+    groups = set(rows["group"]) if "group" in rows else {VISUAL}
+    kinds = [word for group, word in _MEDIA.items() if group in groups] or ["image"]
+    if kinds != ["image"]:
+        run.note(media=kinds)
+    unit = kinds[0] if len(kinds) == 1 else "sample"
     if rows["image_hash"].isna().all():
-        unit = "sample" if (rows["group"] == VISUAL).any() else "prompt"
+        unit = "sample" if VISUAL in groups else "prompt"
     few = f"{units} {unit}{'' if units == 1 else 's'}"
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:
-        warning = f"{few}: the intervals are widened for so few; they speak of images like these"
+        of = ", ".join(f"{kind}s" for kind in kinds)
+        warning = f"{few}: the intervals are widened for so few; they speak of {of} like these"
     run.add_warning(warning)
     return warning
 

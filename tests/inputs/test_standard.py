@@ -111,11 +111,21 @@ def test_a_run_records_the_frames_and_does_not_depend_on_batches(tmp_path: Path)
         assert run.record["frames"] == dict.fromkeys(
             ["prompts/clip", "prompts/all"], "16 of 16 frames at 8 a second"
         )
+        assert run.record["media"] == ["image", "clip", "sound"]
+        assert any("speak of images, clips, sounds like" in each for each in run.record["warnings"])
     keys = ["layer", "group"]
     beside = one.table.merge(five.table, on=keys, suffixes=("", "_five"))
     assert len(beside) == len(one.table) == len(five.table)
     assert (beside["tokens"] == beside["tokens_five"]).all()
     assert beside["norm_mean"].to_numpy() == pytest.approx(beside["norm_mean_five"], rel=1e-5)
     text_alone = probe.layers("text", limit=2)
+    assert "media" not in text_alone.record
     assert "frames" not in text_alone.record
     assert "frames" not in text_alone.store.rows()
+
+
+def test_a_model_s_own_answers_ask_for_no_more(tmp_path: Path) -> None:
+    """A random model would begin a picture behind its prompt."""
+    probe = Probe(str(make_checkpoint(OMNI, tmp_path / "model")))
+    run = probe.cause("mixed", do="freeze")
+    assert run.table["samples"].max() == 2  # those with a picture

@@ -296,6 +296,7 @@ class _Batch:
         """Give samples without an answer the model's own, token by token."""
         left = [row for row, how in enumerate(self.answered) if how == "greedy"]
         ends = _end_ids(self.model.model, self.builder.tokenizer)
+        marks = _media_ids(self.model)
         for _ in range(LONGEST_ANSWER):
             if not left:
                 return
@@ -307,7 +308,9 @@ class _Batch:
             for row in list(left):
                 answer = self.answers[row]
                 last = self.starts[row] + behind + len(answer.scored) - 1
-                token = int(seen[0][row, last].argmax())
+                scores = seen[0][row, last].clone()
+                scores[[id_ for id_ in marks if id_ < len(scores)]] = -torch.inf
+                token = int(scores.argmax())
                 self.answers[row] = replace(answer, scored=(*answer.scored, token))
                 if token in ends:
                     left.remove(row)
@@ -426,6 +429,16 @@ def _another(sample: Sample, image: Image.Image) -> Image.Image:
     chosen = photographs[_number_of(sample) % len(photographs)]
     with Image.open(chosen) as photograph:
         return photograph.convert("RGB").resize(image.size)
+
+
+def _media_ids(model: MeasuredModel) -> list[int]:
+    """What stands for pixels and sounds: an answer that held it would ask for more of them."""
+    parts, named = model.parts, {}
+    if parts.audio_token_ids:  # Qwen-Omni looks behind what begins them, too
+        named = model.model.config.to_dict()
+    begin = [id_ for name, id_ in named.items() if name.endswith("_start_token_id")]
+    ids = [*parts.image_token_ids, *parts.video_token_ids, *parts.audio_token_ids, *begin]
+    return [id_ for id_ in ids if id_ >= 0]
 
 
 def _end_ids(model: Any, tokenizer: Any) -> set[int]:

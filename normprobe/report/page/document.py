@@ -144,12 +144,16 @@ def _data_and_sources(record: Mapping[str, Any]) -> str:
 
 
 def _samples(record: Mapping[str, Any]) -> str:
-    """E.g. ``56 with 10 images``."""
+    """E.g. ``56 with 10 images``, ``5 with 3 images, clips, sounds``."""
     samples, hashes = record.get("sample_ids"), record.get("image_hashes")
     if not samples:
         return ""
-    images = len(set(map(str, hashes.values()))) if isinstance(hashes, dict) else 0
-    return f"{len(samples)}" + (f" with {number_of(images, 'image')}" if images else "")
+    held = {str(each) for each in hashes.values() if each} if isinstance(hashes, dict) else set()
+    count = number_of(len(held), "image")
+    if kinds := record.get("media"):  # a sample may hold several
+        held = {each for joined in held for each in joined.split("+")}
+        count = f"{len(held)} " + ", ".join(f"{kind}s" for kind in kinds)
+    return f"{len(samples)}" + (f" with {count}" if held else "")
 
 
 def _once(texts: Iterable[str]) -> list[str]:

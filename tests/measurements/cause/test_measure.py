@@ -24,7 +24,7 @@ from support.decoder_by_hand import (
 )
 from support.reference import angle
 from support.tiny_inputs import SPECIAL_IDS, perturbed, tiny_samples
-from support.tiny_models import EOS
+from support.tiny_models import EOS, IMAGE
 from xxhash import xxh3_64_intdigest
 
 from normprobe import Probe, find_parts
@@ -219,6 +219,18 @@ def test_without_an_answer_it_is_what_the_model_generates(name, padding):
     assert wanted.loc["untouched", "correct"].dropna().eq(1.0).all()  # greedy indeed
     same = [*measure.ANGLES, "kl", "changed", "text_moved"]
     pd.testing.assert_frame_equal(found[same], wanted[same])
+
+
+def test_an_answer_of_its_own_asks_for_no_picture(monkeypatch):
+    """A placeholder would need pixels that nobody has."""
+    batch = batch_of("qwen2_5_vl", 2, "right")
+    own = batch.model.lm_head.forward
+    longing = torch.zeros(batch.model.lm_head.out_features)
+    longing[IMAGE] = 1e3
+    monkeypatch.setattr(batch.model.lm_head, "forward", lambda x: own(x) + longing)
+    found = measured(batch, ["scale"], answered=False)
+    assert (found["answered"].dropna() == "greedy").all()
+    assert found["kl"].notna().any()
 
 
 # --- what is refused, or in doubt ----------------------------------------------------------------

@@ -201,6 +201,16 @@ def test_model_data_and_samples() -> None:
     ]
 
 
+def test_clips_and_sounds_are_no_images() -> None:
+    hashes = {"a": "1", "b": "2", "c": "1+2+3", "d": None, "e": "3"}
+    several = {"sample_ids": list("abcde"), "image_hashes": hashes}
+    told = dict(measured([RunStore(several | {"media": ["image", "clip", "sound"]})]))
+    assert told["Samples"] == "5 with 3 images, clips, sounds"
+    assert dict(measured([RunStore(several)]))["Samples"] == "5 with 4 images"
+    words_alone = {"sample_ids": ["a"], "image_hashes": {"a": None}}
+    assert dict(measured([RunStore(words_alone)]))["Samples"] == "1"
+
+
 def test_of_many_models_a_few_are_named() -> None:
     runs = [RunStore(ONE | {"model": f"org/{number}"}) for number in range(6)]
     assert dict(measured(runs))["Model"] == "org/0; org/1; org/2; org/3; 2 more"
