@@ -13,7 +13,8 @@ OLDER_READY := $(OLDER)/ready
 # against float64, code of checkpoints. Types that it lacks are skipped, and named.
 OLDER_TESTS := tests/cli/test_specimen_reference.py tests/cli/test_hub_checkpoint.py \
 	tests/measurements/interface/test_measure.py tests/measurements/layers/test_measure.py \
-	tests/model/find/test_structure.py tests/model/load tests/test_atlas.py tests/test_code_failures.py
+	tests/model/find/test_structure.py tests/model/load tests/model/test_modalities.py \
+	tests/test_atlas.py tests/test_code_failures.py
 
 # What the tests skip where it is not installed, with an environment of its own: trainings of TRL,
 # Lightning and DeepSpeed, and what processors read clips and sounds with.

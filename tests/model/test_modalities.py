@@ -216,10 +216,11 @@ def norms_by_hand(part: Any, model: torch.nn.Module, group: str, inputs: Any) ->
     return np.concatenate([np.linalg.norm(x, axis=-1).ravel() for x in returned])
 
 
-@only_5
 @pytest.mark.parametrize("model_type", HEARING + SEEING)
 def test_stages_hold_what_their_modules_return(model_type: str) -> None:
     """Each by itself, as the model's own accessor runs it; padding of a sound left out."""
+    if model_type == "qwen3_omni_moe_thinker" and not is_line_5():
+        pytest.skip("transformers 4: fails on an image beside a video")
     model = heard_and_seen(model_type)
     inputs = tiny_media(model)
     parts = find_parts(model)
@@ -254,9 +255,13 @@ def test_stages_hold_what_their_modules_return(model_type: str) -> None:
         row = rows.loc[("projector_output", "visual")]
         assert row["tokens"] == len(both)
         assert row["norm_mean"] == pytest.approx(both.mean(), rel=1e-6)
+    entered = rows.loc[DECODER_INPUT]["tokens"]
+    ids = inputs["input_ids"].flatten().tolist()
+    assert entered.get("audio", 0) == ids.count(AUDIO)
+    placed = entered.get("visual", 0) + entered.get("structural", 0)
+    assert placed == ids.count(IMAGE) + ids.count(VIDEO)
 
 
-@only_5
 @pytest.mark.parametrize("model_type", sorted(EARS))
 def test_padding_of_a_sound_counts_nowhere(model_type: str) -> None:
     model = heard_and_seen(model_type)
