@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 WRITE = "say how its inputs are made: `normprobe inputs MODEL --write inputs.py` begins the file"
 
 
-#: Types that have to know what each token is, and whose processor says it where it is asked.
-TOLD = ("cosmos3_edge",)
-
-
 @dataclass(frozen=True)
 class InputBuilder:
     """Turns samples into the inputs of one model: images and text in the order of their pieces."""
@@ -144,8 +140,7 @@ class InputBuilder:
         if self.own_code:
             return build_documented(self.processor, samples, self.system)
         layout = PLAIN_LAYOUTS.get(self.model_type or "", "{turn}")
-        asked = {"return_mm_token_type_ids": True} if self.model_type in TOLD else {}
-        return build_standard(self.processor, samples, self.system, layout, asked)
+        return build_standard(self.processor, samples, self.system, layout)
 
     def _check_media(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse inputs without the clips or sounds of the samples."""

@@ -41,13 +41,9 @@ REFUSALS = (
 
 
 def build_standard(
-    processor: Any,
-    samples: Sequence[Sample],
-    system: str | None,
-    layout: str = "{turn}",
-    asked: Mapping[str, Any] | None = None,
+    processor: Any, samples: Sequence[Sample], system: str | None, layout: str = "{turn}"
 ) -> BatchFeature:
-    """One batch, padded on the right, by a processor of transformers; ``asked``: of it alone."""
+    """One batch, padded on the right, by a processor of transformers."""
     from transformers import BatchFeature
     from transformers.image_processing_base import ImageProcessingMixin
 
@@ -68,7 +64,9 @@ def build_standard(
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
-    others = _videos_and_audios(processor, samples) | dict(asked or {})
+    others = _videos_and_audios(processor, samples)
+    if type(processor).__name__ == "Cosmos3EdgeProcessor":  # tells no token's kind unasked
+        others["return_mm_token_type_ids"] = True
     if "audio" in others:  # sounds are padded as the model wants them, whatever texts are
         options = {"return_tensors": options.pop("return_tensors"), "text_kwargs": options}
 
@@ -112,8 +110,7 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
             raise ValueError(f"{type(processor).__name__} reads no video")
         drawn = {_draws(processor.video_processor, video) for video in videos}
         if len(drawn) > 1:
-            differ = "with and without a rate, or frames enough to draw from,"
-            raise ValueError(f"clips {differ} do not fit into one batch")
+            raise ValueError("clips read whole, and drawn from, do not fit into one batch")
         given["videos"] = [np.stack([np.asarray(f) for f in video.frames]) for video in videos]
         given["video_metadata"] = [
             {

@@ -321,31 +321,36 @@ class _Parts:
             self._run.append(pd.concat(rows, ignore_index=True))
 
 
-#: What the rows of a group come from.
-_MEDIA = {VISUAL: "image", VIDEO: "clip", AUDIO: "sound"}
-
-
 def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     """Record what the intervals rest on, and a note where that is little."""
     units = int(image_units(rows).nunique())
     run.note(intervals={"level": LEVEL, "units": units, "draws": DRAWS, "seed": SEED})
+    kinds = _media(rows)
+    if kinds and kinds != ["image"]:
+        run.note(media=kinds)
     if units >= _FEW_UNITS:
         return ""
-    groups = set(rows["group"]) if "group" in rows else {VISUAL}
-    kinds = [word for group, word in _MEDIA.items() if group in groups] or ["image"]
-    if kinds != ["image"]:
-        run.note(media=kinds)
-    unit = kinds[0] if len(kinds) == 1 else "sample"
+    unit = "sample" if kinds[1:] else "".join(kinds) or "image"
     if rows["image_hash"].isna().all():
-        unit = "sample" if VISUAL in groups else "prompt"
+        unit = "sample" if kinds else "prompt"
     few = f"{units} {unit}{'' if units == 1 else 's'}"
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:
-        of = ", ".join(f"{kind}s" for kind in kinds)
+        of = ", ".join(f"{kind}s" for kind in kinds or ["image"])
         warning = f"{few}: the intervals are widened for so few; they speak of {of} like these"
     run.add_warning(warning)
     return warning
+
+
+def _media(rows: pd.DataFrame) -> list[str]:
+    """What the samples hold, in words; tokens of a clip are visual, too."""
+    if "group" not in rows:
+        return ["image"]
+    groups = (VISUAL, IMAGE, VIDEO, AUDIO)
+    seen, images, clips, sounds = (set(rows["sample_id"][rows["group"] == g]) for g in groups)
+    held = {"image": images or seen - clips, "clip": clips, "sound": sounds}
+    return [kind for kind, samples in held.items() if samples]
 
 
 def _note_skipped(run: RunStore, data: DataSet) -> None:

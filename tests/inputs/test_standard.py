@@ -66,7 +66,7 @@ def test_a_clip_without_a_rate_is_read_whole(mixed) -> None:
     timed = mixed["clip"]
     whole = replace(timed, videos=(Video(timed.videos[0].frames),))
     assert builder.build([whole])["drawn_frames"].tolist() == [16]
-    with pytest.raises(RefusedSample, match="with and without a rate"):
+    with pytest.raises(RefusedSample, match="read whole, and drawn from"):
         builder.build([timed, whole])
 
 
@@ -128,4 +128,4 @@ def test_a_model_s_own_answers_ask_for_no_more(tmp_path: Path) -> None:
     """A random model would begin a picture behind its prompt."""
     probe = Probe(str(make_checkpoint(OMNI, tmp_path / "model")))
     run = probe.cause("mixed", do="freeze")
-    assert run.table["samples"].max() == 2  # those with a picture
+    assert run.table["samples"].max() == 3  # those with a picture or a clip

@@ -236,3 +236,12 @@ def test_no_place_is_known_and_the_run_goes_on(data: DataSet) -> None:
     assert table is None
     assert not dict(run.images())
     assert run.record["warnings"] == ["no map of visual tokens: why"]
+
+
+def test_a_run_of_clips_speaks_of_clips() -> None:
+    """Their tokens are visual, too."""
+    groups = {"sample_id": list("aab"), "group": ["visual", "video", "text"]}
+    run = RunStore({})
+    note = collecting.note_confidence(run, pd.DataFrame({**groups, "image_hash": ["1", "1", None]}))
+    assert note.startswith("2 clips: ") and note.endswith("they speak of clips like these")
+    assert run.record["media"] == ["clip"]

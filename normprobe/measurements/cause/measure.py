@@ -433,11 +433,11 @@ def _another(sample: Sample, image: Image.Image) -> Image.Image:
 
 def _media_ids(model: MeasuredModel) -> list[int]:
     """What stands for pixels and sounds: an answer that held it would ask for more of them."""
-    parts, named = model.parts, {}
+    parts = model.parts
+    ids = [*parts.image_token_ids, *parts.video_token_ids, *parts.audio_token_ids]
     if parts.audio_token_ids:  # Qwen-Omni looks behind what begins them, too
-        named = model.model.config.to_dict()
-    begin = [id_ for name, id_ in named.items() if name.endswith("_start_token_id")]
-    ids = [*parts.image_token_ids, *parts.video_token_ids, *parts.audio_token_ids, *begin]
+        named = model.model.config.to_dict().items()
+        ids += [id_ for name, id_ in named if name.endswith("_start_token_id") and id_ is not None]
     return [id_ for id_ in ids if id_ >= 0]
 
 
