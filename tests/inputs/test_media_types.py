@@ -216,3 +216,24 @@ def test_states_of_sounds_are_those_of_their_modules(model_type: str, mixed: Any
         assert rows.loc[name, "tokens"] == norms.size
         assert rows.loc[name, "norm_mean"] == pytest.approx(norms.mean(), rel=1e-6)
         assert rows.loc[name, "norm_std"] == pytest.approx(norms.std(), abs=1e-6 * norms.mean())
+
+
+def test_images_and_videos_of_one_tensor_are_visual_together(mixed: Any) -> None:
+    """InternVL: its tower sees tiles, and which are a clip's it is not told."""
+    builder = InputBuilder(processor_of("internvl"), model_type="internvl")
+    model = heard_and_seen("internvl")
+    both = replace(mixed["clip"], images=mixed["picture"].images)
+    inputs = builder.build([both])
+    found: list[Any] = []
+    handle = model.model.multi_modal_projector.register_forward_hook(
+        lambda _, args, output: found.append(output)
+    )
+    rows = probe_interface(model, inputs_for(model, inputs))
+    handle.remove()
+    norms = np.linalg.norm(found[-1].double().numpy(), axis=-1)
+    rows = rows.set_index(["stage", "group"])
+    assert rows.loc[("projector_output", "visual"), "tokens"] == norms.size
+    assert rows.loc[("projector_output", "visual"), "norm_mean"] == pytest.approx(norms.mean())
+    entered = rows.loc["decoder_input"]["tokens"]
+    assert entered["visual"] == entered["image"] + entered["video"] == norms.size
+    assert set(rows.loc["projector_output"].index) == {"visual"}

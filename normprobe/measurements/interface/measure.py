@@ -27,6 +27,7 @@ from normprobe.schema import (
     PADDING,
     TOKEN_GROUPS,
     VIDEO,
+    VIDEO_MASK,
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_token
@@ -78,6 +79,7 @@ class SeenStages:
     hidden_size: int
     scale: float | None  # of ``embedding_scale``
     attends: bool  # the text attends to the image: no visual token is in the sequence
+    together: bool = False  # images and videos come in one tensor: stages tell neither apart
 
 
 def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
@@ -108,7 +110,7 @@ def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStages:
         norms = token_norms(x)
         each = [] if ids is None or ids.shape != norms.shape else [ids]
         copied = to_host([norms, groups, *each])
-        return SeenStages(told, copied, x.shape[-1], scale, attends)
+        return SeenStages(told, copied, x.shape[-1], scale, attends, VIDEO_MASK in inputs)
 
 
 def run_stages(
@@ -140,8 +142,8 @@ def rows(seen: SeenStages, sample_ids: Sequence[str] | None) -> pd.DataFrame:
         held = masks_of(codes).keys()
         if not (seen.attends or VISUAL in held):
             found = []  # some code always wants pixels, and of text alone gets blank ones
-        if VIDEO in held and VIDEO not in {row["group"] for row in found}:
-            found = []  # rows of images and of videos come from the same inputs
+        if {VIDEO} & held - {row["group"] for row in found} and not seen.together:
+            found = []  # those of videos are not seen
         found += chain.from_iterable(heard) if AUDIO in held else []
         found.extend(_decoder_input_rows(norms, codes, ids[0] if ids else None, seen))
     (sample_id,) = sample_ids or ["0"]

@@ -29,7 +29,12 @@ def verdict(run: RunStore) -> str:
     interface = run.table("interface")
     sentences = [broken_states_sentence(interface), interface_verdict(interface)]
     if _has(interface, DECODER_INPUT, VIDEO) and not _has(interface, PROJECTOR_OUTPUT, VIDEO):
-        sentences.append("What videos are before the decoder is left out: it cannot be told.")
+        together = _has(interface, PROJECTOR_OUTPUT, VISUAL)
+        sentences.append(
+            "Before the decoder images and videos cannot be told apart."
+            if together
+            else "What videos are before the decoder is left out: it cannot be told."
+        )
     return " ".join(filter(None, sentences))
 
 
