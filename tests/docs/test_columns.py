@@ -20,7 +20,7 @@ NOT_OF_THE_SPECIMEN = {
     *("published.csv", "histogram.csv of interface", "figure4.csv"),
     *("training.csv", "gradients.csv", "alarms.csv"),  # a training's
 }
-OF_SOUND = re.compile("disparity_(video|audio)")  # and of clips
+OF_SOUND = re.compile("disparity_(image|video|audio)")  # and of clips
 
 
 GENERATOR = loaded(ROOT / ".ci/columns.py")
@@ -72,6 +72,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made: dict[str, Run] = {
         "layers": probe.measure("layers", limit=2, **everything),
         "pairs": probe.layers("pairs"),
+        "turns": probe.layers("turns", limit=2, by="turn"),
         "interface": probe.measure("interface", limit=2, map=1),
         "grounding": probe.grounding(str(data), skip_bad=True),
         "cause": probe.cause(limit=2),
@@ -92,7 +93,7 @@ def headers(runs: dict[str, Path]) -> Iterator[tuple[str, str, list[str]]]:
     for name, folder in runs.items():
         for file in sorted(folder.glob("*.csv")):
             with file.open(encoding="utf-8", newline="") as lines:
-                yield "layers" if name == "pairs" else name, file.name, next(csv.reader(lines))
+                yield "layers" if name in ("pairs", "turns") else name, file.name, next(csv.reader(lines))
 
 
 @pytest.mark.slow
