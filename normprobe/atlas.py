@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from normprobe.card import command_of, numbers_of, quantities, require_sound, revision_of
+from normprobe.card import repeating_command, ranked_numbers, quantities, require_sound, revision_of
 from normprobe.data.data_set import data_names
 from normprobe.errors import NormprobeError, first_line
 from normprobe.quantities import INTERVAL
@@ -76,7 +76,7 @@ _FIELDS = {
 def entry_of(run: Run, miniature: str = "") -> dict[str, Any]:
     """The entry of a run; ``miniature``: what its model is called, which a script makes."""
     require_sound(run)
-    record, told = run.record, numbers_of(run)
+    record, told = run.record, ranked_numbers(run)
     if not (told.keys() >= _SCALES.keys() and record.get("weight_digests")):
         raise NormprobeError(
             f"{run.path} holds no disparity, no inertia or no digests of its weights",
@@ -89,7 +89,7 @@ def entry_of(run: Run, miniature: str = "") -> dict[str, Any]:
         model = f"miniature/{miniature}" if miniature else str(record["model"])
         entry = {
             "columns": _COLUMNS,
-            "command": command_of(record, model),
+            "command": repeating_command(record, model),
             "data": record["options"]["data"],
             "dtype": record["dtype"],
             "format": "normprobe atlas 1",

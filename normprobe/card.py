@@ -52,7 +52,7 @@ def require_sound(run: Run) -> None:
         )
 
 
-def numbers_of(run: Run) -> dict[str, Estimate]:
+def ranked_numbers(run: Run) -> dict[str, Estimate]:
     """What ranks a run of ``layers`` or ``interface``, each number with its 95 % interval."""
     with explained(run.store):
         compared = measurement(run.command).module("compared")
@@ -71,7 +71,7 @@ def revision_of(record: Mapping[str, Any]) -> str:
     return str(record.get("adapter_revision") or record.get("model_revision") or "")
 
 
-def command_of(record: Mapping[str, Any], model: str = "") -> str:
+def repeating_command(record: Mapping[str, Any], model: str = "") -> str:
     """The command that measures a run again, of the same commit; ``model``: called so there."""
     options = {**record["options"], "revision": revision_of(record)}
     usual = {field.name: field.default for kind in (Loading, Sampling) for field in fields(kind)}
@@ -108,7 +108,7 @@ def with_card(text: str, run: Run) -> str:
             has no metadata that can be read, or half a block.
     """
     require_sound(run)
-    numbers = numbers_of(run)
+    numbers = ranked_numbers(run)
     if not numbers:
         raise NormprobeError(f"{run.path} holds no disparity", "give a run with pictures")
     block, result = _block(run, numbers), _result(run, numbers)
@@ -180,7 +180,7 @@ def _block(run: Run, numbers: Mapping[str, Estimate]) -> str:
     with explained(run.store):
         said = markdown_text(visible(measurement(run.command).headline(run.store)))
         facts = [(words, visible(of)) for words, of in shared_facts([run.store]) if words in _FACTS]
-        command = command_of(run.record)
+        command = repeating_command(run.record)
     facts.append(("samples", str(len(run.store.sample_ids()))))
     digests = ["weights, prompts, pictures: digests of all."]
     table = markdown(with_brackets(pd.DataFrame(rows)))

@@ -12,7 +12,7 @@ from support.commands import invoke
 from support.unrendered import save_placeholders
 
 from normprobe import NormprobeError, load_run
-from normprobe.card import command_of, with_card
+from normprobe.card import repeating_command, with_card
 from normprobe.errors import visible
 
 BEGIN, END = (f"<!-- normprobe layers: {word} -->" for word in ("begin", "end"))
@@ -166,7 +166,7 @@ def test_the_command_is_what_was_asked(runs: Path) -> None:
     asked = {"system": "be short", "trust_remote_code": True, "also": ["branches", "massive"]}
     asked |= {"projector": "model.p", "image_token_ids": [3, 4], "batch_size": 4, "seed": 0}
     record |= {"model_revision": "c" * 40, "options": record["options"] | asked}
-    assert shlex.split(command_of(record, "org/model")) == [
+    assert shlex.split(repeating_command(record, "org/model")) == [
         *("normprobe", "layers", "org/model", "--revision", "c" * 40, "--dtype", "float32"),
         *("--trust-remote-code", "--system", "be short", "--also", "branches,massive"),
         *("--batch-size", "4", "--limit", "6", "--seed", "0", "--part", "projector=model.p"),

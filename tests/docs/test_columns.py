@@ -93,7 +93,11 @@ def headers(runs: dict[str, Path]) -> Iterator[tuple[str, str, list[str]]]:
     for name, folder in runs.items():
         for file in sorted(folder.glob("*.csv")):
             with file.open(encoding="utf-8", newline="") as lines:
-                yield "layers" if name in ("pairs", "turns") else name, file.name, next(csv.reader(lines))
+                yield (
+                    "layers" if name in ("pairs", "turns") else name,
+                    file.name,
+                    next(csv.reader(lines)),
+                )
 
 
 @pytest.mark.slow
