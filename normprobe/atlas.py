@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from normprobe.card import repeating_command, ranked_numbers, quantities, require_sound, revision_of
+from normprobe.card import quantities, ranked_numbers, repeating_command, require_sound, revision_of
 from normprobe.data.data_set import data_names
 from normprobe.errors import NormprobeError, first_line
 from normprobe.quantities import INTERVAL
