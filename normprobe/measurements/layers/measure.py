@@ -27,19 +27,21 @@ from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
     ATTENTION_INPUT,
+    AUDIO,
     IMAGE,
     IMAGE_NUMBERS,
     INJECTION,
     MODALITIES,
     OF_GROUP,
-    OTHER_MEDIA,
     OTHER_TOKEN_METRICS,
     PADDING,
     PAIR,
     PAIR_METRICS,
     SAMPLE_METRICS,
+    TEXT,
     TOKEN_METRICS,
     TURN,
+    VIDEO,
     VISUAL,
 )
 from normprobe.statistics.loud_tokens import loudest_token
@@ -440,8 +442,9 @@ def _several_turns(seen: _NumbersOnCpu, index: int) -> Iterator[_Part]:
         return
     for number in range(1, last + 1):
         masks = masks_of(np.where(seen.turns[index] == number, seen.groups[index], PADDING))
-        for group in masks.keys() & {*MODALITIES, *OTHER_MEDIA}:
-            yield {"group": TURN, TURN: number, OF_GROUP: group}, masks[group]
+        for group, mask in masks.items():
+            if group in (VISUAL, TEXT, VIDEO, AUDIO):
+                yield {"group": TURN, TURN: number, OF_GROUP: group}, mask
 
 
 def _pair_block(seen: _NumbersOnCpu, index: int) -> dict[str, Sequence[Any]]:

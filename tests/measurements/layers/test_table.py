@@ -1,6 +1,6 @@
 """layers.csv and images.csv: intervals, ratios, and the visual tokens of each image."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,10 +135,15 @@ def load(
     return lambda model_type: loaded(model_type, root / model_type)
 
 
-def measured(measured_model: MeasuredModel, builder: InputBuilder, batch_size: int) -> pd.DataFrame:
+def measured(
+    measured_model: MeasuredModel,
+    builder: InputBuilder,
+    batch_size: int,
+    samples: Sequence[Sample] = PICTURED,
+) -> pd.DataFrame:
     rows = []
     takes_text = builder.model_type not in NEEDS_AN_IMAGE or batch_size > 1
-    samples = PICTURED if takes_text else [sample for sample in PICTURED if sample.images]
+    samples = samples if takes_text else [sample for sample in samples if sample.images]
     for start in range(0, len(samples), batch_size):
         batch = samples[start : start + batch_size]
         inputs = inputs_for(measured_model.model, builder.build(batch))

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from measurements.layers.test_table import ATTENDED, IN_SEQUENCE, UNBATCHABLE
+from measurements.layers.test_table import ATTENDED, IN_SEQUENCE, UNBATCHABLE, measured
 from numpy.typing import NDArray
 from support.processors import RECIPES
 from support.reference import norm, token_metrics
@@ -20,6 +21,7 @@ from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements import measurement
+from normprobe.measurements.layers.measure import _several_turns
 from normprobe.measurements.layers.table import layers_table
 from normprobe.measurements.layers.turns import turns_table, turns_verdict
 from normprobe.model.measured_model import MeasuredModel
@@ -85,13 +87,7 @@ def test_each_turn(model_type: str, batch_size: int, load: Any) -> None:
     if model_type in UNBATCHABLE and batch_size > 1:
         pytest.skip("positions count the images of the whole batch")
     model, builder = load(model_type)
-    rows = []
-    for start in range(0, len(SAMPLES), batch_size):
-        batch = SAMPLES[start : start + batch_size]
-        inputs = inputs_for(model.model, builder.build(batch))
-        names = [sample.id for sample in batch]
-        rows.append(measurement("layers").sample_rows(model, inputs, names))
-    made = pd.concat(rows, ignore_index=True)
+    made = measured(model, builder, batch_size, SAMPLES)
     table = turns_table(made.assign(image_hash=made["sample_id"])).set_index([TURN, "group"])
     seen = states_by_turn(model, builder)
     assert set(table.index) == {(turn, group) for _, turn, group in seen}
@@ -143,6 +139,16 @@ def states_by_turn(
 
 def seen_keys(seen: dict[tuple[str, int, str], Any]) -> list[tuple[int, str]]:
     return sorted({(turn, group) for _, turn, group in seen})
+
+
+def test_parts_of_turns_have_one_order_and_no_image_apart() -> None:
+    """The text, the image, the clip and the sound of turn 1, and the image of turn 2."""
+    names = ("text", "visual", "video", "audio", "visual")
+    codes = np.array([[TOKEN_GROUPS.index(name) for name in names]], dtype=np.int8)
+    seen: Any = SimpleNamespace(groups=codes, turns=np.array([[1, 1, 1, 1, 2]]))
+    parts = [(named[TURN], named[OF_GROUP], mask.sum()) for named, mask in _several_turns(seen, 0)]
+    first = [(1, "visual", 2), (1, "text", 1), (1, "video", 1), (1, "audio", 1)]
+    assert parts == [*first, (2, "visual", 1)]
 
 
 @pytest.mark.parametrize("model_type", UNWRITTEN)
