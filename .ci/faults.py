@@ -1,10 +1,9 @@
-"""Plant each fault of tests/faults.toml in a copy of the code: the tests that it names must fail.
+"""Plant the faults of tests/faults.toml in a copy of the code: the fast tests named must fail.
 
 Run by `make faults`; `make faults FAULTS="bands runs"` plants those whose names begin so. A fault
 lives where its tests pass all the same: they do not see what they are there for.
 """
 
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -12,9 +11,10 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from rich.live import Live
@@ -22,32 +22,51 @@ from rich.table import Column, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = "faults.log"  # what the tests say, in the copy
+FAILED = "failed.txt"  # and which fail, a line each
 SECONDS = 300  # that the tests of one fault may take
+COPIES = 2  # faults are planted side by side
 #: What an exit code of pytest says. All others, such as that of tests that cannot be imported or of
 #: names that no test has, say nothing of the fault.
 STATES = {0: "LIVES", 1: "killed"}
+FORK = get_context("fork")
+
+
+class Tried(NamedTuple):
+    """What became of a fault."""
+
+    fault: dict[str, Any]
+    state: str
+    failed: list[str]  # the tests that fail
+    seconds: float
 
 
 def main(beginnings: Sequence[str]) -> int:
-    chosen = [fault for fault in faults() if fault["name"].startswith(tuple(beginnings or [""]))]
     table = Table("fault", Column("tests", overflow="fold"), "", "seconds")
-    with tempfile.TemporaryDirectory() as folder, Live(table):
-        copy = Path(folder)
-        copy_code(copy)
-        prepare(copy)
-        tests = sorted({test for fault in chosen for test in fault["killed_by"]})
-        seconds, code = ended(tests, copy, limit=None)
-        table.add_row("none", "all of these", "pass" if code == 0 else f"END WITH {code}", seconds)
-        sys.dont_write_bytecode = True  # a file that changes twice a second has one time
-        states = [] if code != 0 else [tried(fault, copy, table) for fault in chosen]
-        if code != 0:
-            sys.stderr.write((copy / LOG).read_text(encoding="utf-8"))
-    return int(set(states) != {"killed"})
+    prepare()
+    tests = sorted({test for fault in chosen(beginnings) for test in fault["killed_by"]})
+    with Live(table):
+        (without,) = all_tried([{"name": "none", "killed_by": tests}])
+        sound = without.state == "LIVES"
+        table.add_row("none", "all of these", "pass" if sound else "fail", f"{without.seconds:.0f}")
+        if not sound:
+            sys.stderr.write("\n".join(["without a fault these fail:", *without.failed, ""]))
+            return 1
+        states = set()
+        for fault, state, failed, seconds in all_tried(chosen(beginnings)):
+            shown = "\n".join(failed or fault["killed_by"])
+            table.add_row(fault["name"], shown, state, f"{seconds:.0f}")
+            states.add(state)
+    return int(states != {"killed"})
 
 
 def faults() -> list[dict[str, Any]]:
     """The faults, in order."""
     return list(tomllib.loads((ROOT / "tests/faults.toml").read_text(encoding="utf-8"))["fault"])
+
+
+def chosen(beginnings: Sequence[str]) -> list[dict[str, Any]]:
+    """The faults whose names begin so; without beginnings all."""
+    return [fault for fault in faults() if fault["name"].startswith(tuple(beginnings or [""]))]
 
 
 def planted(fault: dict[str, Any], sound: str) -> str:
@@ -61,16 +80,47 @@ def planted(fault: dict[str, Any], sound: str) -> str:
     return sound.replace(fault["from"], fault["to"])
 
 
-def tried(fault: dict[str, Any], copy: Path, table: Table) -> str:
-    """Whether the tests of a fault kill it, as a row of the table."""
-    file = copy / "normprobe" / fault["file"]
+def all_tried(these: Sequence[dict[str, Any]], *options: str) -> Iterator[Tried]:
+    """Try faults in copies of the code, as they end.
+
+    Args:
+        these: the faults; one without a file leaves the code as it is.
+        options: of pytest, for all of their tests; without any the first that fails is enough.
+    """
+    ended = FORK.SimpleQueue()
+    for copy in range(COPIES):
+        share = these[copy::COPIES]
+        FORK.Process(target=work, args=(share, ended, options or ("-x",))).start()
+    for _ in these:
+        yield ended.get()
+
+
+def work(these: Sequence[dict[str, Any]], ended: Any, options: Sequence[str]) -> None:
+    """Try one fault after the other in a copy of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        copy_code(copy)
+        os.environ["PYTHONPATH"] = folder
+        for fault in these:
+            ended.put(tried(fault, copy, options))
+
+
+def tried(fault: dict[str, Any], copy: Path, options: Sequence[str]) -> Tried:
+    """Whether the tests of a fault kill it."""
+    began = time.monotonic()
+    file = copy / "normprobe" / fault.get("file", "__init__.py")
     sound = file.read_text(encoding="utf-8")
-    file.write_text(planted(fault, sound), encoding="utf-8")
-    seconds, code = ended(fault["killed_by"], copy)
+    if "file" in fault:
+        file.write_text(planted(fault, sound), encoding="utf-8")
+    (copy / FAILED).write_text("", encoding="utf-8")
+    process = FORK.Process(target=run, args=(fault["killed_by"], copy, options))
+    process.start()
+    process.join(SECONDS if "file" in fault else None)
+    process.kill()
     file.write_text(sound, encoding="utf-8")
-    state = STATES.get(code, f"END WITH {code}")
-    table.add_row(fault["name"], "\n".join(fault["killed_by"]), state, seconds)
-    return state
+    state = STATES.get(process.exitcode, f"END WITH {process.exitcode}")
+    failed = (copy / FAILED).read_text(encoding="utf-8").splitlines()
+    return Tried(fault, state, failed, time.monotonic() - began)
 
 
 def copy_code(folder: Path) -> None:
@@ -83,32 +133,34 @@ def copy_code(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def prepare(copy: Path) -> None:
+def prepare() -> None:
     """Import once what is slow, for the processes that are forked from this one."""
-    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True  # a file that changes twice a second has one time
     import datasets  # noqa: F401
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
 
-def ended(
-    tests: Sequence[str], copy: Path, limit: float | None = SECONDS
-) -> tuple[str, int | None]:
-    """How long tests ran in the copy, and their exit code; None: they did not end."""
-    began = time.monotonic()
-    process = multiprocessing.get_context("fork").Process(target=run, args=(tests, copy))
-    process.start()
-    process.join(limit)
-    process.kill()
-    return f"{time.monotonic() - began:.0f}", process.exitcode
+class Failures:
+    """A plugin: a line for each test that fails."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(f"{report.nodeid}\n")
 
 
-def run(tests: Sequence[str], copy: Path) -> None:
+def run(tests: Sequence[str], copy: Path, options: Sequence[str]) -> None:
     os.chdir(copy)
     with (copy / LOG).open("wb") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
-    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
+    arguments = ["-q", "-p", "no:cacheprovider", *options, *tests]
+    sys.exit(int(pytest.main(arguments, plugins=[Failures(copy / FAILED)])))
 
 
 if __name__ == "__main__":
