@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from normprobe.model.config import (
     vision_fields,
 )
 from normprobe.model.find.overrides import overrides_of
+from normprobe.model.gguf import checkpoint_folder, is_gguf
 from normprobe.options import models_here
-from normprobe.rehearsal import rehearse
+from normprobe.rehearsal import READERS, begin, rehearse
 from normprobe.specimen import SPECIMEN_DIR
 
 SPECIMEN = "specimen"
@@ -66,6 +67,7 @@ class Checkpoint:
     adapter_revision: str | None = None  # the resolved commit of an adapter on the hub
     # the alignment norm that the checkpoint, or the adapter that opened it, holds
     alignment: AlignmentSettings | None = None
+    gguf: str | None = None  # the GGUF file that the folder ``source`` was made of
     # what its own code needed to run on this transformers, of ``bridges.foreign_code``
     bridges: list[str] = field(default_factory=list, compare=False)
 
@@ -118,8 +120,13 @@ def open_checkpoint(
     if alignment is not None:
         base = _base_of(model, alignment, trust_remote_code, inputs_file, kind)
         return replace(base, name=_name_of(model), typed=model, alignment=alignment)
+    gguf = model if is_gguf(model) else None
     source = str(SPECIMEN_DIR) if model == SPECIMEN else model
+    if gguf is not None:
+        source = str(checkpoint_folder(gguf))
     _refuse_bad_path(model, source)
+    if _is_bounded(source, trust_remote_code):
+        begin()
     _refuse_silent_hub(model, source, revision)
     config_file = cached(source, "config.json", revision)
     adapter_file = None if config_file else cached(source, _PEFT_CONFIG, revision)
@@ -155,9 +162,9 @@ def open_checkpoint(
             if setup is not None:
                 _set_up(setup, inputs_file)
         if _is_bounded(source, trust_remote_code) and config_file is not None:
-            _import_models(raw)
-            folder = config_file.parent
-            rehearse(lambda: _build(folder, kind), f"building what config.json of {model} asks for")
+            build = partial(_build, config_file.parent.absolute(), kind)
+            what = f"building what config.json of {model} asks for"
+            rehearse(build, what, modules=[*READERS, *_modules_of(raw)])
         with foreign_code(trust_remote_code, bridges):
             config = AutoConfig.from_pretrained(
                 source, revision=revision, trust_remote_code=trust_remote_code
@@ -186,30 +193,33 @@ def open_checkpoint(
         kind=kind_of_model,
         trust_remote_code=trust_remote_code,
         alignment=config_settings(config),
+        gguf=gguf,
         bridges=bridges,
     )
 
 
 def is_here(model: str) -> bool:
     """Whether a model is on this machine, and no hub is asked for it."""
-    return model == SPECIMEN or Path(model).is_dir()
+    return model == SPECIMEN or Path(model).is_dir() or is_gguf(model)
 
 
 def _is_bounded(source: str, trust_remote_code: bool) -> bool:
     return not trust_remote_code and source != str(SPECIMEN_DIR)
 
 
-def _import_models(raw: Any) -> None:
-    """Import what transformers builds a config's models of: once, before the process is forked."""
+def _modules_of(raw: Any) -> list[str]:
+    """What holds the classes that a config's models are built of, as types are registered now."""
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
+    found = []
     for config in [raw, *raw.values()]:
         model_type = config.get("model_type") if isinstance(config, Mapping) else None
         if isinstance(model_type, str) and model_type in CONFIG_MAPPING:
             home = model_type_to_module_name(model_type)
-            with suppress(ImportError):  # said better when it is built
-                import_module(f"transformers.models.{home}.modeling_{home}")
+            found += [CONFIG_MAPPING[model_type].__module__]
+            found += [f"transformers.models.{home}.modeling_{home}"]
+    return found
 
 
 def _build(folder: Path, kind: str | None) -> None:
@@ -289,6 +299,8 @@ def _way_to(packages: Sequence[str]) -> str:
 
 
 def _name_of(model: str) -> str:
+    if is_gguf(model):
+        return Path(model).stem
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 

@@ -9,25 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normprobe.schema import MASSIVE_MAGNITUDE, MASSIVE_RATIO, NO_ID, SINK_RATIO
+from normprobe.schema import NO_ID, SINK_RATIO
 from normprobe.statistics.token_metrics import token_norms, widened
 
 #: How many of the largest dimensions are counted together.
 FEW = 10
 
 #: What ``peaks`` says of a token.
-PEAK_METRICS = ("top1_share", "top10_share", "peak", "peak_to_median", "massive")
+PEAK_METRICS = ("top1_share", "top10_share", "peak", "peak_to_token_median", "peak_dimension")
 
 
 def peaks(states: Tensor) -> Tensor:
     """How far the largest dimensions of each token stand out.
 
     - top1_share, top10_share: share of ||h||^2 in the largest dimension, and in the ten largest
-    - peak: the largest magnitude
-    - peak_to_median: the largest over the median magnitude
-    - massive: 1 where the token holds a massive activation, else 0. The median is that of the
-      token's own dimensions, not of its whole sequence as in the paper's code: a modality that is
-      louder as a whole makes no token massive.
+    - peak, peak_dimension: the largest magnitude, and in which dimension
+    - peak_to_token_median: the largest over the median magnitude of the token's own dimensions
 
     Args:
         states: ``[batch, seq, hidden]``.
@@ -36,7 +33,7 @@ def peaks(states: Tensor) -> Tensor:
         ``[5, batch, seq]`` in the order of ``PEAK_METRICS``. The shares of a zero state are NaN.
     """
     magnitudes = widened(states).abs()
-    largest = magnitudes.topk(min(FEW, states.shape[-1]), dim=-1).values
+    largest, dimensions = magnitudes.topk(min(FEW, states.shape[-1]), dim=-1)
     shares = (largest / token_norms(states).unsqueeze(-1)).square()
     peak, width = largest[..., 0], states.shape[-1]
     # The two in the middle, one of an odd number; `Tensor.median` is the lower of them.
@@ -44,8 +41,27 @@ def peaks(states: Tensor) -> Tensor:
         magnitudes.kthvalue(place, dim=-1).values for place in ((width + 1) // 2, width // 2 + 1)
     )
     median = (lower + upper) / 2
-    massive = (peak > MASSIVE_MAGNITUDE) & (peak >= MASSIVE_RATIO * median)
-    return torch.stack([shares[..., 0], shares.sum(-1), peak, peak / median, massive.to(peak)])
+    where = dimensions[..., 0].to(peak)
+    return torch.stack([shares[..., 0], shares.sum(-1), peak, peak / median, where])
+
+
+def sequence_scales(states: Tensor, counted: Tensor) -> Tensor:
+    """How large the states of whole sequences are: ``[batch, 2]``.
+
+    The median magnitude over all dimensions of all tokens, as the code of Sun et al. (2024) takes
+    it: of an even number the smaller of the two in the middle. And the root of the sum of ||h||^2.
+
+    Args:
+        states: ``[batch, seq, hidden]``; tokens that are not finite are left out.
+        counted: ``[batch, seq]`` bool, False for padding.
+    """
+    norms = token_norms(states)
+    kept = counted & torch.isfinite(norms)
+    magnitudes = torch.where(kept.unsqueeze(-1), widened(states).abs(), torch.nan)
+    norms = torch.where(kept, norms, 0.0)
+    loudest = norms.amax(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
+    whole = (norms / loudest).square().sum(-1, keepdim=True).sqrt() * loudest  # without overflow
+    return torch.cat([magnitudes.flatten(1).nanmedian(-1, keepdim=True).values, whole], dim=-1)
 
 
 def sinks(states: Tensor, counted: Tensor) -> Tensor:

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from normprobe.statistics.loud_tokens import PEAK_METRICS, dimension_shares, peaks, sinks
+from normprobe.statistics.loud_tokens import (
+    PEAK_METRICS,
+    dimension_shares,
+    peaks,
+    sequence_scales,
+    sinks,
+)
 
 WIDTH = 900  # sinks need 400
 
@@ -21,8 +27,8 @@ def expected_peaks(h: np.ndarray) -> dict[str, np.ndarray]:
         "top1_share": shares[..., 0],
         "top10_share": shares[..., :10].sum(-1),
         "peak": magnitudes[..., 0],
-        "peak_to_median": ratio,
-        "massive": (magnitudes[..., 0] > 100) & (ratio >= 1000),
+        "peak_to_token_median": ratio,
+        "peak_dimension": np.abs(h).argmax(-1),
     }
 
 
@@ -36,48 +42,35 @@ def test_peaks_agree_with_numpy(dtype: torch.dtype, scale: float, width: int) ->
         np.testing.assert_allclose(found, expected[name], rtol=1e-5, err_msg=name)
 
 
-def spiked(peak: float, others: float) -> torch.Tensor:
-    h = torch.full((1, 2, 8), others)
-    h[0, 1, 5] = -peak
-    return h
-
-
-@pytest.mark.parametrize(
-    ("peak", "others", "massive"),
-    [
-        (2600.0, 0.2, True),
-        (100.5, 0.1, True),
-        (100.0, 0.05, False),  # the magnitude has to surpass 100
-        (99.0, 0.0001, False),
-        (2600.0, 2.7, False),  # less than 1000 times the median
-        (128.0, 0.125, True),  # exactly 1000 times is enough: 1024
-        (101.0, 0.0, True),  # a median of zero
-    ],
-)
-def test_both_parts_of_the_rule_have_a_say(peak: float, others: float, massive: bool) -> None:
-    found = peaks(spiked(peak, others))[PEAK_METRICS.index("massive")]
-    assert found.tolist() == [[0.0, float(massive)]]
-
-
-def test_loudness_alone_makes_no_token_massive() -> None:
-    """Visual tokens may be a thousand times as loud as the text of their sequence."""
-    h = states(1)
-    h[0, :3] *= 1e4
-    assert not peaks(h)[PEAK_METRICS.index("massive")].any()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_scales_of_sequences_agree_with_numpy(dtype: torch.dtype, scale: float) -> None:
+    h = (scale * states(3, 5, 7)).to(dtype)
+    counted = torch.ones(3, 5, dtype=torch.bool)
+    counted[1, 3:] = counted[2, :2] = False  # padding on either side
+    h[1, 3:], h[2, 0], h[2, 4, 3] = 1e4, torch.nan, torch.inf  # not finite: left out
+    for sample, found in enumerate(sequence_scales(h, counted).numpy()):
+        tokens = h[sample, counted[sample]].double().numpy()
+        kept = tokens[np.isfinite(tokens).all(-1)]
+        lower = np.sort(np.abs(kept), axis=None)[(kept.size - 1) // 2]
+        np.testing.assert_allclose(found, [lower, np.sqrt((kept**2).sum())], rtol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e25, 1e-25])
 def test_squares_neither_overflow_nor_vanish(scale: float) -> None:
     large, ordinary = peaks(states() * scale), peaks(states())
-    for name in ("top1_share", "top10_share", "peak_to_median"):
+    for name in ("top1_share", "top10_share", "peak_to_token_median"):
         place = PEAK_METRICS.index(name)
         torch.testing.assert_close(large[place], ordinary[place], rtol=1e-4, atol=0.0)
+    everything = torch.ones(2, 6, dtype=torch.bool)
+    expected = sequence_scales(states(), everything) * scale
+    torch.testing.assert_close(sequence_scales(states() * scale, everything), expected)
 
 
-def test_a_zero_state_has_no_shares_and_is_not_massive() -> None:
+def test_a_zero_state_has_no_shares() -> None:
     found = dict(zip(PEAK_METRICS, peaks(torch.zeros(1, 1, 8)).flatten().tolist(), strict=True))
-    assert np.isnan(found["top1_share"]) and np.isnan(found["peak_to_median"])
-    assert found["peak"] == 0.0 and found["massive"] == 0.0
+    assert np.isnan(found["top1_share"]) and np.isnan(found["peak_to_token_median"])
+    assert found["peak"] == 0.0
 
 
 # --- sinks --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ what Eq. 13, at geometric means, misses.
 """
 
 from itertools import combinations
-from math import factorial
+from math import factorial, isnan
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,7 @@ def accounted_verdict(accounted: pd.DataFrame) -> str:
     if accounted.empty:
         return ""
     rows = accounted[accounted["scope"].isin(_WAYS)]
-    return " ".join(_sentence(row) for _, row in rows.iterrows())
+    return " ".join(filter(None, (_sentence(row) for _, row in rows.iterrows())))
 
 
 def _sentence(row: "pd.Series[Any]") -> str:
@@ -165,11 +165,14 @@ def _sentence(row: "pd.Series[Any]") -> str:
         # Samples without an image have a say in the layers, and none in Eq. 13's arithmetic.
         return f"In the samples with an image alone, it is not shown that they turn {way}."
     numbers = {name: _percents(row, f"{part}_share") for part, name in _NAMES.items()}
+    if any(isnan(value) for value, *_ in numbers.values()):
+        return ""  # what is left does not add up
     shares = [f"{name} for {_told(*percents)}" for name, percents in numbers.items()]
     shares[0] = shares[0].replace("norms", "norms account", 1)
     if "-" in str(row["layers"]) or "," in str(row["layers"]):
-        each = _told(*_percents(row, "norm_share_absolute"))
-        shares[0] += f" ({each} where over- and undershoot do not cancel)"
+        each = _percents(row, "norm_share_absolute")
+        if not isnan(each[0]):
+            shares[0] += f" ({_told(*each)} where over- and undershoot do not cancel)"
     # An interval that holds 0 works neither way.
     against = any((value if pd.isna(high) else high) < 0 for value, _, high in numbers.values())
     return (

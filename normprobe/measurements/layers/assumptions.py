@@ -87,6 +87,12 @@ def _norms_ask_for_angles(modality: str) -> Applies:
     )
 
 
+def _some_token_turns(theory: pd.DataFrame) -> "pd.Series[bool]":
+    """Where nothing turns, no cosine changes, whatever the theory."""
+    turns = theory[["visual_turn_to_text_mean", "text_turn_to_visual_mean"]]
+    return turns.notna().any(axis=1)
+
+
 ASSUMED = "Section 3.1"  # what the theory assumes; the equations follow from it
 _IMBALANCE = "Modality Norm Imbalance", ASSUMED
 _MAGNITUDE = "Uniform Update Magnitude", ASSUMED
@@ -147,7 +153,14 @@ CRITERIA = (
         ALIKE,
         _enter_imbalanced,
     ),
-    Criterion(*_DECAY, "measured - predicted", "cosine_residual_mean", -COSINE, COSINE),
+    Criterion(
+        *_DECAY,
+        "measured - predicted",
+        "cosine_residual_mean",
+        -COSINE,
+        COSINE,
+        _some_token_turns,
+    ),
 )
 
 
@@ -279,6 +292,9 @@ def _judgement(assumptions: pd.DataFrame) -> str:
     sentence += f" in every layer{': ' * bool(held)}{', '.join(held)}"
     if equations := [name for name in holding if name not in assumed]:
         sentence += f", and so do{'es' * (len(equations) == 1)} {' and '.join(equations)}"
+    if not applying:
+        every = f"; {' and '.join(equations)} hold{'s' * (len(equations) == 1)} in every layer"
+        sentence = f"No assumption applies here{every * bool(equations)}"
     rest = [
         f"{name} {_where(of_layers)}"
         + _BALANCED * (name == assumed[0] and EXEMPT in of_layers.values())

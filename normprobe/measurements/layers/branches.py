@@ -9,7 +9,7 @@ import pandas as pd
 
 from normprobe.report.charts import Curve, Panel
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
-from normprobe.report.ratio_words import FAST, Ratio, Words, ratios_by_layer
+from normprobe.report.ratio_words import FAST, OPEN, Ratio, Words, ratios_by_layer
 from normprobe.report.sentences import layers_in_words
 from normprobe.report.terminal import NumberColumn
 from normprobe.schema import (
@@ -74,7 +74,7 @@ def _by_branch(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 BRANCH_WORDS = dict(zip(BRANCHES, ("attention", "cross-attention", "MLP"), strict=True))
-_LARGE = Words("larger", "smaller", "about as large")
+_LARGE = Words("larger", "smaller", "about as large", f"of a size {OPEN}")
 
 
 def branches_verdict(branches: pd.DataFrame) -> str:

@@ -128,8 +128,9 @@ def _inertia_gap(layers: pd.DataFrame, rows: pd.DataFrame | None) -> Estimate:
     if rows is None or rows.empty:
         return Estimate(float(gap))
     resampled = Resampled(layers, rows, ["layer", "group"])
-    drawn = gaps(resampled.means("angle_mean", by_tokens=True))
-    return Estimate(float(gap), *interval(drawn[:, None], resampled.units, LINEAR)[:, 0].tolist())
+    drawn = gaps(resampled.means("angle_mean", by_tokens=True))[:, None]
+    images = resampled.held[:, places[VISUAL]].any(axis=1).sum(keepdims=True)
+    return Estimate(float(gap), *interval(drawn, resampled.units, LINEAR, images)[:, 0].tolist())
 
 
 # --- figures -------------------------------------------------------------------------------------

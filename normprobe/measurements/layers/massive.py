@@ -4,14 +4,14 @@ The few dimensions and the few tokens that hold most of what is large, and what 
 them. ``watchers.MassiveActivations`` sees them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from normprobe.report.charts import Curve, Panel, by_group
 from normprobe.report.figures.style import GROUP_LOOKS, GroupLook
-from normprobe.report.ratio_words import LOUD, ratios_by_layer
+from normprobe.report.ratio_words import LOUD, hold_inverses, ratios_by_layer
 from normprobe.report.readable import MISSING, count, significant
 from normprobe.report.sentences import layer_names, layers_in_words
 from normprobe.report.terminal import NumberColumn
@@ -44,19 +44,26 @@ SUFFIX = "_without_massive"
 #: How many dimensions of a layer and group are told.
 DIMENSIONS = 5
 _BY = ["layer", "group"]
-_COUNTED = ("massive", "sink", "high_norm", "still")
+_COUNTED = ("massive", "massive_by_token_median", "sink", "high_norm", "still")
 _SHARES = (*_COUNTED, "top1_share", "top10_share")
-_LARGEST = ("peak_max", "peak_to_median_max")
+_LARGEST = ("peak_max", "peak_to_sequence_median_max", "peak_to_token_median_max")
 _ORDER = {group: place for place, group in enumerate((*TOKEN_GROUPS, NON_VISUAL))}
 
 
-def massive_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def massive_tables(
+    rows: pd.DataFrame, token_text: Callable[[int], str] | None = None
+) -> dict[str, pd.DataFrame]:
     """What ``layers --massive`` adds to a run; nothing where the rows are of one without it."""
     if "massive_mean" not in rows:
         return {}
     others = [*BESIDE_GROUPS, VIDEO, AUDIO]  # a watcher sees the pooled groups
     rows = rows[~rows["group"].isin(others) & rows["massive_mean"].notna()]
-    return {"massive": massive_table(rows), "dimensions": dimensions_table(rows)}
+    named = massive_tokens_table(rows, token_text)
+    return {
+        "massive": massive_table(rows),
+        **({} if named.empty else {"massive_tokens": named}),
+        "dimensions": dimensions_table(rows),
+    }
 
 
 def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -93,6 +100,36 @@ def massive_table(rows: pd.DataFrame) -> pd.DataFrame:
         *(Together([f"{name}_mean"], visual | (table["group"] == TEXT)) for name in _SHARES),
     ]
     return _in_order(with_intervals(table, draws, resampled.units, resampled.held, together))
+
+
+def massive_tokens_table(
+    rows: pd.DataFrame, token_text: Callable[[int], str] | None
+) -> pd.DataFrame:
+    """The rows of the token groups to massive_tokens.csv: which tokens are massive.
+
+    Of each sample, layer and group that holds massive tokens the one with the largest magnitude;
+    one row for all samples in which it is the same token at the same place and dimension.
+    """
+    held = rows[rows["massive_mean"] > 0]
+    which = [f"at_peak_{name}" for name in ("id", "position", "dimension")]
+    table = (
+        held.groupby([*_BY, *which], dropna=False, sort=False)
+        .agg(
+            samples=("sample_id", "size"),
+            magnitude=("peak_max", "max"),
+            to_sequence_median=("peak_to_sequence_median_max", "max"),
+            to_token_median=("at_peak_to_token_median", "max"),
+            share=("at_peak_share", "mean"),
+        )
+        .reset_index()
+        .rename(columns=lambda name: name.removeprefix("at_peak_"))
+        .astype({"position": int, "dimension": int})
+    )
+    ids = table.pop("id")
+    text = [None if pd.isna(i) or token_text is None else token_text(int(i)) for i in ids]
+    table.insert(len(_BY), "token", pd.Series(text, dtype=object))
+    table = table.sort_values(["samples", "magnitude"], ascending=False, kind="stable")
+    return _in_order(table.groupby(_BY, sort=False).head(DIMENSIONS))
 
 
 def dimensions_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -136,16 +173,19 @@ def _merged(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:
     keys = ["layer", "group", *[name for name in ("rank",) if name in table]]
-    return table.sort_values(
-        keys, key=lambda column: column.map(_ORDER) if column.name == "group" else column
-    ).reset_index(drop=True)
+    by_place = table.sort_values(
+        keys,
+        key=lambda column: column.map(_ORDER) if column.name == "group" else column,
+        kind="stable",
+    )
+    return by_place.reset_index(drop=True)
 
 
 #: What a massive token is, and what is told without such tokens; shown below the numbers.
 MASSIVE = (
     f"massive token: its largest magnitude is above {MASSIVE_MAGNITUDE:g} and at least "
-    f"{MASSIVE_RATIO:g} times its median magnitude (Sun et al., 2024). without: means over the "
-    "tokens that are massive in no layer."
+    f"{MASSIVE_RATIO:g} times the median magnitude of all tokens of its sequence (Sun et al., "
+    "2024). without: means over the tokens that are massive in no layer."
 )
 
 #: The other kinds of tokens.
@@ -156,16 +196,27 @@ KINDS_LEGEND = (
     f"still: every layer so far has left it at a cosine of at least {STILL_COSINE:g}."
 )
 
-_KINDS = {"massive": "Massive tokens", "sink": "Attention sinks"}
+_KINDS = {
+    "massive": "Massive tokens",
+    "massive_by_token_median": "massive are",
+    "sink": "Attention sinks",
+}
+
+#: Groups whose massive tokens are told.
+_TOLD = (VISUAL, TEXT, SPECIAL)
 
 #: A dimension with less of the squared norm of its group is not named.
 _NAMED = 0.1
 
 
-def massive_verdict(massive: pd.DataFrame, dimensions: pd.DataFrame) -> str:
+def massive_verdict(
+    massive: pd.DataFrame, dimensions: pd.DataFrame, named: pd.DataFrame | None = None
+) -> str:
     """How many tokens are massive, what is left without them, and which dimensions are large."""
     sentences = [
-        _how_many(massive, "massive", (VISUAL, TEXT, SPECIAL)) or _none_is_massive(massive),
+        _how_many(massive, "massive", _TOLD) or _none_is_massive(massive),
+        _by_token_median(massive),
+        "" if named is None else _named_tokens(named, massive["samples"].max()),
         _without(massive),
         _few_dimensions(massive),
         _named_dimensions(dimensions),
@@ -199,13 +250,48 @@ def _how_many(massive: pd.DataFrame, kind: str, groups: Sequence[str]) -> str:
 
 
 def _none_is_massive(massive: pd.DataFrame) -> str:
-    peak, ratio = (
-        significant(float(massive[name].max()), 3) for name in ("peak_max", "peak_to_median_max")
-    )
+    peak, ratio = (significant(float(massive[name].max()), 3) for name in _LARGEST[:2])
     return (
         f"No token is massive: no magnitude is above {peak}, or above {ratio} times the median of "
-        "its token."
+        "its sequence."
     )
+
+
+def _by_token_median(massive: pd.DataFrame) -> str:
+    """What the median of a token's own dimensions makes of it: no loud group moves that."""
+    counts = massive[["massive_tokens", "massive_by_token_median_tokens"]]
+    if (counts.iloc[:, 0] == counts.iloc[:, 1]).all():
+        return ""
+    told = _how_many(massive, "massive_by_token_median", _TOLD).removesuffix(".")
+    ratio = significant(float(massive["peak_to_token_median_max"].max()), 3)
+    told = told or f"none is, at up to {ratio} times"
+    return f"By the median of the token itself, which a loud group moves less, {told}."
+
+
+def _named_tokens(named: pd.DataFrame, samples: int) -> str:
+    """The token of each group that is massive in half of the samples or more: where, and how."""
+    sentences = []
+    named = named.assign(token=named["token"].fillna(""))
+    for group in _TOLD:
+        rows = named[(named["group"] == group) & (named["samples"] >= samples / 2)]
+        if rows.empty:
+            continue
+        first = rows.sort_values("magnitude").iloc[-1]
+        same = rows[(rows["token"] == first["token"]) & (rows["position"] == first["position"])]
+        token = "" if group == VISUAL else first["token"]
+        where = f"{group} token at position {first['position']}"
+        name = f"{token}, a {where}," if token else f"The {where}"
+        often = int(same["samples"].max())
+        in_some = f" in {often} of {samples} samples" if often < samples else ""
+        sentences.append(
+            f"{name} is massive{in_some} after "
+            f"{layer_names(sorted(set(same['layer'])))}: up to {count(first['magnitude'])} in "
+            f"dimension {first['dimension']}, {count(first['to_sequence_median'])} times the "
+            f"median magnitude of its sequence and {count(first['to_token_median'])} times its "
+            f"own, with up to {significant(100 * same['share'].max(), 3)} % of the squared norms "
+            "of its sequence."
+        )
+    return " ".join(sentences)
 
 
 def _without(massive: pd.DataFrame) -> str:
@@ -213,11 +299,12 @@ def _without(massive: pd.DataFrame) -> str:
     compared = massive[massive["group"].isin([VISUAL, TEXT]) & (massive["massive_tokens"] > 0)]
     visual = _rows(massive, VISUAL)
     visual = visual[visual["layer"].isin(compared["layer"])]
+    ratios = [
+        ratios_by_layer(visual, f"{GEOMETRIC_RATIOS['norm']}{suffix}") for suffix in ("", SUFFIX)
+    ]
+    beside = any(hold_inverses(of_layers.values()) for of_layers in ratios)
     told = [
-        layers_in_words(
-            ratios_by_layer(visual, f"{GEOMETRIC_RATIOS['norm']}{suffix}"), LOUD, "after"
-        )
-        for suffix in ("", SUFFIX)
+        layers_in_words(of_layers, LOUD, "after", beside_inverses=beside) for of_layers in ratios
     ]
     if not all(told):
         return ""
@@ -230,9 +317,9 @@ def _without(massive: pd.DataFrame) -> str:
 def _few_dimensions(massive: pd.DataFrame) -> str:
     """What the ten largest dimensions of a token hold, over all layers."""
     parts = [
-        f"{_percent(rows, 'top10_share_mean')} of |h|^2 of a {group} token"
+        f"{_percent(_rows(massive, group), 'top10_share_mean')} of |h|^2 of a {group} token"
         for group in (VISUAL, TEXT)
-        if len(rows := _rows(massive, group))
+        if _rows(massive, group)["top10_share_mean"].notna().any()
     ]
     if not parts:
         return ""
@@ -250,7 +337,7 @@ def _named_dimensions(dimensions: pd.DataFrame) -> str:
     held = []
     for dimension, *shares in told[["dimension", "share", "share_at_most"]].itertuples(index=False):
         least, most = (significant(100 * share, 3) for share in shares)
-        held.append(f"dimension {dimension} holds {'at least ' * (least != most)}{least} %")
+        held.append(f"dimension {int(dimension)} holds {'at least ' * (least != most)}{least} %")
     where = f"after layer {layer}" if layer else "at the decoder input"
     return f"Of the squared norm of all visual tokens {where}, {', '.join(held)}."
 
@@ -321,7 +408,7 @@ COLUMNS = [
             ("massive", "massive_tokens", count),
             ("% in 10 dim.", "top10_share_mean", _percent_cell),
         )
-        for group in (VISUAL, TEXT)
+        for group in (VISUAL, TEXT, SPECIAL)
     ),
     *(
         NumberColumn((f"{metric} ratio", words), f"{metric}_ratio_to_text{suffix}", _OF_VISUAL)

@@ -23,6 +23,7 @@ from normprobe.inputs.on_device import moved_to, pixel_inputs
 from normprobe.measurements.layers.watchers import GroupWatcher, Watcher
 from normprobe.model.find.norms import WITHOUT_INPUT_NORM
 from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.first_forward import check_forward
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
 from normprobe.model.vision_stages import StageNorms, VisionStages
 from normprobe.schema import (
@@ -32,6 +33,7 @@ from normprobe.schema import (
     IMAGE_NUMBERS,
     INJECTION,
     MODALITIES,
+    NO_ID,
     OF_GROUP,
     OTHER_TOKEN_METRICS,
     PADDING,
@@ -99,6 +101,7 @@ def observe(
 ) -> SeenLayers:
     """One forward up to the last decoder layer."""
     layers = model.decoder_layers
+    check_forward(model, inputs)
     batch = model.batch(inputs)
     reader = _LayerReader(batch, watchers)
     handles = [on_input(layers[0], reader.read_decoder_input)]
@@ -370,7 +373,7 @@ def _group_blocks(
     loudest = loudest_token(seen.tokens[:, 0, index, mask], positions, ids)
     for name, of_loudest in loudest.items():
         blocks[0][name], blocks[1][name] = of_loudest[:1], of_loudest[1:]
-    for name, watched in _watched_columns(seen, index, group, mask):
+    for name, watched in _watched_columns(seen, index, group, mask, positions):
         blocks[0][name], blocks[1][name] = watched[:1], watched[1:]
     if group in MODALITIES:  # the theory speaks of these alone
         blocks[1].update(co_moments(seen.tokens[1:, : len(TOKEN_METRICS), index, mask]))
@@ -378,13 +381,20 @@ def _group_blocks(
 
 
 def _watched_columns(
-    seen: _NumbersOnCpu, index: int, group: str, mask: NDArray[np.bool_]
+    seen: _NumbersOnCpu,
+    index: int,
+    group: str,
+    mask: NDArray[np.bool_],
+    positions: NDArray[np.int64],
 ) -> Iterator[tuple[str, Sequence[Any]]]:
     """What the watchers say of one group of a sample, one entry a layer from 0 on."""
     if not seen.group_watchers or group not in POOLED_GROUPS:
         return
     names = (*_TOKEN_NUMBERS, *seen.watched)
     tokens = dict(zip(names, seen.tokens[:, :, index, mask].swapaxes(0, 1), strict=True))
+    ids = np.full(len(positions), NO_ID) if seen.ids is None else seen.ids[index, mask]
+    for name, of_tokens in (("position", positions), ("id", np.where(ids == NO_ID, np.nan, ids))):
+        tokens[name] = np.broadcast_to(of_tokens, tokens["norm"].shape)
     place = POOLED_GROUPS.index(group)
     for watcher, numbers in zip(seen.group_watchers, seen.grouped, strict=True):
         yield from watcher.columns(tokens, numbers[:, index, place]).items()

@@ -72,7 +72,8 @@ def tables(
 ) -> dict[str, pd.DataFrame]:
     """Everything that a run of ``layers`` contains; without intervals these columns are empty."""
     rows = with_images(rows)
-    layers = layers_table(rows, quoted(model.token_text))
+    token_text = quoted(model.token_text)
+    layers = layers_table(rows, token_text)
     judged_by = rows if intervals else rows.iloc[:0]
     if intervals:
         layers = layer_intervals(layers, rows)
@@ -92,7 +93,7 @@ def tables(
         "assumptions": assumptions_table(judged),
         "accounted": accounted_table(judged_by, layers),
         **{name: table for name, table in asked.items() if not table.empty},
-        **massive_tables(rows),
+        **massive_tables(rows, token_text),
     }
 
 

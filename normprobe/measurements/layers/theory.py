@@ -1,11 +1,14 @@
 """The paper's theory beside the measurement, layer by layer (Section 3, Appendix B)."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from normprobe.measurements.layers.assumptions import CRITERIA
 from normprobe.schema import MODALITIES, PAIR, PAIR_METRICS, TEXT, VISUAL
+from normprobe.statistics.bootstrap import Held
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
 from normprobe.statistics.sample_statistics import LOG_TOKENS, LOGARITHMS, product_of
 
@@ -20,6 +23,7 @@ class ModalityDraws:
         cells = pd.MultiIndex.from_product([layers, MODALITIES], names=by).to_frame(index=False)
         self._resampled = Resampled(cells, rows, by)
         self._layers = len(layers)
+        self.held: NDArray[np.bool_] = self._shaped(self._resampled.held)  # [units, ...]
 
     @property
     def units(self) -> int:
@@ -50,7 +54,7 @@ class ModalityDraws:
         covariance = self._shaped(self._resampled.covariance(*names, tokens=LOG_TOKENS))
         return covariance.clip(min=0.0) if first == second else covariance
 
-    def _shaped(self, drawn: NDArray[np.float64]) -> Drawn:
+    def _shaped(self, drawn: NDArray[Any]) -> NDArray[Any]:
         return drawn.reshape(len(drawn), self._layers, len(MODALITIES))
 
 
@@ -64,6 +68,9 @@ def eq_13(norm: Drawn, update: Drawn, update_angle: Drawn) -> Drawn:
 #: From which deviation of log ||x|| on tokens differ in norm. Equal norms, as an alignment makes
 #: them, differ by 3e-4 once the states are rounded to bfloat16 (64 dimensions; less in more).
 SAME_NORM = 1e-3
+#: How far two cosines, or angles of 0 to pi, can lie apart: bands of few images reach beyond.
+_MOST = {"cosine_residual_mean": 2.0, "update_angle_difference": np.pi}
+_ENDS = ("ci_low", "ci_high", "band_low", "band_high")
 Draws = dict[str, NDArray[np.float64]]  # [draws, layers] by column; the first is the estimate
 
 
@@ -85,7 +92,9 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     long = long.reset_index().assign(image_hash=lambda made: made["sample_id"].map(hashes))
     samples = Resampled(table, long, ["layer"])
     draws = {f"{name}_mean": samples.means(name, by_tokens=False) for name in by_sample}
-    draws |= _of_tokens(rows, table["layer"].tolist())
+    held = {f"{name}_mean": samples.holding(name) for name in by_sample}
+    of_tokens, held_by = _of_tokens(rows, table["layer"].tolist())
+    draws, held = draws | of_tokens, held | held_by
 
     columns = {name: drawn[0] for name, drawn in draws.items()}
     for name, of_samples in by_sample.items():
@@ -93,7 +102,9 @@ def theory_table(rows: pd.DataFrame) -> pd.DataFrame:
     columns["lag_angle_samples"] = by_sample["lag_angle"].notna().sum().to_numpy()
     table = pd.concat([table, pd.DataFrame(columns)], axis=1)
     judged = Together([criterion.column for criterion in CRITERIA])
-    return with_intervals(table, draws, samples.units, together=[judged])
+    table = with_intervals(table, draws, samples.units, held, [judged])
+    ends = {f"{name}_{end}": most for name, most in _MOST.items() for end in _ENDS}
+    return table.assign(**{name: table[name].clip(-most, most) for name, most in ends.items()})
 
 
 # --- over samples -------------------------------------------------------------------------------
@@ -144,8 +155,8 @@ def _balanced_retention(visual: pd.DataFrame, text: pd.DataFrame) -> pd.DataFram
 # --- over tokens --------------------------------------------------------------------------------
 
 
-def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
-    """Each quantity of tokens as ``[draws, layers]``, the estimate first."""
+def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> tuple[Draws, dict[str, Held]]:
+    """Each quantity of tokens as ``[draws, layers]``, the estimate first, and who holds it."""
     drawn = ModalityDraws(rows, layers)
     norm = drawn.geometric_mean("norm")
     update, update_angle = map(drawn.mean, ("update_norm", "update_angle"))
@@ -173,19 +184,23 @@ def _of_tokens(rows: pd.DataFrame, layers: list[int]) -> Draws:
             "predicted_norm_angle_slope": slope,
             "log_norm_std": log_norm_std,
         }
-        return {
+        of_both = {
             "norm_ratio": norm[..., 0] / norm[..., 1],
             "update_norm_ratio": np.exp(log_update[..., 0] - log_update[..., 1]),
             "update_angle_difference": update_angle[..., 0] - update_angle[..., 1],
             "angle_ratio": measured_ratio,
             "predicted_angle_ratio": predicted_ratio,
             "angle_ratio_error": measured_ratio / predicted_ratio,
-            **{
-                f"{name}_{modality}": np.where(np.isfinite(values), values, np.nan)[..., place]
-                for name, values in each.items()
-                for place, modality in enumerate(MODALITIES)
-            },
         }
+    both: Held = np.all(drawn.held, axis=-1)
+    held = dict.fromkeys(of_both, both)
+    of_one: Draws = {}
+    for name, values in each.items():
+        known = np.where(np.isfinite(values), values, np.nan)
+        for place, modality in enumerate(MODALITIES):
+            of_one[f"{name}_{modality}"] = known[..., place]
+            held[f"{name}_{modality}"] = drawn.held[..., place]
+    return of_both | of_one, held
 
 
 def _eq_13_with_slope(norm: Drawn, update: Drawn, update_angle: Drawn) -> tuple[Drawn, Drawn]:

@@ -12,7 +12,7 @@ import pandas as pd
 from normprobe.report.charts import Curve, Panel
 from normprobe.report.figures.style import series_look
 from normprobe.report.ratio_words import FAST, LOUD, Ratio, ratio_in_words, ratios_by_layer
-from normprobe.report.sentences import layers_in_words
+from normprobe.report.sentences import layers_in_words, out_of
 from normprobe.report.terminal import NumberColumn
 from normprobe.schema import OF_GROUP, TABLE_GROUPS, TURN, VISUAL
 from normprobe.statistics.resampling import Resampled, Together, with_intervals
@@ -20,6 +20,8 @@ from normprobe.statistics.sample_statistics import merge
 
 _BY = ["layer", TURN, "group"]
 _METRICS = ("norm", "angle")
+#: Of how many samples the ratios to the first turn are: pictures of others have none beside them.
+_PAIRS = "samples_with_first_turn"
 _TO_FIRST = {metric: f"{metric}_geometric_ratio_to_first_turn" for metric in _METRICS}
 
 
@@ -30,7 +32,8 @@ def turns_table(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     held = held.drop(columns="group").rename(columns={OF_GROUP: "group"}).astype({TURN: int})
     held = _beside_first(held)
-    table = merge(held, _BY, _METRICS)
+    counted = held.groupby(_BY)[_TO_FIRST["norm"]].count().rename(_PAIRS)
+    table = merge(held, _BY, _METRICS).join(counted, on=_BY)
     order = {group: place for place, group in enumerate(TABLE_GROUPS)}
     table = table.sort_values(_BY, key=lambda c: c.map(order) if c.name == "group" else c)
     table = table.reset_index(drop=True)
@@ -77,8 +80,10 @@ def turns_verdict(turns: pd.DataFrame) -> str:
         louder = ratio_in_words([entry], LOUD, "those of turn 1")
         if not entry.usable:
             continue
+        several = turns["samples"].max()  # who says something in turn 1
+        held = out_of(rows[_PAIRS].max(), several, "conversations")
         sentences.append(
-            f"Visual tokens of turn {number} enter {louder}{told and f', and turn {told}'}."
+            f"Visual tokens of turn {number}{held} enter {louder}{told and f', and turn {told}'}."
         )
     return " ".join(sentences)
 

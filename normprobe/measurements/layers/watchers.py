@@ -16,10 +16,18 @@ from normprobe.schema import (
     BRANCH_METRICS,
     BRANCHES,
     HIGH_NORM,
+    MASSIVE_MAGNITUDE,
+    MASSIVE_RATIO,
     STILL_COSINE,
     TOKEN_METRICS,
 )
-from normprobe.statistics.loud_tokens import PEAK_METRICS, dimension_shares, peaks, sinks
+from normprobe.statistics.loud_tokens import (
+    PEAK_METRICS,
+    dimension_shares,
+    peaks,
+    sequence_scales,
+    sinks,
+)
 from normprobe.statistics.sample_statistics import finite_tokens, statistics_by_layer
 from normprobe.statistics.token_metrics import token_metrics, widened
 
@@ -64,7 +72,8 @@ class GroupWatcher(Watcher, Protocol):
         """More columns for the rows of one group of a sample, one entry a layer from 0 on.
 
         Args:
-            tokens: ``[layers, tokens]`` of the group by metric, its own among them.
+            tokens: ``[layers, tokens]`` of the group by metric, its own among them; ``position``
+                in the prompt, and ``id``, NaN where a token has none.
             group: ``[layers, numbers]`` of ``see_groups``.
         """
 
@@ -83,39 +92,55 @@ class MassiveActivations:
         return peaks(h)
 
     def see_groups(self, number: int, h: Tensor, masks: Tensor) -> Tensor:
-        """How many sinks a group has, its largest dimensions, and their shares."""
+        """How many sinks a group has, how large its sequence is, its largest dimensions."""
+        counted = masks.any(1)
         dimensions, shares = dimension_shares(h, masks)
-        count = (masks * sinks(h, masks.any(1)).unsqueeze(1)).sum(-1, keepdim=True)
-        return torch.cat([count, dimensions.float(), shares], dim=-1)
+        count = (masks * sinks(h, counted).unsqueeze(1)).sum(-1, keepdim=True)
+        scales = sequence_scales(h, counted).unsqueeze(1).expand(-1, masks.shape[1], -1)
+        return torch.cat([count, scales, dimensions, shares], dim=-1)
 
     def columns(
         self, tokens: Mapping[str, NDArray[np.float32]], group: NDArray[np.float32]
     ) -> Mapping[str, Sequence[Any]]:
-        """Shares of the kinds of tokens, the largest dimensions, and ``WITHOUT``.
+        """Shares of the kinds of tokens, the largest dimensions, the largest peak, ``WITHOUT``.
 
         A token that is massive after any layer is left out of ``WITHOUT`` in all of them: the
         layers are told of the same tokens.
         """
         counted = _counted(tokens)
-        of_sinks, dimensions, shares = np.split(group, [1, 1 + (group.shape[1] - 1) // 2], axis=1)
+        of_sinks, median, whole = (group[:, [place]] for place in range(3))
+        dimensions, shares = np.split(group[:, 3:], 2, axis=1)
+        peak = np.where(counted, tokens["peak"], np.nan)
+        to_token = np.where(counted, tokens["peak_to_token_median"], np.nan)
         norms = np.where(counted, tokens["norm"], np.nan)
         still = tokens["cosine"] >= STILL_COSINE
         still[0] = True  # no layer has been there yet
         still = np.logical_and.accumulate(still, axis=0) & counted
         with np.errstate(divide="ignore", invalid="ignore"):  # no token, no share
             number = counted.sum(axis=1)
+            to_sequence = peak / median
+            massive = (peak > MASSIVE_MAGNITUDE) & (to_sequence >= MASSIVE_RATIO)
+            by_token = (peak > MASSIVE_MAGNITUDE) & (to_token >= MASSIVE_RATIO)
             high = (norms >= HIGH_NORM * _median(norms)).sum(axis=1) / number
             columns: dict[str, Any] = {
+                "massive_mean": (massive.sum(axis=1) / number).tolist(),
+                "massive_by_token_median_mean": (by_token.sum(axis=1) / number).tolist(),
                 "sink_mean": (of_sinks[:, 0] / number).tolist(),
                 "high_norm_mean": high.tolist(),
                 "still_mean": (still.sum(axis=1) / number).tolist(),
             }
-        for name in ("peak", "peak_to_median"):
-            values = np.where(counted, tokens[name], np.nan)
+            share = np.square(norms / whole)
+        largest = {"peak": peak, "peak_to_sequence_median": to_sequence}
+        for name, values in (largest | {"peak_to_token_median": to_token}).items():
             columns[f"{name}_max"] = np.fmax.reduce(values, axis=1).tolist()
+        at_peak = {"position": tokens["position"], "id": tokens["id"], "share": share}
+        at_peak |= {"dimension": tokens["peak_dimension"], "to_token_median": to_token}
+        place = np.where(counted, tokens["peak"], -1.0).argmax(axis=1)[:, None]
+        for name, values in at_peak.items():
+            columns[f"at_peak_{name}"] = np.take_along_axis(values, place, axis=1)[:, 0].tolist()
         columns["dimensions"] = list(dimensions.astype(np.int32))
         columns["dimension_shares"] = list(shares)
-        kept = counted & ~(counted & (tokens["massive"] > 0)).any(axis=0)
+        kept = counted & ~massive.any(axis=0)
         number_kept = kept.sum(axis=1).tolist()
         for name in WITHOUT:
             values = np.where(kept, tokens[name], np.nan)[:, None]

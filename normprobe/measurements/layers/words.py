@@ -12,17 +12,16 @@ from normprobe.measurements.layers.ratios import (
     visual_states_are_attended,
 )
 from normprobe.measurements.layers.turns import turns_verdict
-from normprobe.report.ratio_words import FAST, LOUD, brackets, ratio_in_words
+from normprobe.report.ratio_words import FAST, LOUD, brackets, hold_inverses, ratio_in_words
 from normprobe.report.sentences import (
     broken_states_sentence,
     carried_sentences,
     layers_in_words,
     other_media,
+    out_of,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, VISUAL
-
-_TEXT = "text tokens"
+from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, TEXT, VISUAL
 
 
 def verdict(run: RunStore) -> str:
@@ -37,7 +36,8 @@ def massive_words(run: RunStore) -> str:
     """What ``--also massive`` found; empty where it was not asked for."""
     if not run.has_table("massive"):
         return ""
-    return massive_verdict(run.table("massive"), run.table("dimensions"))
+    named = run.table("massive_tokens") if run.has_table("massive_tokens") else None
+    return massive_verdict(run.table("massive"), run.table("dimensions"), named)
 
 
 def run_verdict(run: RunStore) -> str:
@@ -64,32 +64,44 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
         return ""
     samples = int(layers["samples"].max()) if intervals else None
     closing = brackets(told, samples, "layers" if several else "")
-    louder = loudness(layers)
-    if louder:
-        means = ratio_in_words([ratio_after(layers, 0, RATIOS_TO_TEXT["norm"])], LOUD)
+    arithmetic = ratio_after(layers, 0, RATIOS_TO_TEXT["norm"])
+    beside = hold_inverses([ratio_after(layers, 0), arithmetic])
+    louder, visual = loudness(layers, beside_inverses=beside), _tokens(layers, VISUAL)
+    if louder and arithmetic.usable:
+        means = ratio_in_words([arithmetic], LOUD, beside_inverses=beside)
         louder += f" by geometric means, {means} by arithmetic ones"
     if visual_states_are_attended(layers):
-        return f"Text attends to visual states {louder} at the decoder input. {closing}"
-    sentences = [f"Visual tokens enter the decoder {louder}."] if louder else []
+        states = visual.replace("tokens", "states")
+        return f"Text attends to {states} {louder} at the decoder input. {closing}"
+    sentences = [f"{visual.capitalize()} enter the decoder {louder}."] if louder else []
     for by_layer, verb in (
         (layers_in_words(norms, LOUD, "after"), "are"),
         (turning(layers), "turn"),
     ):
         if by_layer:
-            subject = "They" if sentences else f"Against {_TEXT}, visual tokens"
+            subject = "They" if sentences else f"Against {_tokens(layers, TEXT)}, {visual}"
             sentences.append(f"{subject} {verb} {by_layer}.")
     for group, entry in zip(media, others, strict=True):
         if entry.usable:
-            louder, turn = ratio_in_words([entry], LOUD, _TEXT), turning(layers, group)
-            entering = f"{group.capitalize()} tokens enter the decoder {louder}"
+            louder = ratio_in_words([entry], LOUD, _tokens(layers, TEXT))
+            turn = turning(layers, group)
+            entering = f"{_tokens(layers, group).capitalize()} enter the decoder {louder}"
             sentences.append(f"{entering}{turn and f', and turn {turn}'}.")
     return " ".join([*sentences, closing, *carried_sentences(layers)])
 
 
-def loudness(layers: pd.DataFrame) -> str:
+def loudness(layers: pd.DataFrame, *, beside_inverses: bool = False) -> str:
     """How loud visual tokens enter the decoder: "57 x [49, 66] louder than text tokens"."""
-    entry = ratio_after(layers, 0)
-    return ratio_in_words([entry], LOUD, _TEXT) if entry.usable else ""
+    entry, text = ratio_after(layers, 0), _tokens(layers, TEXT)
+    return (
+        ratio_in_words([entry], LOUD, text, beside_inverses=beside_inverses) if entry.usable else ""
+    )
+
+
+def _tokens(layers: pd.DataFrame, group: str) -> str:
+    """``visual tokens``; ``visual tokens from 1 of 5 samples``, where the others have none."""
+    held = layers.loc[layers["group"] == group, "samples"].max()
+    return f"{group} tokens{out_of(held, layers['samples'].max())}"
 
 
 def turning(layers: pd.DataFrame, group: str = VISUAL) -> str:

@@ -20,8 +20,9 @@ from normprobe.model.config import (
     write_adapter_settings,
 )
 from normprobe.model.find.parts import Part
+from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.repository import FETCH_AGAIN
-from normprobe.model.load.weight_files import WeightFiles, adapter_files, weight_files_of
+from normprobe.model.load.weight_files import WeightFiles, adapter_files
 
 #: The remedy where a norm was expected.
 HOLDS_A_NORM = "pass an adapter of `normprobe align`, or a checkpoint of an aligned model"

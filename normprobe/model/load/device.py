@@ -21,8 +21,8 @@ def pick_device(name: str) -> "torch.device":
     import torch
 
     if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return accelerator or torch.device("cpu")
+        there = torch.accelerator.is_available()
+        return (torch.accelerator.current_accelerator() if there else None) or torch.device("cpu")
     remedy = "pass --device auto, cpu, cuda, cuda:1, mps or balanced"
     try:
         device = torch.device(name)

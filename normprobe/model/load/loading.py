@@ -61,11 +61,13 @@ def _reading(plan: LoadPlan, name: str) -> str:
 
 def reading_record(plan: LoadPlan) -> dict[str, object]:
     """What a load reads, for ``run.json``: names of files, and bytes of the tensors."""
+    stored_as = plan.weights.stored_as
     return {
         "files": plan.files,
         "bytes": None if plan.keys is None else plan.nbytes_in(plan.files),
         "base_of_adapter": plan.checkpoint.source if plan.checkpoint.adapter else None,
         "everything_because": plan.because or None,
+        **({"stored_as": stored_as} if stored_as else {}),
     }
 
 

@@ -15,6 +15,7 @@ from normprobe.errors import NormprobeError, first_line
 from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.parts import Parts
 from normprobe.model.find.structure import find_parts
+from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.partial_load import build_on_meta, partial_class
 from normprobe.model.load.required_tensors import Needs, unneeded
 from normprobe.model.load.weight_checks import (
@@ -23,7 +24,7 @@ from normprobe.model.load.weight_checks import (
     refuse_whole_numbers,
     unread_layers,
 )
-from normprobe.model.load.weight_files import TensorHeader, WeightFiles, weight_files_of
+from normprobe.model.load.weight_files import TensorHeader, WeightFiles
 from normprobe.versions import load_and_report
 
 
@@ -194,7 +195,7 @@ def plan_loading(
     layers = tuple(
         f"{text}: the layers above are not read" for text in unread_layers(model, report)
     )
-    notes = (*layers, *_dtype_notes(named, dtype))
+    notes = (*layers, *_dtype_notes(named, dtype), *_stored_notes(weights))
     return LoadPlan(checkpoint, model_class, weights, keys, dtype, notes=notes)
 
 
@@ -219,6 +220,14 @@ def _stored_dtype(weights: WeightFiles, files: Iterable[str]) -> Any:
         if header.dtype in _FLOATS:
             nbytes[header.dtype] += header.nbytes
     return str_to_torch_dtype[max(nbytes, key=lambda name: nbytes[name])] if nbytes else None
+
+
+def _stored_notes(weights: WeightFiles) -> tuple[str, ...]:
+    """A note where the weights are rounded to few bits."""
+    if not weights.stored_as:
+        return ()
+    told = ", ".join(f"{how} ({number})" for how, number in weights.stored_as.items())
+    return (f"tensors are stored as {told}: what is measured are their values in float32",)
 
 
 def _dtype_notes(named: Any, stored: Any) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from threading import Lock
 from typing import Any
 
 from normprobe.errors import NormprobeError, first_line, visible
-from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.config import ADAPTER_WEIGHTS
 from normprobe.model.load.repository import FETCH_AGAIN, Repository
 
@@ -36,12 +35,16 @@ class TensorHeader:
     shape: tuple[int, ...]
     dtype: str  # as safetensors names it, such as BF16
     offset: int | None = None  # bytes behind the file's header; known for files on the hub
+    # where the values are made of blocks: how they are stored, such as Q4_1, in how many bytes
+    blocks: tuple[str, int] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes in the file."""
         from transformers.modeling_utils import str_to_torch_dtype
 
+        if self.blocks is not None:
+            return self.blocks[1]
         known = str_to_torch_dtype.get(self.dtype)
         return prod(self.shape) * (known.itemsize if known else 1)
 
@@ -105,6 +108,11 @@ class WeightFiles:
         if here(whole) is not None or index is None:
             return here(whole) is not None and whole.endswith(".safetensors")
         return all(here(file) is not None for file in set(self._weight_map(index).values()))
+
+    @property
+    def stored_as(self) -> dict[str, int]:
+        """How many tensors are stored how; empty where they are stored as they are read."""
+        return {}
 
     @property
     def files(self) -> list[str]:
@@ -283,13 +291,6 @@ class WeightFiles:
             raise NormprobeError(
                 f"{name} cannot be read: {first_line(error)}", FETCH_AGAIN
             ) from error
-
-
-def weight_files_of(checkpoint: Checkpoint, *, range_reads: bool = False) -> WeightFiles:
-    """The weight files of a checkpoint, without those of its adapters."""
-    repository = Repository(checkpoint.name, checkpoint.source, checkpoint.revision)
-    explicit = getattr(checkpoint.config, "transformers_weights", None)
-    return WeightFiles(repository, explicit=explicit and str(explicit), range_reads=range_reads)
 
 
 def adapter_files(folder: Path) -> WeightFiles:

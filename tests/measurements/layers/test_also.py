@@ -13,15 +13,18 @@ from support.cases import Case, case_of, make_case, model_of
 from support.expected_parts import PARTS
 from support.reference import members
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from torch import Tensor
 
-from normprobe import NormprobeError, find_parts
+from normprobe import NormprobeError, find_parts, per_pair
 from normprobe.measurements import Measurement, measurement
+from normprobe.measurements.layers.also import OwnNumbers
 from normprobe.measurements.layers.figures import drawings
 from normprobe.measurements.layers.table import tables
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.report.figures.draw import build
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import TEXT, VISUAL
+from normprobe.schema import SPECIAL, TEXT, TOKEN_GROUPS, VISUAL
+from normprobe.statistics.token_metrics import POOLED_GROUPS, group_masks
 
 FILE = """
 import torch
@@ -169,6 +172,24 @@ def test_text_alone_has_no_pair(layers: Measurement) -> None:
     table = layers_csv(layers, case)
     assert table["distance_mean"].isna().all()
     assert table["mean_norm_mean"].notna().all()
+
+
+def test_a_pair_is_a_number_of_samples_with_visual_and_text_tokens_alone() -> None:
+    """Also where the function finds one: a sum over no tokens is 0."""
+
+    @per_pair(words="distance of the sums", unit="norm")
+    def between(h: Tensor, visual: Tensor, text: Tensor) -> Tensor:
+        sums = [(h * mask.unsqueeze(-1)).sum(1) for mask in (visual, text)]
+        return (sums[0] - sums[1]).norm(dim=-1)
+
+    groups = [(VISUAL, TEXT), (VISUAL, VISUAL), (TEXT, TEXT), (SPECIAL, SPECIAL)]
+    codes = torch.tensor([[TOKEN_GROUPS.index(group) for group in names] for names in groups])
+    h = torch.from_numpy(np.random.default_rng(0).normal(size=(4, 2, 8)))
+    found = OwnNumbers([between]).see_groups(1, h, group_masks(codes))
+    by_hand = np.full((4, len(POOLED_GROUPS), 1), np.nan)
+    states = h.numpy()[0]
+    by_hand[0, POOLED_GROUPS.index(VISUAL)] = np.linalg.norm(states[0] - states[1])
+    np.testing.assert_allclose(found, by_hand, rtol=1e-12)
 
 
 @pytest.mark.parametrize("names", [[name] for name in NAMES])

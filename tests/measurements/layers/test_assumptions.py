@@ -125,6 +125,17 @@ def test_a_number_of_no_layer_does_not_apply() -> None:
     assert pd.isna(row["worst_layer"])
 
 
+@pytest.mark.parametrize(
+    ("visual", "text", "verdict"),
+    [(np.nan, np.nan, "does not apply"), (0.0, np.nan, "holds"), (np.nan, 0.0, "holds")],
+)
+def test_eq_15_is_judged_where_some_token_turns(visual: float, text: float, verdict: str) -> None:
+    turns = {"visual_turn_to_text_mean": visual, "text_turn_to_visual_mean": text}
+    row = judged("cosine_residual_mean", made_tables.theory(cosine_residual_mean=0.0, **turns))
+    assert row["verdict"] == verdict
+    assert pd.isna(row["worst"]) == (verdict != "holds")
+
+
 # --- what does not apply ------------------------------------------------------------------------
 
 
@@ -284,6 +295,13 @@ def test_what_fails_is_said_for_all_layers() -> None:
     assert "and so does Eq. 15. " in sentence
     assert "Uniform Update Magnitude fails in every layer; " in sentence
     assert "Random Rotational Direction holds in layers 1-2 and fails in layers 3-6; " in sentence
+
+
+def test_where_nothing_applies_nothing_is_counted() -> None:
+    columns = dict.fromkeys([criterion.column for criterion in CRITERIA], np.nan)
+    sentence = said(made_tables.theory(**columns | {"angle_ratio_error": 1.0}))
+    assert sentence.startswith("No assumption applies here; Eq. 13 holds in every layer. Modality")
+    assert "0 of 0" not in sentence
 
 
 def test_open_layers_are_called_open() -> None:

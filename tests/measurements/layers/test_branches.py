@@ -122,7 +122,7 @@ def test_each_branch_has_its_sentence() -> None:
         "[0.90, 1.10]) in layers 1-2, and it turns them 2.00 to 4.00 x [1.82, 4.44] more slowly in "
         "layers 1-2. What the MLP adds to visual tokens is 3.0 x [2.7, 3.3] larger in layer 1 and "
         "about as large (1.00 x [0.90, 1.10]) in layer 2, and it turns them 10.0 x [9.1, 11.1] "
-        "more slowly in layer 1 and about as fast (1.00 x [0.90, 1.10]) in layer 2."
+        "more slowly in layer 1 and about as fast (1.00 x [0.90, 1.10] as fast) in layer 2."
     )
 
 
@@ -135,7 +135,7 @@ def test_without_text_or_without_visual_tokens_nothing_is_said() -> None:
 def test_a_band_that_holds_1_and_more_tells_nothing_apart() -> None:
     made = rows("mlp", "visual", (1.5, 0.5), (1.5, 0.9), spread=0.4)
     assert branches_verdict(pd.DataFrame(made)) == (
-        "Against text tokens, what the MLP adds to visual tokens is not told apart (1.50 x "
-        "[0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer 1 "
-        "and at rates not told apart (0.90 x [0.54, 1.26]) in layer 2."
+        "Against text tokens, what the MLP adds to visual tokens is of a size not told apart (1.50 "
+        "x [0.90, 2.10]) in layers 1-2, and it turns them 2.00 x [1.43, 3.33] more slowly in layer "
+        "1 and at rates not told apart (0.90 x [0.54, 1.26] as fast) in layer 2."
     )

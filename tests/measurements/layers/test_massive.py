@@ -167,9 +167,17 @@ def test_ratios_are_told_with_their_bands() -> None:
     )
     assert (
         "Against text tokens, visual tokens are 94 x [90, 99] louder after layers 1-3 with massive "
-        "tokens, and about as loud (1.10 x [0.90, 1.20]) after layer 1 and not told apart (1.10 x "
-        "[0.90, 1.30]) after layers 2-3 without them."
+        "tokens, and about as loud (1.10 x [0.90, 1.20]) after layer 1 and at norms not told "
+        "apart (1.10 x [0.90, 1.30]) after layers 2-3 without them."
     ) in massive_verdict(massive, PLANTED["dimensions"])
+    quieter = with_bands(
+        massive.assign(norm_geometric_ratio_to_text=0.5),
+        "norm_geometric_ratio_to_text",
+        *[(0.4, 0.6)] * 3,
+    )
+    assert "without them" in (told := massive_verdict(quieter, PLANTED["dimensions"]))
+    assert "2.00 x [1.67, 2.50] quieter after layers 1-3 with massive" in told
+    assert "about as loud (1.10 x [0.90, 1.20] as loud) after layer 1" in told
 
 
 def test_percents_are_told_with_the_ends_of_their_bands() -> None:
@@ -220,11 +228,11 @@ def test_tokens_that_no_layer_turns_are_told() -> None:
 
 
 def test_where_no_token_is_massive_the_largest_numbers_are_told() -> None:
-    massive = ORDINARY["massive"].assign(peak_max=13.13, peak_to_median_max=10.24)
+    massive = ORDINARY["massive"].assign(peak_max=13.13, peak_to_sequence_median_max=10.24)
     text = massive_verdict(massive, ORDINARY["dimensions"])
     assert text.startswith(
         "No token is massive: no magnitude is above 13.1, or above 10.2 times the median of its "
-        "token. The ten largest"
+        "sequence. The ten largest"
     )
     assert "Against" not in text and "Attention sinks" not in text
 

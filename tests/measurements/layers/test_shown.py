@@ -98,7 +98,7 @@ def test_what_else_was_asked_for_follows_with_its_words() -> None:
         layers_verdict(layers),
         accounted_verdict(EVERYTHING["accounted"]),
         branches_verdict(EVERYTHING["branches"]),
-        massive_verdict(MASSIVE["massive"], MASSIVE["dimensions"]),
+        massive_verdict(MASSIVE["massive"], MASSIVE["dimensions"], MASSIVE["massive_tokens"]),
         "A number of mine: mean (share).",
     ]
     places = [text.index(" ".join(words.split())) for words in order]
@@ -194,7 +194,7 @@ def test_each_part_draws_its_table_below_its_words(page: str) -> None:
     assert mine["series"][0]["y"] == [6.0 + layer for layer in range(7)]
     assert accounted[1]["series"][0]["x"] == list(range(1, 7))  # one layer a row alone
     order = [
-        massive_verdict(MASSIVE["massive"], MASSIVE["dimensions"]),
+        massive_verdict(MASSIVE["massive"], MASSIVE["dimensions"], MASSIVE["massive_tokens"]),
         accounted_verdict(EVERYTHING["accounted"]),
         branches_verdict(EVERYTHING["branches"]),
         theory_verdict(EVERYTHING["assumptions"]),

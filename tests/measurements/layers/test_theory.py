@@ -216,6 +216,28 @@ def test_all_numbers_that_are_judged_have_one_band_over_all_layers() -> None:
     assert_bands(table, rows, theory_table, ["layer"], scales, range(3))
 
 
+def test_a_number_that_two_of_nine_images_hold_has_the_interval_of_two() -> None:
+    names = [f"s{number}" for number in range(9)]
+    rows = rows_of_tokens(tokens_of(0, [(name, None) for name in names]))
+    entering = (rows["group"] == "visual_text") & (rows["layer"] == 0)
+    cosines = rows["cross_modal_cosine"].where(~entering | rows["sample_id"].isin(names[:2]), -0.5)
+    rows = rows.assign(cross_modal_cosine=cosines)
+    table = theory_table(rows)[1:]
+    one, other = (
+        theory_table(rows[rows["sample_id"] == name])["lag_angle_mean"].to_numpy()[1:]
+        for name in names[:2]
+    )
+    assert table["lag_angle_samples"].tolist() == [2, 2]
+    np.testing.assert_allclose(table["lag_angle_mean"], (one + other) / 2, rtol=1e-9)
+    # Draws lie between the two, and are widened by t of one degree of freedom.
+    wider = 12.7062 / 1.95996 * np.sqrt(2)
+    low, high = table["lag_angle_mean_ci_low"], table["lag_angle_mean_ci_high"]
+    logarithms = (one > 0) & (other > 0)
+    found = np.where(logarithms, np.log(high / low), high - low)
+    apart = np.where(logarithms, np.log(one / other), one - other)
+    np.testing.assert_allclose(found, np.abs(apart) * wider, rtol=1e-4)
+
+
 def test_one_image_has_no_interval() -> None:
     table = theory_table(rows_of_tokens(tokens_of(0, SAMPLES[:2])))
     ends = [name for name in table if name.endswith(("_ci_low", "_ci_high"))]

@@ -10,10 +10,13 @@ import pandas as pd
 import pytest
 from measurements.layers.test_table import ATTENDED, IN_SEQUENCE, UNBATCHABLE, measured
 from numpy.typing import NDArray
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 from support.processors import RECIPES
 from support.reference import norm, token_metrics
 from support.several_images import HIGH, WIDE, loaded, rows_of_image, states_of
-from support.slow_bootstrap import use_few_draws
+from support.slow_bands import assert_bands
+from support.slow_bootstrap import DRAWS, use_few_draws
 
 from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample, Turn
@@ -27,6 +30,7 @@ from normprobe.measurements.layers.turns import turns_table, turns_verdict
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.probe import Probe
 from normprobe.schema import OF_GROUP, TEXT, TOKEN_GROUPS, TURN, TURN_NUMBERS, VISUAL
+from normprobe.statistics.bootstrap import draw_weights
 from normprobe.statistics.sample_statistics import statistics_by_layer
 
 FIRST, SECOND = Turn("What is <image>?", "a red dog"), Turn("Is it old?", "yes")
@@ -168,11 +172,11 @@ def test_turns_of_images_beside_the_sequence_are_no_rows(model_type: str, load: 
     assert set(rows.loc[rows["group"] == TURN, OF_GROUP]) == {TEXT}
 
 
-def made_rows() -> pd.DataFrame:
-    """Norms and angles of two turns of five samples, of which one sees a picture in the second."""
+def made_rows(turns: int = 2) -> pd.DataFrame:
+    """Norms and angles of turns of five samples, of which one sees no picture in the first."""
     random, rows = np.random.default_rng(3), []
     for sample in range(5):
-        for turn in (1, 2):
+        for turn in range(1, turns + 1):
             for group in (VISUAL, TEXT):
                 if (sample, turn, group) == (4, 1, VISUAL):
                     continue
@@ -198,14 +202,52 @@ def test_pictures_are_compared_within_their_conversation(monkeypatch: pytest.Mon
         assert row["norm_geometric_ratio_to_first_turn"] == pytest.approx(value)
         assert row["norm_geometric_ratio_to_first_turn_ci_low"] < value
     assert found.loc[(1, VISUAL), "samples"] == 5
-    assert turns_verdict(table).startswith("Visual tokens of turn 2 enter ")
+    assert found.loc[(1, VISUAL), "samples_with_first_turn"] == 4
+    assert found.loc[(1, TEXT), "samples_with_first_turn"] == 5
+    told = turns_verdict(table)
+    assert told.startswith("Visual tokens of turn 2 from 4 of 5 conversations enter ")
+    whole = turns_table(rows[rows["sample_id"] != "s4"])  # there is none without a first picture
+    assert turns_verdict(whole).startswith("Visual tokens of turn 2 enter ")
     one = rows[rows["sample_id"].isin(["s0", "s4"])]  # of which one has a picture in both turns
     alone = turns_table(one).query("turn == 2 and group == @VISUAL")
     assert alone["norm_geometric_ratio_to_first_turn"].notna().all()
+    assert turns_verdict(turns_table(one)).startswith(
+        "Visual tokens of turn 2 from 1 of 2 conversations enter "
+    )
     assert alone["norm_geometric_ratio_to_first_turn_ci_low"].isna().all()
     broken = turns_table(rows.assign(norm_log_mean=np.nan, angle_log_mean=np.nan))
     assert turns_verdict(broken) == ""
     assert turns_table(rows[rows["group"] != TURN]).empty
+
+
+def test_an_interval_is_as_wide_as_the_pictures_ask_for_that_stand_in_both_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of a ratio are of four of five pictures: widened by t of three degrees of freedom."""
+    use_few_draws(monkeypatch)
+    rows = made_rows()
+    found = turns_table(rows).set_index(["layer", TURN, "group"]).loc[(1, 2, VISUAL)]
+    own = rows[(rows["layer"] == 1) & (rows[OF_GROUP] == VISUAL)]
+    weights = draw_weights(5, DRAWS)
+    for metric in ("norm", "angle"):
+        logs = own.pivot(index="sample_id", columns=TURN, values=f"{metric}_log_mean")
+        moved = (logs[2] - logs[1]).to_numpy()  # of the fifth there is no first turn
+        drawn = weights[:, :4] @ moved[:4] / weights[:, :4].sum(axis=1)
+        ends = np.quantile(drawn[6:], [0.025, 0.975])
+        wider = student.ppf(0.975, 3) / normal.ppf(0.975) * np.sqrt(4 / 3)
+        column = f"{metric}_geometric_ratio_to_first_turn"
+        told = [found[f"{column}_ci_{end}"] for end in ("low", "high")]
+        assert told == pytest.approx(np.exp(drawn[0] + (ends - drawn[0]) * wider), rel=1e-9)
+
+
+def test_each_later_turn_has_a_band_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_few_draws(monkeypatch)
+    rows, keys = made_rows(turns=3), ["layer", TURN, "group"]
+    table = turns_table(rows)
+    column = "angle_geometric_ratio_to_first_turn"
+    assert_bands(table, rows, turns_table, keys, {column: "log"}, [(1, 3, VISUAL)], ["p4"])
+    banded = table.set_index(keys)[f"{column}_band_low"].dropna()
+    assert set(banded.index) == {(1, 2, VISUAL), (1, 3, VISUAL)}
 
 
 def test_only_layers_tells_turns_apart() -> None:

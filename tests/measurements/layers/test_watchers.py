@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,7 @@ from normprobe import NormprobeError, Probe, find_parts, schema
 from normprobe.measurements import measurement
 from normprobe.measurements.layers import watchers
 from normprobe.measurements.layers.branches import RATIO_METRICS
-from normprobe.measurements.layers.massive import massive_tables
+from normprobe.measurements.layers.massive import massive_tables, massive_verdict
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.schema import BRANCHES, PAIR, TEXT, TOKEN_GROUPS
@@ -387,9 +387,23 @@ def plain(tokens: np.ndarray) -> dict[str, np.ndarray]:
         "top1_share": squares[:, 0],
         "top10_share": squares[:, :10].sum(-1),
         "peak": magnitudes[:, 0],
-        "peak_to_median": ratio,
-        "massive": (magnitudes[:, 0] > 100) & (ratio >= 1000),
+        "peak_to_token_median": ratio,
+        "massive_by_token_median": (magnitudes[:, 0] > 100) & (ratio >= 1000),
     }
+
+
+def to_sequence_median(case: Case, layer: int) -> np.ndarray:
+    """Of each token its largest magnitude over the median of its whole sequence."""
+    found = np.full(case.groups.shape, np.nan)
+    for ratios, states, groups in zip(found, state(case, layer), case.groups, strict=True):
+        magnitudes = np.sort(np.abs(states[groups != ""]), axis=None)
+        ratios[:] = np.abs(states).max(-1) / magnitudes[(magnitudes.size - 1) // 2]
+    return found
+
+
+def massive_tokens(case: Case, layer: int) -> np.ndarray:
+    large = np.abs(state(case, layer)).max(-1) > 100
+    return large & (to_sequence_median(case, layer) >= 1000) & (case.groups != "")
 
 
 def state(case: Case, layer: int) -> np.ndarray:
@@ -438,21 +452,19 @@ def assert_massive_agrees(case: Case) -> None:
     found = {name: table.set_index(["layer", "group"]) for name, table in tables(case).items()}
     masks = [members(groups) for groups in case.groups]
     depth = len(case.states.layers)
-    of_layers = [
-        np.stack([plain(sample)["massive"] for sample in state(case, layer)])
-        for layer in range(depth + 1)
-    ]
-    ever = np.any(of_layers, axis=0)
+    ever = np.any([massive_tokens(case, layer) for layer in range(depth + 1)], axis=0)
     observations = observe_layers(case.states, case.groups)
     of_group = geometric_means(case, ever)
     for key, row in found["massive"].iterrows():
         layer, group = key
         mask = np.stack([mask.get(group, np.zeros_like(ever[0])) for mask in masks])
         numbers = plain(state(case, layer)[mask])
+        numbers["massive"] = massive_tokens(case, layer)[mask]
+        numbers["peak_to_sequence_median"] = to_sequence_median(case, layer)[mask]
         about = {"rtol": 2e-4, "err_msg": f"{key}"}
-        for name in ("top1_share", "top10_share", "massive"):
+        for name in ("top1_share", "top10_share", "massive", "massive_by_token_median"):
             np.testing.assert_allclose(row[f"{name}_mean"], numbers[name].mean(), **about)
-        for name in ("peak", "peak_to_median"):
+        for name in ("peak", "peak_to_sequence_median", "peak_to_token_median"):
             np.testing.assert_allclose(row[f"{name}_max"], numbers[name].max(), **about)
         assert row["massive_tokens"] == numbers["massive"].sum()
         assert row["high_norm_tokens"] == high_norms(case, layer, group)
@@ -541,6 +553,81 @@ def test_planted_tokens_are_found_and_left_out(model_type, padding):
     np.testing.assert_allclose(visual["norm_ratio_to_text_without_massive"], expected, rtol=1e-12)
     dimensions = found["dimensions"].loc[(1, schema.TEXT)]
     assert dimensions["dimension"].iloc[0] == DIMENSION
+
+
+def sentence(change: Callable[[torch.Tensor], None], samples: int = 1) -> str:
+    """What is said of a model whose first layer leaves its states changed."""
+    model = copy.deepcopy(model_of("llava"))
+    first = model.get_submodule(PARTS["llava"].decoder_layers)[0]
+    forward = first.forward
+
+    def changed(*arguments, **options):
+        state = forward(*arguments, **options).clone()
+        change(state)
+        return state
+
+    first.forward = changed
+    rows = sample_rows(model, tiny_inputs(model, samples))
+    found = massive_tables(rows, lambda token: f'"{token}"')
+    return massive_verdict(found["massive"], found["dimensions"], found.get("massive_tokens"))
+
+
+def test_a_sink_is_named_where_it_is():
+    """Planted in a visual token, in the first special token, in neither; by both medians."""
+    case = case_of("llava")
+    groups = case.groups[0]
+    for group in (schema.VISUAL, schema.SPECIAL):
+        place = int(np.flatnonzero(groups == group)[0])
+
+        def plant(state: torch.Tensor, place: int = place) -> None:
+            state[:, place, DIMENSION] = HEIGHT
+
+        text = sentence(plant)
+        assert text.startswith(f"Massive tokens: 1 of {(groups == group).sum()} {group} tokens a ")
+        assert f"{group} token at position {place}" in text.partition(" is massive after ")[0]
+        assert f"up to {HEIGHT // 10:.0f}" in text and f" in dimension {DIMENSION}, " in text
+        assert "By the median of the token itself" not in text  # it says the same
+    token = int(case.inputs["input_ids"][0, place])
+    assert f'"{token}", a special token at position {place}, is massive' in text
+    assert sentence(lambda state: None).startswith("No token is massive: ")
+
+
+def test_a_loud_group_is_massive_by_the_median_of_its_sequence_alone():
+    """As Sun et al. count: large in all dimensions, next to many quiet tokens."""
+    visual = np.flatnonzero(case_of("llava").groups[0] == schema.VISUAL)
+
+    def loud(state: torch.Tensor) -> None:
+        state[:, visual[:2]] *= 30_000.0
+
+    text = sentence(loud)
+    assert "Massive tokens: 2 of " in text
+    assert "By the median of the token itself, which a loud group moves less, none is, at " in text
+
+
+def test_which_token_is_massive_in_numbers():
+    """Each number of massive_tokens.csv against the states."""
+    case = planted("llava", "left")
+    table = tables(case)["massive_tokens"]
+    last = table[(table["group"] == schema.TEXT) & (table["layer"] == 1)]
+    assert last["samples"].sum() == 4  # the last token of each sample
+    for row in last.itertuples():
+        held = []
+        for states, groups in zip(state(case, 1), case.groups, strict=True):
+            of_sample = states[groups != ""]
+            if row.position != len(of_sample) - 1:
+                continue
+            peak = np.abs(of_sample[row.position])
+            assert row.dimension == peak.argmax() == DIMENSION
+            everything = np.sort(np.abs(of_sample), axis=None)
+            ratio = peak.max() / everything[(everything.size - 1) // 2]
+            share = (of_sample[row.position] ** 2).sum() / (of_sample**2).sum()
+            held.append((peak.max(), ratio, peak.max() / np.median(peak), share))
+        magnitude, ratios, own, shares = np.array(held).T
+        assert row.samples == len(held)
+        np.testing.assert_allclose(row.magnitude, magnitude.max(), rtol=1e-5)
+        np.testing.assert_allclose(row.to_sequence_median, ratios.max(), rtol=1e-4)
+        np.testing.assert_allclose(row.to_token_median, own.max(), rtol=1e-4)
+        np.testing.assert_allclose(row.share, shares.mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("model_type", VLM_TYPES)

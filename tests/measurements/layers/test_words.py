@@ -58,11 +58,11 @@ def test_both_blocks_where_the_sign_changes():
 def test_an_interval_that_holds_1_is_no_difference():
     table = layers([1.3] * 4, [1] * 4, [np.nan, 0.1, 0.1, 0.1], [np.nan, 0.13, 0.13, 0.13])
     assert layers_verdict(with_intervals(table, norm=1.0, angle=[0, 0.1, 1.3, 0.1])) == (
-        "Visual tokens enter the decoder not told apart from text tokens (1.30 x [0.65, 2.60]) by "
-        "geometric means, not told apart (1.30 x [0.65, 2.60]) by arithmetic ones. They are not "
-        "told apart (1.30 x [0.65, 2.60]) after layers 1-3. They turn 1.30 x [1.18, 1.43] more "
-        "slowly in layer 1, at rates not told apart (0.77 x [0.33, 1.77]) in layer 2 and 1.30 x "
-        f"[1.18, 1.43] more slowly in layer 3. {OVER_IMAGES}"
+        "Visual tokens enter the decoder at norms not told apart from text tokens (1.30 x [0.65, "
+        "2.60]) by geometric means, at norms not told apart (1.30 x [0.65, 2.60]) by arithmetic "
+        "ones. They are at norms not told apart (1.30 x [0.65, 2.60]) after layers 1-3. They turn "
+        "1.30 x [1.18, 1.43] more slowly in layer 1, at rates not told apart (0.77 x [0.33, 1.77] "
+        f"as fast) in layer 2 and 1.30 x [1.18, 1.43] more slowly in layer 3. {OVER_IMAGES}"
     )
 
 
@@ -84,8 +84,8 @@ def test_loud_and_yet_in_step(visual_norm, text_norm, loud):
 def test_a_gap_that_closes_and_opens_the_other_way():
     table = layers([10, 10, 10, 10], [1, 5, 9, 20], FLAT, FLAT)
     assert (
-        "They are 2.0 x louder after layer 1, about as loud (1.11 x) after layer 2 and 2.0 x "
-        "quieter after layer 3." in layers_verdict(table)
+        "They are 2.0 x louder after layer 1, about as loud (1.11 x as loud) after layer 2 and "
+        "2.0 x quieter after layer 3." in layers_verdict(table)
     )
 
 
