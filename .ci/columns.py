@@ -28,7 +28,31 @@ What follows a name:
 | `_q05`, `_q25`, `_q50`, `_q75`, `_q95` | quantiles over tokens |
 | `_visual`, `_text` | of visual, of text tokens |
 | `_ci_low`, `_ci_high` | ends of the 95 % interval of a row by itself, over images |
-| `_band_low`, `_band_high` | ends of the 95 % band over images: it holds all layers at once |
+| `_band_low`, `_band_high` | ends of the 95 % band over images: it holds all of its cells at once |
+
+**Degrees of freedom.** An interval is widened by Student's $t$ at $n - 1$, where $n$ images hold
+something of the number. Questions about one picture are one image; a sample without a picture is
+one by itself. A band reaches from each number as many errors (a jackknife over images) as the
+largest $|t|$ of its cells does in draws of these; of fewer than 5 as Bonferroni's $t$ at $n - 1$,
+times $\\sqrt{n/(n-1)}$, does. [How sure is it?](../explanation/statistics.md#bands) has it step by
+step. No band is inside its interval.
+
+**Cells that share a band.** All layers are those from 0, the decoder input, on.
+
+| table | one band each |
+|---|---|
+| `layers.csv` | geometric ratios of one quantity and group, over layers from 1 |
+| `layers.csv` | means of one quantity, over all layers of visual and text tokens |
+| `theory.csv` | all numbers that have a band, over all layers |
+| `branches.csv` | ratios of one quantity and branch, over all layers |
+| `massive.csv` | geometric ratios of norms, with massive tokens and without, over all layers |
+| `massive.csv` | shares of one kind, over all layers of visual and text tokens |
+| `turns.csv` | ratios of one turn, over layers from 1 |
+| `grounding.csv` | gaps of one kind, over all layers |
+| `cause.csv` | effects of one intervention and dose on one quantity, over layers from 1 |
+
+Where different images hold them, as prompts without a picture hold text tokens, cells are drawn
+from the images of their own, and share the 5 % by their numbers (Bonferroni).
 """
 
 

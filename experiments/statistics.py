@@ -91,8 +91,12 @@ def noise(world: World, random: np.random.Generator, *shape: int) -> Array:
     drawn = random.normal(size=shape)
     if not world.skewed:
         return drawn
-    drawn = np.exp(drawn / 2) / np.exp(1 / 8)
-    standard: Array = (drawn - 1) / np.sqrt(np.expm1(1 / 4))
+    return skew(drawn, 0.5)
+
+
+def skew(drawn: Array, spread: float) -> Array:
+    """Normal numbers to lognormal ones whose logarithm deviates so much: mean 0, deviation 1."""
+    standard: Array = np.expm1(spread * drawn - spread**2 / 2) / np.sqrt(np.expm1(spread**2))
     return standard
 
 
@@ -344,6 +348,42 @@ def gaps(random: np.random.Generator, kind: str, images: int, layers: int) -> li
     return [bool(((low > 0) | (high < 0)).any())]
 
 
+#: The deviation of a logarithm, by the skewness of its lognormal distribution.
+SKEWED = {0.8: 0.25, 1.75: 0.5, 3.3: 0.75}
+
+
+def skewed_gaps(random: np.random.Generator, kind: str, images: int, layers: int) -> list[bool]:
+    """The same of images that are skewed, by ``SKEWED``."""
+    drawn = random.normal(size=(images, layers))
+    told = []
+    for spread in SKEWED.values():
+        values = skew(drawn, spread)
+        if kind == RESIDUAL:
+            values = values.cumsum(axis=-1) / np.sqrt(np.arange(layers) + 1)
+        (low, high), *_ = bootstrap.band([image_draws(values)], images, [LINEAR])
+        told.append(bool(((low > 0) | (high < 0)).any()))
+    return told
+
+
+def asked_gaps(random: np.random.Generator, kind: str, images: int, layers: int) -> list[bool]:
+    """The same of images with 1 to 10 questions each, as the specimen's have."""
+    questions = random.integers(1, 11, size=(images, 1)) * np.ones(layers)
+    drawn = image_draws(by_layer(random, kind, images, layers), questions)
+    (low, high), *_ = bootstrap.band([drawn], images, [LINEAR])
+    return [bool(((low > 0) | (high < 0)).any())]
+
+
+def gaps_beside_prompts(
+    random: np.random.Generator, kind: str, images: int, layers: int
+) -> list[bool]:
+    """The same of images beside 8 prompts without a picture."""
+    held = np.arange(images + 8)[:, None] < np.full(layers, images)
+    values = by_layer(random, kind, images + 8, layers)
+    drawn = image_draws(values, held.astype(float))
+    (low, high), *_ = bootstrap.band([drawn], images + 8, [LINEAR], [held])
+    return [bool(((low > 0) | (high < 0)).any())]
+
+
 def gaps_alone(random: np.random.Generator, kind: str, images: int, layers: int) -> list[bool]:
     """The same by the interval of each layer."""
     values = by_layer(random, kind, images, layers)
@@ -391,6 +431,9 @@ def assumptions(random: np.random.Generator, kind: str, images: int, layers: int
 ALARMS: dict[Callable[..., list[bool]], tuple[str, ...]] = {
     gaps_alone: ("a gap of 0, by each layer's own interval",),
     gaps: ("a gap of 0",),
+    skewed_gaps: tuple(f"a gap of 0, skewness {skewness:g}" for skewness in SKEWED),
+    asked_gaps: ("a gap of 0, 1 to 10 questions an image",),
+    gaps_beside_prompts: ("a gap of 0, beside 8 prompts without a picture",),
     ratios: ("a ratio of 1: the band excludes it", "a ratio of 1: called larger or smaller"),
     assumptions: (
         "17 numbers at the end of their range: called outside",
@@ -649,7 +692,7 @@ def main(
     torch.set_num_threads(1)
     sets = 100 if quick else SETS
     missing = coverage(WORLDS, IMAGES, sets)
-    needed = power((1, *LAYERS), IMAGES, sets)
+    needed = power((1, *LAYERS), IMAGES, sets // 5)
     bands = (5, 7, 10, 20, 50)
     tables = {
         "headline": headline_table(headline(sets // 4)),
@@ -661,9 +704,10 @@ def main(
                 false_alarms(LAYERS, bands, number, [simulated])
                 for simulated, number in (
                     (gaps_alone, sets // 5),
-                    (gaps, sets),
-                    (ratios, sets),
-                    (assumptions, sets // 4),
+                    *((gap, sets // 5) for gap in (gaps, skewed_gaps, asked_gaps)),
+                    (gaps_beside_prompts, sets // 5),
+                    (ratios, sets // 5),
+                    (assumptions, sets // 20),
                 )
             )
         ),

@@ -55,7 +55,7 @@ _TEXT, _DIGEST, _NUMBER = (
 _SAMPLE = rf'  \["{_TEXT}{{1,100}}", "{_DIGEST}(?:\+{_DIGEST})*", "{_DIGEST}"'
 _SAMPLE += r", [1-9]\d{0,8}" * 2 + f", {_NUMBER}" * 2 * len(_MEANS) + r"\]"
 _NUMBERS = ", ".join(rf'"{name}": \[{_NUMBER}, {_NUMBER}, {_NUMBER}\]' for name in _SCALES)
-_CHANGED = re.compile(" --(align|inputs) ")
+_CHANGED = re.compile(" --(align|inputs)[ =]")
 _FIELDS = {
     "columns": re.escape(json.dumps(_COLUMNS)),
     "command": rf'"normprobe layers {_TEXT}+"',

@@ -16,7 +16,7 @@ import yaml
 from huggingface_hub import EvalResult, RepoCard
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
-from normprobe.errors import NormprobeError, first_line, visible
+from normprobe.errors import NormprobeError, first_line, markdown_text, visible
 from normprobe.measurements import measurement
 from normprobe.options import PART_ROLES, Loading, Sampling, flag, part_flag
 from normprobe.quantities import INTERVAL, Quantity, declared
@@ -24,7 +24,7 @@ from normprobe.report.page.document import model_name, shared_facts
 from normprobe.report.ranking import ATTENDED, DISPARITY, with_brackets
 from normprobe.report.ratio_words import Estimate, with_ends
 from normprobe.report.readable import ReadableTable
-from normprobe.report.table_text import markdown, markdown_text
+from normprobe.report.table_text import markdown
 from normprobe.run import Run, explained, require_repeatable
 from normprobe.runs.files import own_bytes
 
@@ -178,7 +178,7 @@ def _block(run: Run, numbers: Mapping[str, Estimate]) -> str:
         for n, number in numbers.items()
     ]
     with explained(run.store):
-        said = markdown_text(visible(measurement(run.command).headline(run.store)))
+        said = markdown_text(measurement(run.command).headline(run.store))
         facts = [(words, visible(of)) for words, of in shared_facts([run.store]) if words in _FACTS]
         command = repeating_command(run.record)
     facts.append(("samples", str(len(run.store.sample_ids()))))

@@ -1,8 +1,16 @@
-"""The one exception a user is meant to see, and text from elsewhere as a terminal may show it."""
+"""The one exception a user is meant to see, and what text from elsewhere becomes in each sink.
+
+``visible`` for a terminal and for XML, ``markdown_text`` for Markdown, which may hold HTML,
+``html_text`` for a page. Who writes there calls them, not who has the text.
+"""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+from markupsafe import Markup
+from markupsafe import escape as html_escape
 
 _LONGEST = 1500  # characters
 
@@ -58,15 +66,30 @@ def _cut(text: str, most: int) -> str:
     return f"{words} ..." if words else text[:most]
 
 
-# Control characters (ESC and CSI among them), what reorders a line, line separators, surrogates.
+# Control characters (ESC and CSI among them), what reorders a line, line separators, surrogates,
+# and what is no character to XML.
 _COMMANDS = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
+# What begins an element of Markdown or HTML; a backslash before it makes it text again. So do an
+# address, a name of a user and a drawn face of GitHub.
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$!@]|:(?=[/\w])|(?<=\bwww)\.)", re.IGNORECASE)
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Show every character that commands a terminal by its escape."""
+    r"""Show every character that commands a terminal, or that XML cannot hold, by its escape."""
     return _COMMANDS.sub(lambda found: found[0] if found[0] in keep else escape(found[0]), text)
+
+
+def markdown_text(text: str) -> str:
+    """Text that stays text, and on its line, in Markdown and HTML."""
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", visible(text))
+
+
+def html_text(value: Any) -> Any:
+    """A text as a page shows it; what is ``Markup`` already, and what is no text, stays."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return html_escape(visible(value, keep="\n\t")) if plain else value
 
 
 def escape(character: str) -> str:

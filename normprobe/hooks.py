@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from functools import wraps
 from inspect import Parameter, signature
 from threading import Event, Lock, RLock, get_ident
@@ -25,11 +26,11 @@ from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError, first_line
 from normprobe.failures import code_failure, runs_own_code, version_of
-from normprobe.schema import MASKS
+from normprobe.schema import MASKS, VISUAL_MASK
 from normprobe.tensors import with_tensors
 
 #: What models raise on inputs that they cannot take; code of a checkpoint's own may raise anything.
-_REFUSALS = (ValueError, IndexError, TypeError, KeyError, RuntimeError)
+_REFUSALS = (ValueError, IndexError, TypeError, KeyError, AttributeError, RuntimeError)
 
 #: What else ends a forward: no memory on a device or the host, a data worker that died beside it.
 _NOT_ABOUT_INPUTS = ("out of memory", "can't allocate memory", "DataLoader worker")
@@ -101,14 +102,14 @@ PROJECTED_STATE = "pooler_output"
 
 def on_call(
     module: nn.Module,
-    see: Callable[[Any, Tensor, Any], None],
-    left: str = HIDDEN_STATE,
+    see: Callable[[Any, Any, Any], None],
+    left: Callable[[Any], Any] | None = None,
     *,
     codes: bool = False,
 ) -> RemovableHandle:
     """Call ``see`` with the state that entered, the state that left, and all arguments by name.
 
-    Where the module returns a model output, the state that left is its field ``left``. Calls
+    ``left`` finds the latter in what the module returns, by default as ``hidden_state_of``. Calls
     without a floating-point input are passed over: Ovis looks indicator ids up in the table that
     also mixes its visual rows. With ``codes`` they count, too: what entered is None.
     """
@@ -118,7 +119,7 @@ def on_call(
         entered = _first_state((kwargs.get("hidden_states"), args, kwargs))
         if entered is not None or codes:
             given = {**kwargs, **dict(zip((*names, *range(len(args))), args, strict=False))}
-            see(entered, hidden_state_of(output, left), given)
+            see(entered, (left or hidden_state_of)(output), given)
 
     return after_call(module, hook)
 
@@ -302,17 +303,18 @@ def run_until(
     """Run the model and stop it where nothing that follows is needed.
 
     Stopping at the last decoder layer also spares the language modelling head. A sharded model runs
-    to its end: FSDP2 closes there what a forward opened. The model gets copies of all tensors: some
-    write into their inputs.
+    to its end: FSDP2 closes there what a forward opened. The model gets copies of its inputs: some
+    write into them, and a cache of keys and values grows.
 
     Args:
         model: called as ``model(**inputs)``.
-        inputs: what a processor returned; the masks of an inputs file are kept from the model.
+        inputs: what a processor returned; the masks of an inputs file are kept from the model, but
+            a ``visual_mask`` that its forward takes.
         entering: stop before this module runs, after the hooks attached to its input.
         leaving: stop after this module ran, after the hooks attached to its output.
 
     Raises:
-        NormprobeError: when the model refuses the inputs, or ends without reaching the module.
+        NormprobeError: when the model refuses the inputs, or ends without a call of the module.
     """
 
     def stop(*_: Any) -> None:
@@ -326,7 +328,7 @@ def run_until(
     with attached(*handles):
         try:
             taken = taken_by(model, inputs)
-            model(**with_tensors(taken, Tensor.clone), **_without_cache(model, inputs))
+            model(**copied(taken), **_without_cache(model, inputs))
         except _Reached:
             return
         except (NormprobeError, MemoryError):
@@ -349,10 +351,33 @@ def run_until(
                 "NORMPROBE_DEBUG=1 shows where",
             ) from error
     if handles:
+        awaited = entering or leaving
+        names = (name for name, module in model.named_modules() if module is awaited)
+        name = next(names, type(awaited).__name__)
         raise NormprobeError(
-            f"{type(model).__name__} ran to its end without reaching the module to stop at",
-            "check the parts with `normprobe inspect MODEL`",
+            f"the forward of {type(model).__name__} ends without a call of {name}",
+            "name the layers that it calls: --part decoder_layers=NAME; where it computes with "
+            "what is inside its layers, let it call them: else no state can be watched",
         )
+
+
+def copied(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs whose tensors, arrays and caches are copies.
+
+    Raises:
+        NormprobeError: one of them cannot be copied.
+    """
+    copies = {}
+    for name, value in inputs.items():
+        try:
+            copies[name] = with_tensors(value, Tensor.clone, deepcopy)
+        except (TypeError, RuntimeError) as error:
+            raise NormprobeError(
+                f"the input {name} ({type(value).__name__}) cannot be copied, and a forward may "
+                f"write into it: {first_line(error)}",
+                "leave it out of the inputs",
+            ) from error
+    return copies
 
 
 def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,8 +389,9 @@ def taken_by(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         NormprobeError: one of these has no name there, or an input that it needs is missing.
     """
-    named = {name: value for name, value in inputs.items() if name not in MASKS}
     parameters = signature(model.forward).parameters
+    own = {VISUAL_MASK} & parameters.keys()
+    named = {name: inputs[name] for name in inputs if name not in MASKS or name in own}
     kinds = {parameter.kind for parameter in parameters.values()}
     what = f"{type(model).__name__}.forward"
     if missing := [

@@ -83,6 +83,7 @@ def models_here(start: str) -> list[str]:
     place = start[: start.rfind("/") + 1]  # as it was typed, such as `./`
     files = [*Path(place).glob("*/*config.json"), *Path(place).glob("*/norm_alignment.json")]
     beside = {place + file.absolute().parts[-2] for file in files}
+    beside |= {place + file.name for file in Path(place).glob("*.gguf")}
     return ["specimen", *sorted(ids), *sorted(beside)]
 
 

@@ -24,7 +24,7 @@ from normprobe.model.checkpoint import is_here, open_checkpoint
 from normprobe.model.find.parts import Parts
 from normprobe.model.load.device import check_dtype
 from normprobe.model.load.required_tensors import everything
-from normprobe.options import Loading, Output, Sampling, chosen, names_in, takes
+from normprobe.options import AUTO, Loading, Output, Sampling, chosen, names_in, takes
 from normprobe.paper.numbers import tokens_of_paper
 from normprobe.pipeline import OneBatch, OverSamples, Pipeline
 from normprobe.run import Run
@@ -257,6 +257,14 @@ class Probe:
         asked = {"model": self._typed, **asked}
         if isinstance(data, str):
             output, sampling = chosen({**options, "data": data}, Output, Sampling)
+            if not measured_by.batches:
+                if sampling.batch_size not in (1, AUTO):
+                    raise NormprobeError(
+                        f"{measured_by.name} runs one sample a forward: batch_size is "
+                        f"{sampling.batch_size}",
+                        "leave batch_size out",
+                    )
+                sampling = replace(sampling, batch_size=1)
             return OverSamples(self._source, measured_by, asked, output, sampling, only)
         output, sampling = chosen(options, Output, Sampling)
         asked |= {"batch_size": sampling.batch_size, "skip_bad": sampling.skip_bad}
@@ -278,7 +286,7 @@ class Probe:
         from normprobe.measurements.embeddings.measure import measure_embeddings, text_table
 
         if isinstance(base, str):
-            base = self._beside(base)
+            base = self._beside(base, named=None, inputs=None)  # those are of this model
         options = {"top": top, "base": base and base._typed}
         with self._pipeline("embeddings", options, to).begin() as pipeline:
             older = None
@@ -420,10 +428,9 @@ class Probe:
         asked = {"model": self._typed, **options}
         return Pipeline(self._source, measurement(name), asked, output, samples)
 
-    def _beside(self, model: str) -> "Probe":
-        """A probe of another checkpoint, loaded in the same way."""
-        same = ("trust_remote_code", "device", "dtype")
-        return Probe(model, **{name: getattr(self._source.loading, name) for name in same})
+    def _beside(self, model: str, **but: Any) -> "Probe":
+        """A probe of another checkpoint, loaded and asked in the same way, but for the revision."""
+        return Probe(model, **{**vars(self._source.loading), "revision": None, **but})
 
 
 def _over_samples(name: str) -> Measurement:

@@ -36,7 +36,7 @@ BESIDE_GROUPS = (PAIR, IMAGE, TURN)
 NO_ID = -(2**31)
 
 # --- inputs that the model does not get ---------------------------------------------------------
-VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image
+VISUAL_MASK = "visual_mask"  # bool [batch, seq]: the positions of an image; a forward may take it
 STRUCTURAL_MASK = "structural_mask"  # bool [batch, seq]: those of them that pixels do not change
 IMAGE_NUMBERS = "image_numbers"  # int [batch, seq]: whose image a placeholder there is, from 1
 TURN_NUMBERS = "turn_numbers"  # int [batch, seq]: which turn a token belongs to, from 1

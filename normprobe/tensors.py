@@ -6,19 +6,29 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+
+#: What nothing is written into, or what is no data.
+_AS_IT_IS = str | bytes | bool | int | float | complex | torch.dtype | torch.device | nn.Module
 
 
-def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same value with other tensors in it. The value itself stays as it is."""
+def with_tensors(
+    value: Any,
+    change: Callable[[Tensor], Tensor],
+    otherwise: Callable[[Any], Any] = lambda other: other,
+) -> Any:
+    """The same value with other tensors in it. The value itself stays as it is.
+
+    ``otherwise`` changes objects that are neither tensors nor hold them in dicts, lists and tuples.
+    """
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: with_tensors(item, change) for name, item in value.items()}
+        return {name: with_tensors(item, change, otherwise) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [with_tensors(item, change) for item in value]
+        items = [with_tensors(item, change, otherwise) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
+    return value if value is None or isinstance(value, _AS_IT_IS) else otherwise(value)
 
 
 def arrays_as_tensors(value: Any, change: Callable[[Tensor], Tensor] = lambda t: t) -> Any:

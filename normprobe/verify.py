@@ -33,6 +33,8 @@ _COLUMNS = (
     "sample_id", "quantity", "numbers", "different", "largest_relative_difference", "where",
 )  # fmt: skip
 
+_UNCHANGED = "Nothing that the run recorded of model, data, libraries and device has changed."
+
 #: What of a record belongs to the model, and to where it runs.
 _MODEL = ("model_revision", "adapter_revision", "model_files", "inputs_file", "weight_digests")
 _PLACE = ("device", "dtype", "attn_implementation", "threads", "platform")
@@ -67,7 +69,7 @@ class Verified:
             f"({row['quantity']} of {row['sample_id']}, {row['where']})"
             for _, row in worst.iterrows()
         )
-        why = "" if self.changed else " Model, data, library versions and device are as they were."
+        why = "" if self.changed else f" {_UNCHANGED}"
         different = int(self.table["different"].sum())
         return f"{different} of {numbers} numbers differ{far}.{why}"
 

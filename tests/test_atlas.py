@@ -132,6 +132,8 @@ TAMPERED = {
     "a release without a commit": ("model", '"model": "specimen"', '"model": "org/model"'),
     "a specimen with a commit": ("model", '"revision": ""', f'"revision": "{"a" * 40}"'),
     "command with a norm": ("command", 'float32"', 'float32 --align table"'),
+    "command with a file": ("command", 'float32"', 'float32 --inputs my.py"'),
+    "command with a file in one word": ("command", 'float32"', 'float32 --inputs=my.py"'),
     "command of another model": ("command", "layers specimen", "layers other"),
     "data of one's own": ("data", '"data": "sample"', '"data": "mine"'),
     "dtype": ("dtype", '"float32"', '"int8"'),

@@ -260,6 +260,26 @@ def test_a_launcher_that_is_not_installed_is_named(
     assert raised.value.remedy == f"pip install {package}"
 
 
+def test_lightning_goes_on_at_its_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its trainer calls a callback in a training that was resumed."""
+    lightning, logged = ModuleType("lightning.pytorch"), list[int]()
+    lightning.Callback = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", lightning)
+    monkeypatch.setitem(sys.modules, "normprobe.launchers", None)
+    del sys.modules["normprobe.launchers"]  # imported anew here, and as it was in other tests
+    logger = SimpleNamespace(log_metrics=lambda values, step: logged.append(step))
+    trainer = SimpleNamespace(global_step=7, loggers=[logger], should_stop=False)
+    model = tiny_model("llava").train()
+    callback = normprobe.LightningCallback(every=7, output=None)
+    callback.on_train_start(trainer, nn.ModuleDict({"model": model}))
+    model(**tiny_inputs(model, 2))
+    callback.on_train_batch_end(trainer)
+    callback.on_train_end(trainer, None)
+    assert logged == [7]
+    assert set(callback.watch.run().table["training_step"]) == {7}
+    assert not trainer.should_stop
+
+
 def fitted_by_lightning(*callbacks: Any, blank: bool = False) -> Any:
     """A training of 20 steps; its Trainer."""
     lightning = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
+import datasets
 import pytest
 import torch
 import transformers
+from huggingface_hub import constants
 from support.commands import invoke
 from torch import nn
 
@@ -16,6 +19,7 @@ from normprobe.failures import (
     code_failure,
     install,
     missing_packages,
+    offline_where_no_hub_answers,
     other_version,
     refuse_newer_files,
 )
@@ -208,3 +212,21 @@ def test_files_of_transformers_5_are_refused_by_4(running: str) -> None:
     with pytest.raises(NormprobeError, match=r"saved by transformers 5\.22\.0") as refused:
         refuse_newer_files("org/model", "5.22.0")
     assert "pip install normprobe 'transformers==5.22.0'" in refused.value.remedy
+
+
+@pytest.mark.parametrize("raised", [None, OSError("not in the cache")])
+def test_a_hub_that_was_silent_once_is_asked_again(
+    raised: OSError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries, answers = (constants, datasets.config), iter([False, True])
+    for library in libraries:
+        monkeypatch.setattr(library, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("normprobe.failures.hub_answers", lambda: next(answers))
+    with suppress(OSError), offline_where_no_hub_answers():
+        assert [library.HF_HUB_OFFLINE for library in libraries] == [True, True]
+        if raised is not None:
+            raise raised
+    assert [library.HF_HUB_OFFLINE for library in libraries] == [False, False]
+    with offline_where_no_hub_answers():  # now it answers
+        assert [library.HF_HUB_OFFLINE for library in libraries] == [False, False]
+    assert list(answers) == []

@@ -113,7 +113,7 @@ def test_an_error_in_the_model_removes_the_hooks_and_restores_training(stack: St
 
 
 def test_a_module_that_never_runs_is_an_error(stack: Stack) -> None:
-    with observing(stack), pytest.raises(NormprobeError, match="without reaching"):
+    with observing(stack), pytest.raises(NormprobeError, match="ends without a call of Linear"):
         run(stack, INPUTS, entering=nn.Linear(4, 4))
 
 

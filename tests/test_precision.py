@@ -16,6 +16,7 @@ from support.tiny_models import tiny_model
 from normprobe import Probe
 from normprobe.check import take_baseline
 from normprobe.data.data_set import open_data
+from normprobe.inputs.answers import AnswerTokens
 from normprobe.inputs.on_device import inputs_for
 from normprobe.measurements.check.baseline import (
     DIFFERENT,
@@ -23,7 +24,7 @@ from normprobe.measurements.check.baseline import (
     UNKNOWN,
 )
 from normprobe.model.load.required_tensors import everything
-from normprobe.precision import _answered, _costs, _told, against_precision, headroom
+from normprobe.precision import _answered, _cost, _costs, _told, against_precision, headroom
 from normprobe.report.readable import significant
 from normprobe.schema import TOKEN_GROUPS
 
@@ -64,6 +65,15 @@ def test_what_another_dtype_costs_is_what_its_answers_and_next_tokens_say() -> N
     assert means.loc[("all", "kl"), "now"] == pytest.approx(np.mean(divergences), rel=1e-2)
     for (name, when), values in by_hand.items():
         assert means.loc[("all", name), when] == pytest.approx(np.mean(values), rel=1e-6)
+
+
+@pytest.mark.parametrize("was", [[0.7, 0.2, 0.06, 0.04], [0.5, 0.3, 0.2, 0.0]])
+def test_a_divergence_is_a_mean_over_tokens_as_likely_as_they_were(was: list[float]) -> None:
+    now = [0.1, 0.25, 0.6, 0.05]
+    logs = [torch.tensor([of], dtype=torch.float64).log() for of in (was, now)]
+    found = _cost(*logs, AnswerTokens())
+    by_hand = sum(p * np.log(p / q) for p, q in zip(was, now, strict=True) if p)
+    assert found == {"kl": pytest.approx(by_hand, rel=1e-12), "changed": 1.0}
 
 
 @pytest.mark.parametrize("how", ["int8-tensor", "fp8-token"])

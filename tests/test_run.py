@@ -18,6 +18,7 @@ from normprobe.report.page.document import run_title
 from normprobe.report.table_text import table_text
 from normprobe.run import page_of
 from normprobe.runs.files import csv_bytes
+from normprobe.runs.run_folder import COMPLETE, PARTIAL
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -191,6 +192,14 @@ def test_a_run_in_a_folder_is_copied(run: Run, tmp_path: Path) -> None:
         one, two = (folder / f"{name}.csv" for folder in (first.path, second.path))
         assert one.read_bytes() == two.read_bytes()
     assert len(second.samples) == len(run.samples)
+
+
+def test_a_copy_of_an_unfinished_run_is_unfinished(run: Run, tmp_path: Path) -> None:
+    first = run.save(tmp_path / "first", figures=False)
+    assert first.record["status"] == COMPLETE
+    first.store.note(status=PARTIAL)
+    first.save(tmp_path / "second", figures=False)
+    assert load_run(tmp_path / "second").record["status"] == PARTIAL
 
 
 def test_a_run_is_not_saved_over_itself(run: Run, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ import torch
 from support.cases import make_case
 from support.expected_parts import PARTS
 from support.reference import layers_table
-from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_samples
-from support.tiny_models import tiny_model
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs, tiny_media, tiny_samples
+from support.tiny_models import IMAGE, VIDEO, tiny_model
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import normprobe
 from normprobe import NormprobeError, Watch, align_norms, find_parts, load_run, probe_layers, watch
+from normprobe.measurements.training.measure import _sampled
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -94,26 +95,57 @@ def test_the_numbers_are_those_of_probe_layers_and_of_float64(model_type: str) -
                     assert row[column] == pytest.approx(oracle[step][key][column], rel=1e-4)
 
 
-@pytest.mark.parametrize("sampled", [False, True])
+def test_videos_are_visual_too() -> None:
+    model = tiny_model("qwen2_5_vl").train()
+    inputs = tiny_media(model, 2)
+    with watch(model, output=None, special_token_ids=SPECIAL_IDS) as seen:
+        model(**inputs)
+    found = plain(seen).loc[0]
+    wanted = probe_layers(model, inputs, special_token_ids=SPECIAL_IDS)
+    wanted = wanted.set_index(["layer", "group"]).reindex(found.index)
+    for column in (*COLUMNS, "tokens"):
+        np.testing.assert_allclose(found[column], wanted[column], rtol=1e-6, err_msg=column)
+    ids = inputs["input_ids"]
+    videos = int((ids == VIDEO).sum())
+    counts = found.loc[0, "tokens"]
+    assert counts["video"] == videos > 0
+    assert counts["visual"] == videos + int((ids == IMAGE).sum())
+
+
+def test_a_sample_of_a_weight_has_its_norm() -> None:
+    """Else a part's large matrices, of which few numbers are read, would count for little."""
+    large, small = (nn.Parameter(torch.full((side, side), 3.0)) for side in (200, 4))
+    sampled = _sampled([large, small])
+    assert len(sampled) < 6000
+    for taken, weight in ((sampled[:-16], large), (sampled[-16:], small)):
+        assert float(taken.norm()) == pytest.approx(float(weight.norm()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sampled"), [("llava", False), ("llava", True), ("qwen2_5_vl", False)]
+)
 def test_gradients_and_updates_are_those_of_numpy(
-    sampled: bool, monkeypatch: pytest.MonkeyPatch
+    model_type: str, sampled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The projector of Qwen2.5-VL lies inside its encoder, and is no part of it."""
     if not sampled:
         monkeypatch.setattr("normprobe.measurements.training.measure._SAMPLED", 10**9)
-    model = tiny_model("llava").train()
+    model = tiny_model(model_type).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    parts = {role: part.module for role, part in find_parts(model)}
+    parts = {role: [*part.module.parameters()] for role, part in find_parts(model)}
+    projector = {*parts["projector"]}
+    parts["vision_encoder"] = [w for w in parts["vision_encoder"] if w not in projector]
     expected: dict[str, tuple[float, float]] = {}
 
     def read(*_: Any) -> None:
-        for role, module in parts.items():
+        for role, weights in parts.items():
             arrays = [
                 (w.dim() > 1, w.grad.double().numpy(), w.detach().double().numpy())
-                for w in module.parameters()
+                for w in weights
                 if w.grad is not None
             ]
             gradient = np.sqrt(sum((grad**2).sum() for _, grad, _ in arrays))
-            everything = [w.detach().double().numpy() for w in module.parameters() if w.dim() > 1]
+            everything = [w.detach().double().numpy() for w in weights if w.dim() > 1]
             moved = np.sqrt(sum(((0.01 * grad) ** 2).sum() for wide, grad, _ in arrays if wide))
             size = np.sqrt(sum((weight**2).sum() for weight in everything))
             expected.setdefault(role, (gradient, moved / size))
@@ -129,6 +161,29 @@ def test_gradients_and_updates_are_those_of_numpy(
         rough = 0.1 if role == "text_embedding" else 0.02  # a batch moves few of its rows
         rtol = [1e-4, rough if sampled else 1e-4]
         assert bool((np.abs(row.astype(float) / np.array(numbers) - 1) < rtol).all()), role
+
+
+def test_steps_of_another_model_s_optimizer_are_none_of_the_training() -> None:
+    """It steps before each forward, and the model after two of them."""
+    model, other = tiny_model("llava").train(), nn.Linear(2, 2)
+    own, others = (torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, other))
+    projector, expected = find_parts(model).projector.module, list[float]()
+
+    def call(inputs: Mapping[str, Any]) -> Any:
+        others.step()
+        return model(**inputs)
+
+    def read(*_: Any) -> None:
+        gradients = [weight.grad.double().numpy() for weight in projector.parameters()]
+        expected.append(float(np.sqrt(sum((each**2).sum() for each in gradients))))
+
+    handle = own.register_step_pre_hook(read)
+    with watch(model, 1, output=None) as seen:
+        train(model, 3, call=call, accumulate=2, optimizer=own)
+    handle.remove()
+    found = seen.run().tables["gradients"].set_index(["part", "training_step"])["gradient_norm"]
+    assert list(found["projector"].index) == [0, 1, 2]
+    np.testing.assert_allclose(found["projector"], expected, rtol=1e-4)
 
 
 def checkpointed(reentrant: bool) -> Callable[[nn.Module], object]:
@@ -349,11 +404,16 @@ def test_a_run_folder_that_reads_as_any_run(tmp_path: Path) -> None:
     assert list(run.figures()) == ["training"]
     assert "training step" in run.page()
     table = run.table.set_index(["training_step", "layer", "group"])
+    gradients = run.tables["gradients"].set_index("training_step")
     assert [values["normprobe/step"] for values in logged] == [0, 2, 4]
     for values in logged:
-        key = (int(values["normprobe/step"]), 2, "visual")
+        step = int(values["normprobe/step"])
+        key = (step, 2, "visual")
         assert values["normprobe/layers/visual/norm/2"] == table.loc[key, "norm_mean"]
-        assert {"normprobe/gradient/projector", "normprobe/update/projector"} <= set(values)
+        for _, row in gradients.loc[[step]].iterrows():
+            told = [values[f"normprobe/{name}/{row['part']}"] for name in ("gradient", "update")]
+            assert told == pytest.approx([row["gradient_norm"], row["update_ratio"]], rel=1e-6)
+        assert "projector" in set(gradients.loc[step, "part"])
     compared = normprobe.compare([run, seen.run().save(tmp_path / "copy")])
     assert "disparity_last_step" in compared.table
     assert compared.figures() and compared.page()
@@ -415,6 +475,34 @@ def test_states_that_a_scaler_would_skip_are_judged_all_the_same() -> None:
             inputs["pixel_values"] = inputs["pixel_values"] * torch.nan
             model(**inputs)
         assert [alarm.name for alarm in seen.alarms] == ["nonfinite"]
+
+
+def test_what_is_wrong_in_several_steps_is_told_once() -> None:
+    model = tiny_model("llava").train()
+    with watch(model, 1, output=None) as seen:
+        for step in range(3):
+            inputs = batch(model, step)
+            inputs["pixel_values"] = inputs["pixel_values"] * torch.nan
+            model(**inputs)
+            seen.end_step()
+            seen.step += 1
+    assert seen.run().table["training_step"].nunique() == 3
+    assert [(alarm.step, alarm.name) for alarm in seen.alarms] == [(0, "nonfinite")]
+
+
+def test_a_training_that_goes_on_keeps_its_alarms(tmp_path: Path) -> None:
+    model = tiny_model("llava").train()
+    with watch(model, 1, output=tmp_path / "run") as first:
+        inputs = batch(model, 0)
+        model(**inputs | {"pixel_values": inputs["pixel_values"] * torch.nan})
+    with watch(model, 1, output=tmp_path / "run") as second:
+        second.step = 1
+        model(**batch(model, 10))
+    assert second.alarms == first.alarms
+    run = load_run(tmp_path / "run")
+    assert list(run.table["training_step"].unique()) == [0, 1]
+    assert [*run.tables["alarms"].itertuples(index=False, name=None)] == first.alarms
+    assert len(first.alarms) == 1
 
 
 def test_a_training_goes_on_in_its_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -82,7 +82,8 @@ def data(text: str) -> None:
     """Write a line of data to stdout: as it is for a program, ``visible`` for a person."""
     file = _stdout()
     with _writing():
-        typer.echo(visible(text, keep="\n\t") if file.isatty() else text, file=file)
+        plain = text.encode(errors="backslashreplace").decode()  # names of files may be no UTF-8
+        typer.echo(visible(text, keep="\n\t") if file.isatty() else plain, file=file)
 
 
 def table(content: "pd.DataFrame", display: Display) -> bool:

@@ -81,6 +81,8 @@ def check(
             raise typer.BadParameter(
                 "expected --write FILE, --against, --against-dtype, --fake-quant or --states"
             )
+        if junit is not None and against is not None and junit.resolve() == Path(against).resolve():
+            raise typer.BadParameter("--junit would replace what --against reads")
         with console.lasting_imports():
             from normprobe import check as check_
             from normprobe.measurements.check.baseline import checked
@@ -148,25 +150,24 @@ def _errors_in(junit: Path | None) -> Iterator[None]:
 def _report(found: "Checked", junit: Path | None, display: Display) -> None:
     """Print and write how it ended, and end with its exit code."""
     from normprobe.measurements.check.baseline import DIFFERENT, MEASURED, SAME
-    from normprobe.report.readable import readable_table
-    from normprobe.report.table_text import markdown
     from normprobe.report.terminal import print_readable, print_sentence
-    from normprobe.runs.files import write_by_rename
+    from normprobe.runs.files import write_by_rename, write_failures
 
-    shown = [found.readable, *([] if found.costs is None else [readable_table(found.costs)])]
     if junit is not None:
         write_by_rename(junit, found.junit.encode())
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(f"**normprobe check: {found.verdict}.** {found.sentence}\n\n")
-            file.writelines(markdown(table) + "\n" for table in shown)
+        with (
+            write_failures(Path(summary).parent),
+            Path(summary).open("a", encoding="utf-8") as file,
+        ):
+            file.write(found.summary)
     if display.format == "json":
         costs = {} if found.costs is None else {"costs": found.costs}
         told = {"verdict": found.verdict, "sentence": found.sentence}
         console.json_object(**told, table=found.table, **costs)
     elif not console.table(found.table, display):
         with console.stdout_console() as target:
-            for table in shown:
+            for table in found.shown:
                 print_readable(table, target)
             print_sentence(found.sentence, target)
     if found.verdict not in (SAME, MEASURED):

@@ -66,7 +66,10 @@ PANELS = {
 _MEASURED, *_, _WRITTEN = PANELS
 
 Model = Annotated[
-    str, typer.Argument(metavar="[MODEL]", help="Hub id, local folder, or the bundled `specimen`.")
+    str,
+    typer.Argument(
+        metavar="[MODEL]", help="Hub id, local folder, GGUF file, or the bundled `specimen`."
+    ),
 ]
 
 Strict = Annotated[

@@ -85,7 +85,7 @@ def inspect(
 
 @grouped
 def inputs(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or local folder.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder or GGUF file.")],
     write: Annotated[Path, typer.Option("--write", help="The file to begin.", metavar="FILE.py")],
     *,
     loading: Annotated[Loading, only(Loading, "revision", "trust_remote_code", "device", "dtype")],

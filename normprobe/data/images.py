@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -104,10 +105,11 @@ def file_inside(path: str, root: Path, where: Place, what: str, *, folders: bool
     """A file that a data file names, or a folder, inside ``root`` only.
 
     A data file from elsewhere must not make normprobe open any other file: absolute paths, ``..``
-    and symbolic links that lead out of ``root`` are refused.
+    and symbolic links that lead out of ``root`` are refused. A URL ``file://`` is its path.
     """
     try:
-        resolved = (root / path).resolve()
+        local = unquote(path[7:]) if path.startswith("file://") else path
+        resolved = (root / local).resolve()
         if not resolved.is_relative_to(root.resolve()):
             raise BadRow(
                 where,
@@ -167,16 +169,19 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _to_8_bit(image: Image.Image) -> Image.Image:
     """Scale grey samples wider than 8 bits; Pillow's own conversion clips them at 255.
 
-    16-bit samples have a nominal white, 65535. Wider integers and floats have none: their own
-    range from darkest to brightest becomes black to white.
+    16-bit samples have a nominal white, 65535. Wider integers and floats are written in many
+    ranges: white is the least of 1 (of floats), 255 and 65535 that no sample exceeds. Where one
+    does, or is negative, their own range from darkest to brightest becomes black to white.
     """
     import numpy as np
 
     samples: Any = np.asarray(image, dtype=np.float64)
-    black, white = 0.0, 65535.0
-    if image.mode == "F" or samples.min() < black or samples.max() > white:
-        finite = samples[np.isfinite(samples)]
-        black, white = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-        samples = np.nan_to_num(samples, nan=black, posinf=white, neginf=black)
+    finite = samples[np.isfinite(samples)]
+    darkest, brightest = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    whites = {"F": (1.0, 255.0, 65535.0), "I": (255.0, 65535.0)}.get(image.mode, (65535.0,))
+    black, white = 0.0, next((w for w in whites if brightest <= w), brightest)
+    if darkest < 0 or brightest > whites[-1]:
+        black, white = darkest, brightest
+    samples = np.nan_to_num(samples, nan=black, posinf=white, neginf=black)
     scaled = (samples - black) / max(white - black, np.finfo(np.float64).tiny)
     return Image.fromarray(np.round(scaled * 255).astype(np.uint8))

@@ -35,6 +35,7 @@ from normprobe.data.referring import INSTANCES, is_referring, read_referent, rea
 from normprobe.data.rows import BadRow, BadRows, Place, Row, printable, require_columns, text_cell
 from normprobe.data.sample import MEDIA_MARKS, Answer, Turn, marks_fault
 from normprobe.errors import NormprobeError
+from normprobe.schema import AUDIO, IMAGE, VIDEO
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -144,18 +145,17 @@ def _read_json(path: Path, where: dict[str, Any], bad: BadRows) -> QuestionSourc
     whole = read_json(path)
     if is_referring(whole):
         return read_referring(path, whole, where, bad)
-    if (entries := json_entries(path, whole)) is not None:
-        if any(not _SAID.isdisjoint(entry.cells) for entry in entries):
-            return _read_prompts(path, entries, where, bad)
-        return read_json_list(path, entries, where, bad)
-    lines = read_json_lines(path, bad)
-    named = {name for line in lines for name in line.cells}
-    for benchmark, form in official_files(lines=True):
-        if "prompt" not in named and not named.isdisjoint(form.columns):
-            return read_official(benchmark, form, path, lines, where, bad)
+    entries = json_entries(path, whole)
+    rows = read_json_lines(path, bad) if entries is None else entries
+    named = {name for row in rows for name in row.cells}
     if named.isdisjoint({"prompt", *_SAID}):
-        require_columns(list(lines[0].cells), ["prompt", "image"], path)
-    return _read_prompts(path, lines, where, bad)
+        if entries is not None:
+            return read_json_list(path, entries, where, bad)
+        for benchmark, form in official_files(lines=True):
+            if not named.isdisjoint(form.columns):
+                return read_official(benchmark, form, path, rows, where, bad)
+        require_columns(list(rows[0].cells), ["prompt", "image"], path)
+    return _read_prompts(path, rows, where, bad)
 
 
 def read_text(path: Path) -> QuestionSource:
@@ -176,7 +176,8 @@ def _read_prompts(
     """Read JSON lines, or a table, with ``prompt`` and ``image``, or a list ``images``.
 
     ``video`` and ``audio``, or lists, likewise; with ``fps`` of frames, and ``rate`` of an array.
-    ``messages``, or ``conversations``, in place of ``prompt`` are several turns.
+    ``messages``, or ``conversations``, in place of ``prompt`` are several turns, whose parts may
+    name the files.
     """
     talks = any(not _SAID.isdisjoint(line.cells) for line in lines)
     recipe = Recipe(
@@ -189,25 +190,32 @@ def _read_prompts(
         others=partial(_named_others, path.parent),
         referent=read_referent,
         answer=_own_answer,
-        has_image=lambda row: any(map(row.cells.get, ("image", "images", "video", "videos"))),
+        has_image=_may_show,
         columns=() if talks else ("prompt",),
         key_column="id",
     )
     return recipe.source(lines, path.name, where, bad)
 
 
+def _may_show(row: Row) -> bool:
+    """Whether a row names an image or a video; True, too, where it is bad."""
+    try:
+        return any(_names(row, kind)[1] for kind in (IMAGE, VIDEO))
+    except BadRow:
+        return True
+
+
 def _named_images(folder: Path, row: Row, rows: Mapping[str, Row]) -> tuple[Image.Image, ...]:
-    where, names = _names(row, "image")
-    counts = [len(names), *(len(_names(row, kind)[1]) for kind in ("video", "audio"))]
+    where, names = _names(row, IMAGE)
+    counts = [len(names), *(len(_names(row, kind)[1]) for kind in (VIDEO, AUDIO))]
     if fault := marks_fault("".join(turn.user for turn in _turns(row)), *counts):
-        place = row.place.at("prompt")
-        raise BadRow(place, fault, "mark each image in the prompt, or none of them")
+        raise BadRow(_messages(row)[0], fault, "mark each image in the prompt, or none of them")
     return tuple(read_image_file(text_cell(name, where), folder, where) for name in names)
 
 
 def _named_others(folder: Path, row: Row) -> tuple[tuple[Video, ...], tuple[Audio, ...]]:
     """The videos and the sounds of a row."""
-    (at, videos), (of, audios) = (_names(row, kind) for kind in ("video", "audio"))
+    (at, videos), (of, audios) = (_names(row, kind) for kind in (VIDEO, AUDIO))
     fps, rate = (_number(row.cells.get(name)) for name in ("fps", "rate"))
     return (
         tuple(read_video(name, folder, at, fps) for name in videos),
@@ -233,55 +241,126 @@ def _own_answer(row: Row) -> Answer | None:
 #: Cells that hold a conversation: of chats, and as LLaVA's training data have them.
 _SAID = {"messages", "conversations"}
 _ROLES = {"human": "user", "gpt": "assistant"}
+#: What changes a prompt elsewhere and is not read here: of a row, and of a message.
+_UNREAD_OF_ROWS = {
+    "system": "remove it, and pass --system TEXT, which all samples get",
+    "tools": "leave the row out: tools are not read",
+}
+_UNREAD = {
+    **dict.fromkeys(("tool_calls", "function_call"), _UNREAD_OF_ROWS["tools"]),
+    **dict.fromkeys(
+        (kind + end for kind in MEDIA_MARKS for end in ("", "s")),
+        "name its files in parts of the message, or beside the messages",
+    ),
+}
+#: Of a message: ``text`` and the text, or a key of ``MEDIA_MARKS`` and what names the file.
+_Part = tuple[str, Any]
 
 
 def _turns(row: Row) -> tuple[Turn, ...]:
-    """The turns of a row, the last of which may lack a reply; a prompt is the only turn."""
-    name = next((name for name in sorted(_SAID) if row.cells.get(name) is not None), None)
-    if name is None:
-        return (Turn(row.text("prompt"), ""),)
-    where, messages = row.place.at(name), row.cells[name]
-    held = messages if isinstance(messages, list) else []
-    said = [_message(message, where) for message in held]
-    roles = [role for role, _ in said]
-    if not said or roles != (["user", "assistant"] * len(said))[: len(said)]:
-        received = ", ".join(roles) if said else repr(messages)
-        raise BadRow(
-            where,
-            f"expected messages of user and assistant in turns, received {printable(received)}",
-            "begin with the user; what the system says is passed with --system",
-        )
-    texts = [text for _, text in said]
+    """The turns of a row, the last of which may lack a reply; a prompt is the only turn.
+
+    Parts that are no text stand as marks.
+    """
+    where, messages = _messages(row)
+    said = ([MEDIA_MARKS.get(kind) or text for kind, text in parts] for parts in messages)
+    texts = [text_cell("".join(parts), where) for parts in said]
     return tuple(starmap(Turn, zip_longest(texts[::2], texts[1::2], fillvalue="")))
 
 
-def _message(message: Any, where: Place) -> tuple[str, str]:
-    """Who says it, and what; parts of it that are no text stand as marks."""
-    cells = message if isinstance(message, dict) else {}
-    role, said = (
-        cells.get(name, cells.get(old)) for name, old in (("role", "from"), ("content", "value"))
-    )
-    if isinstance(said, list):
-        parts = [part if isinstance(part, dict) else {} for part in said]
-        texts = [MEDIA_MARKS.get(str(part.get("type")), part.get("text")) for part in parts]
-        said = said if None in texts else "".join(map(str, texts))
-    return _ROLES.get(str(role), str(role)), text_cell(said, where)
+def _messages(row: Row) -> tuple[Place, list[list[_Part]]]:
+    """The cell with the prompt of a row, and what user and assistant say there in turns."""
+    _refuse(row.cells, _UNREAD_OF_ROWS, row.place)
+    held = [name for name in ("prompt", *sorted(_SAID)) if row.cells.get(name) not in (None, "")]
+    if len(held) > 1:
+        fault = f"expected one of prompt and messages, received {' and '.join(held)}"
+        raise BadRow(row.place.at(held[1]), fault, "keep the one that is to be measured")
+    if held in ([], ["prompt"]):
+        return row.place.at("prompt"), [[("text", row.text("prompt"))]]
+    where, cell = row.place.at(held[0]), row.cells[held[0]]
+    listed = cell if isinstance(cell, list) else []
+    messages = [message if isinstance(message, dict) else {} for message in listed]
+    roles = [str(message.get("role", message.get("from"))) for message in messages]
+    roles = [_ROLES.get(role, role) for role in roles]
+    if not roles or roles != (["user", "assistant"] * len(roles))[: len(roles)]:
+        received = ", ".join(roles) if roles else repr(cell)
+        raise BadRow(
+            where,
+            f"expected messages of user and assistant in turns, received {printable(received)}",
+            "begin with the user; what the system says is passed with --system TEXT, which all "
+            "samples get; tools are not read",
+        )
+    said = [_parts(message, where) for message in messages]
+    if others := [kind for parts in said[1::2] for kind, _ in parts if kind != "text"]:
+        fault = f"expected text of the assistant, received a part of type {others[0]}"
+        raise BadRow(where, fault, "leave the row out")
+    return where, said
+
+
+def _refuse(cells: Mapping[str, Any], unread: Mapping[str, str], where: Place) -> None:
+    """Refuse what the prompt would lack without a word."""
+    for name in filter(cells.get, unread):
+        place = where if where.column else where.at(name)
+        raise BadRow(place, f"expected no {name}, received {printable(cells[name])}", unread[name])
+
+
+def _parts(message: Mapping[str, Any], where: Place) -> list[_Part]:
+    _refuse(message, _UNREAD, where)
+    said = message.get("content", message.get("value"))
+    if not isinstance(said, list):
+        return [("text", text_cell(said, where))]
+    return [_part(part, where) for part in said]
+
+
+def _part(part: Any, where: Place) -> _Part:
+    """With None for the file where the part names none."""
+    given = part.items() if isinstance(part, dict) else ()
+    cells = {name: cell for name, cell in given if cell not in (None, "")}
+    kind = cells.pop("type", next(iter(cells), None))
+    names = [kind] if kind == "text" else [kind, "path", "url"]
+    known = kind in ("text", *MEDIA_MARKS) and all(name in names for name in cells)
+    if not known or len(cells) > 1:
+        told = f"type {printable(kind)} with {printable(', '.join(cells))}"
+        raise BadRow(
+            where,
+            "expected parts of a text each, or of one image, video or audio, received "
+            + (printable(part) if kind is None else told),
+            'write {"type": "text", "text": TEXT} or {"type": "image", "image": FILE}, no more',
+        )
+    content = next(iter(cells.values()), "" if kind == "text" else None)
+    if kind == "text" and not isinstance(content, str):
+        text_cell(content, where)
+    return kind, content
 
 
 def _names(row: Row, kind: str) -> tuple[Place, list[Any]]:
     """The cell that names the images of a row, or its videos or sounds, and the names."""
     one, several = row.cells.get(kind), row.cells.get(f"{kind}s")
-    where = row.place.at(f"{kind}s")
-    if several is None:
-        return row.place.at(kind), [] if one in (None, "") else [one]
-    if one not in (None, "") or not isinstance(several, list):
-        received = f"{kind} as well" if isinstance(several, list) else printable(several)
+    where, names = row.place.at(kind), [] if one in (None, "") else [one]
+    if several is not None:
+        where = row.place.at(f"{kind}s")
+        if names or not isinstance(several, list):
+            received = f"{kind} as well" if isinstance(several, list) else printable(several)
+            raise BadRow(
+                where,
+                f"expected a list of {kind} files and no other {kind}, received {received}",
+                f"write either one {kind} or a list of {kind}s",
+            )
+        names = several
+    within, messages = _messages(row)
+    parts = [content for said in messages for each, content in said if each == kind]
+    named = [name for name in parts if name is not None]
+    if names and named and names != named:
         raise BadRow(
             where,
-            f"expected a list of {kind} files and no other {kind}, received {received}",
-            f"write either one {kind} or a list of {kind}s",
+            f"expected the {kind}s that {within.column} name, {printable(named)}, received "
+            f"{printable(names)}",
+            "name them in one of the two places",
         )
-    return where, several
+    if len(named) < len(parts) and (named or not names):
+        fault = f"expected a file in each {kind} part, received {len(named)} of {len(parts)}"
+        raise BadRow(within, fault, f"name it, or all of them in {kind}s beside {within.column}")
+    return (within, named) if named else (where, names)
 
 
 def _read_images(folder: Path, prompt: str | None) -> QuestionSource:

@@ -61,9 +61,18 @@ class Audio:
         return hashlib.sha256(f"audio {self.rate}\n".encode() + self.samples.tobytes()).hexdigest()
 
     def at(self, rate: int) -> NDArray[np.float32]:
-        """The samples at another rate, as transformers resamples."""
+        """The samples at another rate, as transformers resamples.
+
+        Raises:
+            BadRow: there would be more than ``MOST_SAMPLES``, or they cannot be made.
+        """
         if rate == self.rate:
             return self.samples
+        held = len(self.samples)
+        if (made := held * rate // self.rate) > MOST_SAMPLES:
+            fault = f"{held} samples of {self.rate} Hz become {made} of {rate} Hz"
+            remedy = "correct the rate of the sound, or cut it"
+            raise BadRow("audio", f"{fault}, expected at most {MOST_SAMPLES}", remedy)
         with _reading(f"a sound of {self.rate} Hz at {rate} Hz", "audio"):
             import soxr
 
@@ -175,12 +184,14 @@ def audio_of(samples: NDArray[Any], rate: Any, where: Place | str = "audio") -> 
     if type(rate) is not int or not 0 < rate <= 10**6:
         fault = f"expected samples a second, received {printable(rate)}"
         raise BadRow(where, fault, "say the rate of the samples, such as 16000")
+    if not samples.size:
+        raise BadRow(where, "the sound is empty: it has no sample", "replace it, or leave it out")
     _bounded(where, samples=samples.size)
     scale = 2.0**15 if samples.dtype == np.int16 else 1.0
     numbers = samples.dtype == np.int16 or np.issubdtype(samples.dtype, np.floating)
-    if not numbers or samples.ndim != 1 or not samples.size:
+    if not numbers or samples.ndim != 1:
         fault = f"expected floats or int16 [samples], received {samples.dtype} {samples.shape}"
-        raise BadRow(where, fault, "convert the sound to one channel")
+        raise BadRow(where, fault, "convert the sound to one channel of these numbers")
     made = np.ascontiguousarray(samples / scale, dtype=np.float32)
     if not np.isfinite(made).all():
         raise BadRow(where, "the sound holds numbers that are not finite", "correct the file")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from normprobe.data.rows import RefusedSample
@@ -21,13 +22,16 @@ from normprobe.inputs.standard import (
     refuse_incomplete,
 )
 from normprobe.inputs.token_groups import with_image_numbers, with_turn_numbers
-from normprobe.rehearsal import limited, rehearse
+from normprobe.rehearsal import kept, limited, rehearse
 from normprobe.schema import AUDIO, IMAGE, VIDEO, VIDEO_MASK
 from normprobe.tensors import arrays_as_tensors, find_named
 
 if TYPE_CHECKING:
     from transformers import BatchFeature
 
+
+#: Seconds of sound; no processor that is known needs more to write a token.
+_SHORT = 0.5
 
 #: What to do where nothing that is known makes the inputs of code of its own.
 WRITE = "say how its inputs are made: `normprobe inputs MODEL --write inputs.py` begins the file"
@@ -83,7 +87,11 @@ class InputBuilder:
             unbounded = replace(self, bounded=False)
             if not _in_a_worker():
                 what = f"making inputs of {', '.join(map(_described, samples))}"
-                rehearse(lambda: unbounded.build(samples), what, **_size_of(samples))
+                # no model and no file: what is bounded is built without
+                alone = replace(unbounded, processor=None, model=None, inputs_file=NO_INPUTS_FILE)
+                act = partial(_build_with_kept, alone, samples)
+                times, pixels = _size_of(samples)
+                rehearse(act, what, keep=self.processor, times=times, pixels=pixels)
             with self.limits(samples):
                 return unbounded.build(samples)
         self._check_prompts(samples)
@@ -108,7 +116,8 @@ class InputBuilder:
                     self.build([sample])
             raise RefusedSample(
                 f"the processor refuses {', '.join(map(_described, samples))}: {first_line(error)}",
-                "leave the sample out of the data, or use --batch-size 1 if only the batch fails"
+                "leave the sample out of the data"
+                + ", or use --batch-size 1 if only the batch fails" * (len(samples) > 1)
                 if not self.own_code or self.inputs_file.build
                 else WRITE,
             ) from error
@@ -116,7 +125,8 @@ class InputBuilder:
     def limits(self, samples: Sequence[Sample]) -> AbstractContextManager[None]:
         """What reading samples may take in a worker: that process may be killed for it."""
         if self.bounded and _in_a_worker():
-            return limited(**_size_of(samples))
+            times, pixels = _size_of(samples)
+            return limited(times=times, pixels=pixels)
         return nullcontext()
 
     def _build(self, samples: Sequence[Sample]) -> BatchFeature:
@@ -144,6 +154,13 @@ class InputBuilder:
 
     def _check_media(self, inputs: BatchFeature, samples: Sequence[Sample]) -> None:
         """Refuse inputs without the clips or sounds of the samples."""
+        token = None if self.inputs_file.build else other_tokens(self.processor).get(AUDIO)
+        for sound in (sound for sample in samples for sound in sample.audios):
+            if token and len(sound.samples) < _SHORT * sound.rate:
+                # alone: padded beside a longer one it may pass
+                ids = find_named(self._build([Sample("", "What?", audios=(sound,))]), "input_ids")
+                if ids is not None and self.tokenizer.convert_tokens_to_ids(token) not in ids:
+                    raise ValueError("no token stands for so short a sound")
         for group in (VIDEO, AUDIO):
             there = pixel_inputs(inputs, group) or (group == VIDEO and VIDEO_MASK in inputs)
             if any(group in sample.media for sample in samples) and not there:
@@ -176,17 +193,22 @@ class InputBuilder:
                     )
 
 
+def _build_with_kept(builder: InputBuilder, samples: Sequence[Sample]) -> None:
+    """Build in the helper, which keeps the processor."""
+    replace(builder, processor=kept()).build(samples)
+
+
 def _in_a_worker() -> bool:
     from torch.utils.data import get_worker_info
 
     return get_worker_info() is not None
 
 
-def _size_of(samples: Sequence[Sample]) -> dict[str, int]:
-    """How much samples are, as ``rehearse`` takes it."""
+def _size_of(samples: Sequence[Sample]) -> tuple[int, int]:
+    """How many samples there are, and how many pixels and numbers of sounds."""
     pixels = sum(sample.pixels for sample in samples)
     pixels += sum(len(audio.samples) for sample in samples for audio in sample.audios)
-    return {"times": len(samples), "pixels": pixels}
+    return len(samples), pixels
 
 
 def _described(sample: Sample) -> str:

@@ -19,9 +19,10 @@ user's. All of its names are optional::
     parts = {"projector": "mlp1", "image_token_ids": (7,)}
         # names of modules, and what else ``model.find.overrides`` lists
 
-What ``build`` returns may hold two masks, bool [batch, seq], which the model does not get:
-``visual_mask``, the positions of an image, where no token id tells them; ``structural_mask``, those
-of them that hold a learned newline or separator. It runs in forked processes, on the CPU.
+What ``build`` returns may hold two masks, bool [batch, seq], which the model does not get, but the
+first if its forward takes it by name: ``visual_mask``, the positions of an image, in the prompts or
+in what enters the decoder; ``structural_mask``, those of them that hold a learned newline or
+separator. It runs in forked processes, on the CPU.
 """
 
 from __future__ import annotations

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import mmap
 import os
 import pickle
-import signal
 import sys
 import time
 from collections import deque
@@ -27,6 +25,7 @@ from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.standard import REFUSALS
+from normprobe.rehearsal import end_with_the_parent
 from normprobe.schema import DRAWN_FRAMES
 from normprobe.tensors import find_named
 
@@ -132,7 +131,7 @@ def prefetched(
         batch_size=None,
         collate_fn=bytes,
         num_workers=workers,
-        worker_init_fn=_end_with_the_parent,
+        worker_init_fn=end_with_the_parent,  # it would wait forever to be read
         multiprocessing_context="fork" if workers else None,
     )
     with unheard_by_children():
@@ -281,12 +280,6 @@ def about_length(builder: InputBuilder, sample: Sample) -> int:
         return tokens
 
 
-def _end_with_the_parent(_: int) -> None:
-    """Let the kernel kill this worker when its parent dies: it would wait forever to be read."""
-    set_death_signal = 1  # PR_SET_PDEATHSIG of Linux
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-
-
 def _workers(tasks: int) -> int:
     """How many processes: half of this process's share of the cores, none for a single task.
 
@@ -302,16 +295,19 @@ def _workers(tasks: int) -> int:
 def batches(
     data: Iterable[Sample], builder: InputBuilder, batch_size: int, bad: BadRows | None = None
 ) -> Iterator[tuple[list[Sample], BatchFeature]]:
-    """Yield samples and their inputs, ``batch_size`` at a time; a batch may be smaller."""
+    """Yield samples and their inputs, ``batch_size`` at a time; a batch may be smaller.
+
+    Samples that the processor takes alone, but not together, are batches of one.
+    """
     samples = iter(data)
     while batch := list(islice(samples, batch_size)):
         try:
             inputs = builder.build(batch)
         except RefusedSample:
-            batch = _accepted(batch, builder, bad or BadRows())
-            if not batch:
-                continue
-            inputs = builder.build(batch)
+            accepted = _accepted(batch, builder, bad or BadRows())
+            size = 1 if len(accepted) == len(batch) else batch_size
+            yield from batches(accepted, builder, size, bad)
+            continue
         yield batch, inputs
         del batch, inputs  # before the next one is decoded
 

@@ -1,6 +1,7 @@
 """The processor of a checkpoint, its tokenizer and token ids."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,8 @@ def load_processor(
                 processor = load(_folder_of(path_or_id, revision))
             else:
                 if bounded:
-                    folder = _folder_of(path_or_id, revision)
-                    what = f"the processor of {path_or_id}"
-                    rehearse(lambda: _try(auto.from_pretrained(folder)), what)
+                    folder = str(Path(_folder_of(path_or_id, revision)).absolute())
+                    rehearse(partial(_try, auto_class, folder), f"the processor of {path_or_id}")
                 processor = auto.from_pretrained(
                     path_or_id, revision=revision, trust_remote_code=trust_remote_code
                 )
@@ -101,8 +101,11 @@ def load_processor(
     return processor
 
 
-def _try(processor: Any) -> None:
-    """Read a word, as is done in many places besides making inputs."""
+def _try(auto_class: str, folder: str) -> None:
+    """Load it and read a word, as is done in many places besides making inputs."""
+    import transformers
+
+    processor = getattr(transformers, auto_class).from_pretrained(folder)
     if tokenizer := tokenizer_of(processor):
         tokenizer("normprobe")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from normprobe.data.rows import BadRow, RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import first_line
 from normprobe.inputs.chat import (
@@ -24,8 +27,6 @@ from normprobe.tensors import arrays_as_tensors, find_named
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
-
-    from normprobe.data.media import Video
 
 #: What processors raise on images and texts that they cannot take: they have no exception for it.
 #: Not ``NormprobeError``: that already says what is wrong.
@@ -51,6 +52,13 @@ def build_standard(
     if is_image_processor:
         return BatchFeature(dict(processor(images=required_images(samples), return_tensors="pt")))
 
+    nested = [list(sample.images) for sample in samples]
+    images = [image for own in nested for image in own]
+    others: dict[str, Any] = {}
+    if is_multimodal(processor):  # what it does not read is told before it is written
+        others = _videos_and_audios(processor, samples)
+        if images and _ear(processor) and not hasattr(processor, "image_processor"):
+            raise ValueError(f"{type(processor).__name__} reads no picture")
     is_chat = bool(getattr(processor, "chat_template", None))
     if is_chat:
         texts = render_chat(processor, samples, system)
@@ -64,22 +72,19 @@ def build_standard(
         options["add_special_tokens"] = False
     if tokenizer is processor:
         return BatchFeature(dict(processor(texts, **options)))
-    others = _videos_and_audios(processor, samples)
     if type(processor).__name__ == "Cosmos3EdgeProcessor":  # tells no token's kind unasked
         others["return_mm_token_type_ids"] = True
     if "audio" in others:  # sounds are padded as the model wants them, whatever texts are
         options = {"return_tensors": options.pop("return_tensors"), "text_kwargs": options}
 
     def made(**images: Any) -> BatchFeature:
-        inputs = dict(processor(text=texts, **images, **others, **options))
-        if drawn := [len(each["frames_indices"]) for each in inputs.pop("video_metadata", ())]:
+        with _drawing(processor) if "videos" in others else nullcontext(list[int]()) as drawn:
+            inputs = dict(processor(text=texts, **images, **others, **options))
+        told = [len(each["frames_indices"]) for each in inputs.pop("video_metadata", ())]
+        if drawn := told or drawn:
             inputs[DRAWN_FRAMES] = torch.tensor(drawn)
         return BatchFeature(inputs)
 
-    nested = [list(sample.images) for sample in samples]
-    images = [image for own in nested for image in own]
-    if images and _ear(processor) and not hasattr(processor, "image_processor"):
-        raise ValueError(f"{type(processor).__name__} reads no picture")
     if not images:
         return made()
     # Chat processors take a list of images for each text, older ones one flat list; some of either
@@ -99,18 +104,11 @@ def build_standard(
 
 
 def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, Any]:
-    """What a processor is given of clips and sounds, in the order of the samples.
-
-    The processor draws frames by its own settings, for which it needs their rate: of clips whose
-    rate nobody knows it reads all, as of those that have fewer frames than it draws.
-    """
+    """What a processor is given of clips and sounds, in the order of the samples."""
     given: dict[str, Any] = {}
     if videos := [video for sample in samples for video in sample.videos]:
         if not hasattr(processor, "video_processor"):
             raise ValueError(f"{type(processor).__name__} reads no video")
-        drawn = {_draws(processor.video_processor, video) for video in videos}
-        if len(drawn) > 1:
-            raise ValueError("clips read whole, and drawn from, do not fit into one batch")
         given["videos"] = [np.stack([np.asarray(f) for f in video.frames]) for video in videos]
         given["video_metadata"] = [
             {
@@ -121,24 +119,48 @@ def _videos_and_audios(processor: Any, samples: Sequence[Sample]) -> dict[str, A
             }
             for video in videos
         ]
-        given |= {"return_metadata": True} | ({} if True in drawn else {"do_sample_frames": False})
-    if audios := [audio for sample in samples for audio in sample.audios]:
+        given["return_metadata"] = True
+    if any(sample.audios for sample in samples):
         reader = _ear(processor)
         if reader is None:
             raise ValueError(f"{type(processor).__name__} reads no sound")
-        given["audio"] = [audio.at(reader.sampling_rate) for audio in audios]
+        given["audio"] = []
+        for sample in samples:
+            try:
+                given["audio"] += [audio.at(reader.sampling_rate) for audio in sample.audios]
+            except BadRow as error:
+                raise RefusedSample(f"{sample.id}: {error.fault}", error.remedy) from error
         given["sampling_rate"] = reader.sampling_rate
     return given
 
 
-def _draws(reader: Any, video: Video) -> bool:
-    """Whether a video processor can draw frames of a clip."""
-    from transformers.video_processing_utils import BaseVideoProcessor
+@contextmanager
+def _drawing(processor: Any) -> Iterator[list[int]]:
+    """Let a processor draw frames by its own settings, and read whole what is too short for them.
 
-    count, usual = len(video.frames), BaseVideoProcessor.sample_frames
-    if video.fps is None or getattr(type(reader), "sample_frames", None) is not usual:
-        return video.fps is not None
-    return count >= (reader.num_frames or int(count / video.fps * (reader.fps or 0)))
+    It needs their rate: clips whose rate nobody knows are read whole, too. What is yielded becomes
+    how many frames of each clip were drawn; it stays empty where the processor draws none.
+    """
+    reader = processor.video_processor
+    draw, counts = reader.sample_frames, list[int]()
+
+    def indices(metadata: Any, **options: Any) -> Any:
+        try:
+            # as an array: a tensor of one index would take a frame in place of a clip of one
+            found = np.asarray(draw(metadata=metadata, **options) if metadata.fps else [])
+        except REFUSALS:
+            found = np.array([])
+            plenty = replace(metadata, total_num_frames=10**4, fps=100.0, duration=100.0)
+            draw(metadata=plenty, **options)  # what refuses these too, refuses its own settings
+        found = found if found.size else np.arange(metadata.total_num_frames)
+        counts.append(len(found))
+        return found
+
+    reader.sample_frames = indices
+    try:
+        yield counts
+    finally:
+        del reader.sample_frames
 
 
 def _ear(processor: Any) -> Any:

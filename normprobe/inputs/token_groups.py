@@ -80,11 +80,11 @@ def marked_positions(inputs: Mapping[str, Any], shape: torch.Size) -> Tensor | N
         shape: ``[batch, seq]`` of the prompts.
 
     Returns:
-        bool ``[batch, seq]``; None where no input marks positions.
+        bool ``[batch, seq]``; None where no input marks positions of the prompts.
     """
     for name, positions in MARKS.items():
         marks = find_named(inputs, name)
-        if marks is not None:
+        if marks is not None and (name != VISUAL_MASK or marks.shape == shape):
             return positions(marks, shape)
     return None
 

@@ -60,8 +60,13 @@ def _by_config(module: nn.Module) -> set[str]:
 #: and for weights.
 ROWS_AT_ONCE = 64
 
-#: Largest error of rows times values against the output, relative to it, by dtype.
-_AGREEMENT = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+#: Largest error of rows times values, in float32, against the output, relative to it, by dtype.
+_AGREEMENT = {
+    torch.float64: 1e-3,
+    torch.float32: 1e-3,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+}
 
 #: The functions are those of the process: one thread at a time wraps them.
 _WRAPPING = Lock()

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normprobe.hooks import HIDDEN_STATE, lock_of, observing, on_this_thread, taken_by
+from normprobe.hooks import HIDDEN_STATE, copied, lock_of, observing, on_this_thread, taken_by
 from normprobe.inputs.on_device import pixel_inputs
 from normprobe.model.find.overrides import CROSS_ATTENTION, DISCRETE
 from normprobe.model.measured_model import MeasuredModel, text_ids
@@ -34,7 +34,6 @@ from normprobe.schema import (
     VIDEO,
     VISUAL,
 )
-from normprobe.tensors import with_tensors
 
 
 class CapturedCall(NamedTuple):
@@ -120,7 +119,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any], **options: bool) -> Any:
     options = {name: value for name, value in options.items() if any_name or name in parameters}
     taken = taken_by(model, inputs)
     with observing(model):
-        return model(**with_tensors(taken, Tensor.clone), **options)
+        return model(**copied(taken), **options)
 
 
 @contextmanager
@@ -139,7 +138,7 @@ def _replaced_forward(
         state = _state_in((kwargs.get("hidden_states"), *args, *kwargs.values()))
         before = None if state is None else _on_cpu(state)  # a module may overwrite it
         output = original(*args, **kwargs)
-        returned = _state_in(output, field)
+        returned = _returned_state(output, field)
         if before is not None and returned is not None:
             keep(CapturedCall(before, _on_cpu(returned)))
             if stops:
@@ -170,6 +169,20 @@ def _state_in(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
         return None
     states = (_state_in(item, field) for item in value)
     return next((state for state in states if state is not None), None)
+
+
+def _returned_state(output: Any, field: str) -> Tensor | None:
+    """The state that a module returns: the first, or the longest that is pooled to it.
+
+    What is pooled has a row an image.
+    """
+    first, items = _state_in(output, field), output
+    if isinstance(output, Mapping):
+        items = () if output.get(field) is not None else tuple(output.values())
+    if first is None or not isinstance(items, tuple) or first.shape[:-1].numel() > len(first):
+        return first
+    beside = [t for t in items if isinstance(t, Tensor) and t.dim() == 3 and len(t) == len(first)]
+    return max([first, *beside], key=lambda state: state.shape[:-1].numel())
 
 
 def _on_cpu(state: Tensor) -> Tensor:

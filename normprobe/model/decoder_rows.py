@@ -5,7 +5,9 @@ of the text table are marked: a little noise of its own is added to each as it i
 more forward that ends before decoder layer 1. Whichever row there moves along a mark is that word.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from difflib import SequenceMatcher
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -14,9 +16,10 @@ from torch import Tensor, nn
 
 from normprobe.hooks import after_call, attached, before_call
 from normprobe.model.find.parts import Parts
-from normprobe.model.tracing.recording import tensors
+from normprobe.model.tracing.recording import is_ids, tensors
 from normprobe.schema import NO_ID
 from normprobe.statistics.token_metrics import token_norms
+from normprobe.tensors import find_named, flattened
 
 #: Noise relative to the mean norm of the rows that were looked up: norms on the way stay linear,
 #: and bfloat16 rounds far less.
@@ -33,6 +36,11 @@ _AT_ONCE = 1024
 #: Below, an additive mask hides a key.
 _HIDDEN = -1e4
 
+#: What the inputs call a mask of padding.
+_OF_PADDING = re.compile(
+    r"(.*\.)?(((text|input|src|key)_)*(attention|attn|pad|padding)_mask|(input_)?mask)"
+)
+
 
 class DecoderRows(NamedTuple):
     """Of the rows that enter decoder layer 1, each ``[batch, rows]``."""
@@ -41,15 +49,12 @@ class DecoderRows(NamedTuple):
     ids: Tensor  # by which token; ``NO_ID`` elsewhere
     mixed: Tensor  # which follow words without being one: something mixes them before the decoder
     kept: Tensor  # what the mask that layer 1 receives, or else the prompt's, does not hide
+    asked: Tensor  # which words the prompt holds: the model looked the others up by itself
     in_place: bool  # whether each word has the place that its id has in the prompt
 
 
 def decoder_rows(
-    parts: Parts,
-    entered: Tensor,
-    run: Callable[[], Tensor],
-    prompt: Tensor | None,
-    prompt_mask: Tensor | None,
+    parts: Parts, entered: Tensor, run: Callable[[], Tensor], inputs: Mapping[str, Any]
 ) -> DecoderRows | None:
     """Tell the rows of words.
 
@@ -57,51 +62,135 @@ def decoder_rows(
         parts: with a text embedding and decoder layers.
         entered: ``[batch, rows, hidden]``, the decoder input.
         run: makes the decoder input once more.
-        prompt: the ids of the prompt, ``[batch, seq]``; None: there are none by that name.
-        prompt_mask: of the ids that are looked up, 0 at padding.
+        inputs: of the model; where none is called ``input_ids``, the ids that are looked up are.
 
     Returns:
         None where the text embedding is not called with ids.
     """
     assert parts.text_embedding is not None and parts.decoder_layers is not None
     marks, first = _Marks(), next(parts.decoder_layers.module.children())
-    masks: list[Tensor] = []
+    masks: dict[str, Tensor] = {}
 
     def see(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         given = {**dict(zip(signature(module.forward).parameters, args, strict=False)), **kwargs}
-        masks.extend(masks_in(given))
+        masks.update({n: v for n, v in given.items() if "mask" in n and isinstance(v, Tensor)})
 
     hooks = (after_call(parts.text_embedding.module, marks.add), before_call(first, see))
     with attached(*hooks):
         moved = (run() - entered).float()
     if not marks.ids:
         return None
-    ids, codes = torch.cat(marks.ids), torch.cat(marks.codes)
+    looked_up, codes = torch.cat(marks.ids), torch.cat(marks.codes)
     which, along = _matched(moved.flatten(0, 1), codes)
     which, along = which.view(moved.shape[:2]), along.view(moved.shape[:2])
     # What no mark moves at all stays as it is to the last bit, or to its rounding.
     away = token_norms(moved) > 1e-3 * token_norms(entered.float())
     words = away & (along > _ALONG)
+    ids = torch.where(words, looked_up[which], NO_ID)
     kept = entered.ne(0).any(-1)  # models pad with zeros
-    if masks:
-        kept &= _kept(masks[0], moved.shape[:2])
+    for name, mask in masks.items():
+        kept &= _kept(name, mask.to(ids.device), ids)
+    prompt, places = _prompt_of(inputs, ids, torch.where(words, which, -1))
+    if prompt is None:
+        return DecoderRows(words, ids, away & ~words, kept, words, False)
+    asked = (places >= 0) & (prompt.flatten()[places] == ids)
+    if not asked.any():  # then nothing tells what the model looks up by itself
+        asked = words
     in_place = False
-    if prompt is not None and len(ids) == prompt.numel():  # looked up as it stands
-        positions = torch.arange(prompt.numel(), device=which.device).view(prompt.shape)
-        in_place = prompt.shape == which.shape and bool((which == positions)[words].all())
-    if prompt_mask is not None and prompt_mask.numel() == len(ids):
-        there = prompt_mask.to(which.device).flatten()[which] != 0
-        kept = torch.where(words, there, kept)
-    return DecoderRows(words, torch.where(words, ids[which], NO_ID), away & ~words, kept, in_place)
+    if prompt.shape == words.shape:
+        own = torch.arange(prompt.numel(), device=ids.device).view(prompt.shape)
+        in_place = bool((places == own)[words].all())
+    of_prompt = prompt_mask(inputs, prompt)
+    if of_prompt is not None and of_prompt.shape == prompt.shape:
+        there = of_prompt.to(ids.device).flatten()[places] != 0
+        kept = torch.where(places >= 0, there, kept)
+    return DecoderRows(words, ids, away & ~words, kept, asked, in_place)
 
 
-def masks_in(given: Mapping[str, Any]) -> list[Tensor]:
-    """What is called a mask; one of padding, as torch's own layers take it, is turned around."""
-    found = {n: v for n, v in given.items() if "mask" in n and isinstance(v, Tensor)}
-    return [
-        ~mask if "padding" in name and mask.dtype is torch.bool else mask
-        for name, mask in found.items()
-    ]
+def _prompt_of(
+    inputs: Mapping[str, Any], ids: Tensor, looked_up: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """The input that holds the most of the words, and where each stands in it.
+
+    Args:
+        inputs: of the model.
+        ids: ``[batch, rows]``, of words.
+        looked_up: ``[batch, rows]``, which of the ids that were looked up each is; -1: none.
+
+    Returns:
+        The prompt, ``[batch, seq]``, None where no input holds ids; and places in it, flattened,
+        ``[batch, rows]``, -1 at rows that are not from there.
+    """
+    best: tuple[Tensor | None, Tensor] = None, looked_up
+    most, named = -1, find_named(inputs, "input_ids")
+    for given in (t for t in tensors(dict(inputs)) if is_ids(t)) if named is None else [named]:
+        prompt = given.to(ids.device)
+        for as_it_stands in (True, False):  # or piece by piece, or beside other ids
+            if most == (looked_up >= 0).sum():
+                return best
+            places = looked_up if as_it_stands else _places(ids, prompt)
+            if places.max() >= prompt.numel():
+                continue
+            found = int(((places >= 0) & (prompt.flatten()[places] == ids)).sum())
+            if found > most:
+                most, best = found, (prompt, places)
+    return best
+
+
+def prompt_mask(inputs: Mapping[str, Any], prompt: Tensor) -> Tensor | None:
+    """The mask of padding among the inputs, 0 at padding; None: there is none.
+
+    Args:
+        inputs: of a model.
+        prompt: ids ``[batch, seq]``, or other numbers of which padding has one.
+    """
+    mask: Tensor | None = find_named(inputs, "attention_mask")
+    if mask is not None:
+        return mask
+    for name, value in flattened(inputs).items():
+        fits = isinstance(value, Tensor) and value.shape == prompt.shape
+        if fits and _OF_PADDING.fullmatch(name):
+            mask = _read(name, value.to(prompt.device), prompt)
+        if mask is not None:
+            break
+    return mask
+
+
+def _read(name: str, mask: Tensor, ids: Tensor) -> Tensor | None:
+    """Which tokens a mask in the shape of their ids keeps, bool; None: it is none of padding.
+
+    In one of attention 1 keeps a token. In one of padding True hides it for the layers of torch and
+    keeps it for flash-attn: padding is looked up by one id, and that tells which is meant; where it
+    does not, True hides a token and 1 keeps it. Another mask is one of padding if what it hides is
+    of one id and at the ends.
+    """
+    keep = _keeps(mask)
+    if "attention" in name or "attn" in name or bool((mask < 0).any()):
+        return keep
+    if "pad" in name:
+        readings = [~keep, keep] if mask.dtype is torch.bool else [keep, ~keep]
+        return min(readings, key=lambda kept: len(torch.unique(ids[~kept])))
+    inside = (keep.cumsum(-1) > 0) & (keep.flip(-1).cumsum(-1) > 0).flip(-1)
+    return keep if len(torch.unique(ids[~keep])) < 2 and not (inside & ~keep).any() else None
+
+
+def _places(ids: Tensor, prompt: Tensor) -> Tensor:
+    """Where in a flattened prompt each row's id stands, in their order; -1: it is not from there.
+
+    Args:
+        ids: ``[batch, rows]``.
+        prompt: ``[batch, seq]``; of another batch size, where a model packs its prompts.
+    """
+    places = torch.full_like(ids, -1)
+    rows = zip(ids, places, prompt, strict=True)
+    if len(ids) != len(prompt):
+        rows = zip([ids.flatten()], [places.view(-1)], [prompt.flatten()], strict=True)
+    for sample, (found, at, asked) in enumerate(rows):
+        alike = SequenceMatcher(None, found.tolist(), asked.tolist(), autojunk=False)
+        for row, place, length in alike.get_matching_blocks():
+            start = sample * len(asked) + place
+            at[row : row + length] = torch.arange(start, start + length, device=ids.device)
+    return places
 
 
 class _Marks:
@@ -141,19 +230,51 @@ def _matched(moved: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([b.indices for b in best]), torch.cat([b.values for b in best])
 
 
-def _kept(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Which keys a mask of attention does not hide from all, ``[batch, rows]``.
+def _kept(name: str, mask: Tensor, ids: Tensor) -> Tensor:
+    """Which rows a mask that a layer receives does not hide from all, bool ``[batch, rows]``.
+
+    Args:
+        name: of the mask.
+        mask: ``[batch, rows]``, ``[rows, rows]`` or ``[..., queries, keys]``.
+        ids: ``[batch, rows]``, of words.
+    """
+    everything = torch.ones_like(ids, dtype=torch.bool)
+    if mask.shape == ids.shape:
+        kept = _read(name, mask, ids)
+        return everything if kept is None else kept
+    rows = ids.shape[1]
+    if mask.shape == (rows, rows):
+        mask = mask[None]
+    batch = 1 if mask.dim() and len(mask) == 1 else len(ids)
+    if mask.dim() < 3 or mask.shape[-1] < rows or len(mask) % batch:
+        return everything
+    keep = _keeps(mask).reshape(batch, -1, *mask.shape[-2:])[:, 0, :, :rows]
+    square = keep.shape[-2] == rows
+    # True lets a query see a key; for the attention of torch itself it hides it.
+    readings = [keep, ~keep] if square and mask.dtype is torch.bool else [keep]
+    found = [_seen(reading.expand(len(ids), -1, -1), square) for reading in readings]
+    _, seen = min(found, key=lambda each: (each[0], len(torch.unique(ids[~each[1]]))))
+    return seen
+
+
+def _keeps(mask: Tensor) -> Tensor:
+    """What a mask keeps where 1 does, and where it is added to scores."""
+    additive = mask.is_floating_point() and ((mask < 0).any() or not mask.any())
+    return mask > _HIDDEN if additive else mask != 0
+
+
+def _seen(keep: Tensor, square: bool) -> tuple[bool, Tensor]:
+    """Whether one of the keys that a query sees does not see itself, and these, ``[batch, keys]``.
 
     A query that is padding itself may be let see itself or everything: only others tell of a key,
     and none that sees all, but the last.
+
+    Args:
+        keep: ``[batch, queries, keys]``.
+        square: whether queries are the keys.
     """
-    keep = mask > _HIDDEN if mask.is_floating_point() and (mask < 0).any() else mask != 0
-    if keep.dim() > 2:
-        keep = keep.reshape(len(keep), -1, *keep.shape[-2:])[:, 0, :, : shape[1]]
-        told = keep & ~keep.all(-1, keepdim=True)
-        if keep.shape[-1] == keep.shape[-2]:
-            told &= ~torch.eye(keep.shape[-1], dtype=torch.bool, device=keep.device)
-        keep = told.any(-2) | keep[:, -1]
-    if keep.shape[-1] != shape[1] or keep.dim() != 2:
-        return torch.ones(shape, dtype=torch.bool, device=mask.device)
-    return keep.expand(shape)
+    told = keep & ~keep.all(-1, keepdim=True)
+    if square:
+        told &= ~torch.eye(keep.shape[-1], dtype=torch.bool, device=keep.device)
+    seen = told.any(-2) | keep[:, -1]
+    return square and not keep.diagonal(dim1=-2, dim2=-1)[seen].all(), seen

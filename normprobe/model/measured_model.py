@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from normprobe.inputs.on_device import (
     with_other_pixels,
 )
 from normprobe.inputs.token_groups import marked_positions, token_groups
-from normprobe.model.decoder_rows import DecoderRows, decoder_rows, masks_in
+from normprobe.model.decoder_rows import DecoderRows, decoder_rows, prompt_mask
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
 from normprobe.model.find.parts import Parts, by_hand, weight_of
@@ -28,6 +29,7 @@ from normprobe.model.vision_stages import VisionStages, wrong_part
 from normprobe.schema import (
     AUDIO,
     IMAGE_NUMBERS,
+    NO_ID,
     PADDING,
     SPECIAL,
     STRUCTURAL,
@@ -53,7 +55,7 @@ SAME_STATE = 2**-5
 #: Layouts of inputs whose rows are kept, beside the last.
 _LAYOUTS = 31
 
-_VISUAL, _STRUCTURAL = TOKEN_GROUPS.index(VISUAL), TOKEN_GROUPS.index(STRUCTURAL)
+_VISUAL, _STRUCTURAL, _TEXT = map(TOKEN_GROUPS.index, (VISUAL, STRUCTURAL, TEXT))
 
 #: What the processors of transformers call the tokens of a modality, beside 0 text and 1 image.
 _TOKEN_TYPES = {VIDEO: 2, AUDIO: 3}
@@ -91,6 +93,10 @@ class MeasuredModel:
         self._by_layout: dict[Any, Placed | None] = {}
         self._last_watched: tuple[Mapping[str, Any], dict[str, Tensor], Tensor] | None = None
         self.doubt = ""
+        self.forward_seen = False  # of ``first_forward.check_forward``
+        text = self._text_config
+        self.padding_id: int | None = getattr(text, "pad_token_id", None)
+        self._where = self._modules()
 
     def __str__(self) -> str:
         """The class of the model, for messages."""
@@ -109,7 +115,19 @@ class MeasuredModel:
                 f"{self} has no decoder layers to measure",
                 "use `normprobe interface` for a bare vision encoder",
             )
-        return list(self.parts.decoder_layers.module.children())
+        return layers_in(self.parts.decoder_layers.module)
+
+    def is_current(self) -> bool:
+        """Whether the modules that were found stand where they were found."""
+        return self._where == self._modules()
+
+    def _modules(self) -> list[int]:
+        """Which modules stand under the names of the parts, and which layers the decoder has."""
+        modules = dict(self.model.named_modules(remove_duplicate=False))
+        found = [modules.get(part.name) for _, part in self.parts]
+        if self.parts.decoder_layers is not None:
+            found += [*(modules.get(self.parts.decoder_layers.name) or nn.ModuleList()).children()]
+        return [*map(id, found)]
 
     @cached_property
     def layer_norms(self) -> list[list[nn.Module]]:
@@ -160,15 +178,20 @@ class MeasuredModel:
     def placed(self, inputs: Mapping[str, Any]) -> "Placed":
         """The group and the id of every token, without asking which placeholders are structural.
 
-        Declared ids tell visual tokens, or masks; else the rows that other pixels change.
+        Masks tell visual tokens, or declared ids; else the rows that other pixels change.
         """
         ids, mask = text_ids(inputs, self.parts)
+        marked = find_named(inputs, VISUAL_MASK)
+        if marked is not None and (ids is None or marked.shape != ids.shape):
+            rows = self._placed_as_marked(inputs, marked, ids)
+            if rows is not None:
+                return rows
         if ids is None:
             return self._placed_without_ids(inputs)
         if (self.parts.fusion != CROSS_ATTENTION and not is_native(self.model)) and (
             marked_positions(inputs, ids.shape) is None
         ):
-            rows = self._placed_by_rows(inputs, ids, mask)
+            rows = self._placed_by_rows(inputs, ids)
             if rows is not None:
                 return rows
         return Placed(self._prompt_groups(inputs, ids, mask), ids)
@@ -183,9 +206,9 @@ class MeasuredModel:
             self.parts.video_token_ids,
             self.parts.audio_token_ids,
         )
-        if self.parts.fusion in (PREPENDED, CROSS_ATTENTION):
-            return groups
         marked = marked_positions(inputs, groups.shape)
+        if marked is None and self.parts.fusion in (PREPENDED, CROSS_ATTENTION):
+            return groups
         if marked is not None:
             groups = torch.where(marked & (groups != PADDING), _VISUAL, groups)
             structural = inputs.get(STRUCTURAL_MASK)
@@ -214,23 +237,50 @@ class MeasuredModel:
             )
         return groups
 
-    def _placed_without_ids(self, inputs: Mapping[str, Any]) -> "Placed":
-        """Of inputs without ``input_ids``: by embeddings and a mask, or by the text table."""
+    def _placed_as_marked(
+        self, inputs: Mapping[str, Any], marked: Tensor, ids: Tensor | None
+    ) -> "Placed | None":
+        """By a mask of the rows that enter the decoder.
+
+        None where the mask is none of these, but an input of the model's own.
+        """
         embeds = find_named(inputs, "inputs_embeds")
-        marked = None if embeds is None else marked_positions(inputs, embeds.shape[:2])
-        if marked is not None:
-            groups = torch.where(marked, _VISUAL, TOKEN_GROUPS.index(TEXT)).to(torch.int8)
-            mask = find_named(inputs, "attention_mask")
+        entered = self._entered(inputs) if embeds is None else embeds
+        structural = inputs.get(STRUCTURAL_MASK)
+        for mask in (marked, structural):
+            if mask is None or mask.shape == entered.shape[:2]:
+                continue
+            if VISUAL_MASK in signature(self.model.forward).parameters:
+                return None
+            prompts = f"the prompts {list(ids.shape)} or " if ids is not None else ""
+            raise NormprobeError(
+                f"{VISUAL_MASK if mask is marked else STRUCTURAL_MASK} is {list(mask.shape)}: "
+                f"expected the shape of {prompts}the rows that enter the decoder "
+                f"{list(entered.shape[:2])}",
+                "pass bool [batch, seq]: True at the rows of an image",
+            )
+        marked = marked.to(entered.device).bool()
+        rows = None
+        if embeds is None and self.parts.text_embedding is not None:
+            rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), inputs)
+        if rows is not None:
+            placed = self._placed_of(inputs, entered, rows, marked)._replace(by_rows=False)
+        else:
+            groups = torch.where(marked, _VISUAL, _TEXT).to(torch.int8)
+            mask = prompt_mask(inputs, entered.float().sum(-1))
             if mask is not None and mask.shape == groups.shape:
                 groups[mask.to(groups.device) == 0] = PADDING
-            structural = inputs.get(STRUCTURAL_MASK)
-            if structural is not None:
-                groups[structural.to(groups.device) & marked] = _STRUCTURAL
-            return Placed(groups, None, by_rows=True)
+            placed = Placed(groups, None, by_rows=True)
+        if structural is not None:
+            placed.groups[structural.to(marked.device).bool() & marked] = _STRUCTURAL
+        return placed
+
+    def _placed_without_ids(self, inputs: Mapping[str, Any]) -> "Placed":
+        """Of inputs without ``input_ids`` and ``visual_mask``: by the text table."""
+        embeds = find_named(inputs, "inputs_embeds")
         tables = embeds is None and self.parts.text_embedding is not None
         if tables and not is_native(self.model):
-            masks = [mask for mask in masks_in(inputs) if mask.dim() == 2]
-            rows = self._placed_by_rows(inputs, None, masks[0] if masks else None)
+            rows = self._placed_by_rows(inputs, None)
             if rows is not None:
                 return rows
         what = "inputs_embeds and no visual_mask" if embeds is not None else "no input_ids"
@@ -240,9 +290,7 @@ class MeasuredModel:
             "at the rows of an image, all False where there is none",
         )
 
-    def _placed_by_rows(
-        self, inputs: Mapping[str, Any], ids: Tensor | None, mask: Tensor | None
-    ) -> "Placed | None":
+    def _placed_by_rows(self, inputs: Mapping[str, Any], ids: Tensor | None) -> "Placed | None":
         """By what each row of the decoder input comes from; kept for inputs of the same layout.
 
         None where every word has its place in the prompt, or nothing is looked up: then positions
@@ -267,33 +315,40 @@ class MeasuredModel:
                 self._inserts = entered.shape[:2] != ids.shape
                 if not self._inserts:
                     return None
-            rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), ids, mask)
+            rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), inputs)
             told = None
-            if rows is not None and not (rows.in_place and ids is not None):
-                told = self._placed_of(inputs, entered, rows)
+            if rows is not None:
+                unasked = pixel_inputs(inputs) and (rows.words & rows.kept & ~rows.asked).any()
+                if ids is None or unasked or not rows.in_place:
+                    told = self._placed_of(inputs, entered, rows)
             self._by_layout = {**dict(list(self._by_layout.items())[-_LAYOUTS:]), layout: told}
         return self._by_layout[layout]
 
-    def _placed_of(self, inputs: Mapping[str, Any], entered: Tensor, rows: DecoderRows) -> "Placed":
-        """The groups of rows: words by their ids, the others by what changes them."""
-        kept = rows.kept
-        named = token_groups(
-            rows.ids, None, (), self.special_token_ids, self.parts.video_token_ids, ()
-        )
-        groups = torch.where(rows.words & (named != _VISUAL), named, _STRUCTURAL)
-        told = rows.words
+    def _placed_of(
+        self,
+        inputs: Mapping[str, Any],
+        entered: Tensor,
+        rows: DecoderRows,
+        marked: Tensor | None = None,
+    ) -> "Placed":
+        """The groups of rows: words by their ids, the others by what changes them.
+
+        ``marked``: the rows of images, where it was said which they are.
+        """
+        kept, ids, told = rows.kept, rows.ids, rows.words
+        named = token_groups(ids, None, (), self.special_token_ids, self.parts.video_token_ids, ())
+        groups = torch.where(told & (named != _VISUAL), named, _STRUCTURAL)
+        if marked is not None:
+            groups, told = torch.where(rows.mixed, _TEXT, groups), told | rows.mixed
         for group in (VISUAL, *_TOKEN_TYPES):
-            if not pixel_inputs(inputs, group):
+            if group == VISUAL and marked is not None:
+                moved = marked
+            elif pixel_inputs(inputs, group):
+                moved = self._moved(inputs, group, entered, rows)
+            else:
                 continue
-            moved = (entered != self.decoder_input(with_other_pixels(inputs, group))).any(-1)
-            if not moved.any() and self.parts.fusion != CROSS_ATTENTION:
-                raise self._unmoved(inputs, group)
-            if (moved | ~rows.words).all() and rows.words.any():
-                raise NormprobeError(
-                    f"other pixels change every row that enters the decoder layers of {self}",
-                    "image and text mix before them: name earlier layers, or pass visual_mask",
-                )
             groups, told = torch.where(moved, TOKEN_GROUPS.index(group), groups), told | moved
+            ids = torch.where(moved, NO_ID, ids)
             if moved.any() and not kept[moved].any():
                 kept = entered.ne(0).any(-1)  # what was taken for a mask of padding is none
         if (rows.mixed & ~told).any():
@@ -303,7 +358,40 @@ class MeasuredModel:
                 "name earlier layers as decoder_layers, or pass visual_mask",
             )
         groups = torch.where(kept, groups, PADDING).to(torch.int8)
-        return Placed(groups, rows.ids, by_rows=True)
+        return Placed(groups, ids, by_rows=True)
+
+    def _moved(
+        self, inputs: Mapping[str, Any], group: str, entered: Tensor, rows: DecoderRows
+    ) -> Tensor:
+        """The rows that other pixels change, or may."""
+        moved = (entered != self.decoder_input(with_other_pixels(inputs, group))).any(-1)
+        if not moved.any() and self.parts.fusion != CROSS_ATTENTION:
+            raise self._unmoved(inputs, group)
+        moved |= self._looked_up(moved, rows)
+        if (moved | ~rows.words).all() and rows.words.any():
+            raise NormprobeError(
+                f"other pixels change every row that enters the decoder layers of {self}",
+                "image and text mix before them: name earlier layers, or pass visual_mask",
+            )
+        return moved
+
+    def _looked_up(self, moved: Tensor, rows: DecoderRows) -> Tensor:
+        """The rows that an image tokenizer chose of the text table: other pixels choose others.
+
+        For some they may choose the same. So where one is among ``moved``, all words are that the
+        prompt does not hold; else none.
+        """
+        chosen = rows.words & ~rows.asked
+        if not (moved & chosen).any():
+            return torch.zeros_like(chosen)
+        if (moved & rows.asked).any():
+            raise NormprobeError(
+                f"{int((moved & rows.asked).sum())} rows that an image tokenizer of {self} chose "
+                "are looked up by ids of the prompt: nothing tells the others of it from words",
+                "pass visual_mask, bool [batch, rows of the decoder]: True at the rows of an image",
+            )
+        self.parts = replace(self.parts, fusion=DISCRETE)
+        return chosen
 
     def _unmoved(self, inputs: Mapping[str, Any], group: str) -> NormprobeError:
         return NormprobeError(
@@ -397,24 +485,42 @@ class MeasuredModel:
             seen, other = self._with_two_images(inputs)
             at = fitted(groups.to(seen.device), seen, self.parts)
             visual = at == _VISUAL
-            self._refuse_undeclared(seen, other, at)
-            learned = seen[visual & (seen == other).all(-1)]
+            self._refuse_undeclared(inputs, seen, other, at)
+            same = (seen == other).all(-1)
+            if (visual & same).any() and self._chooses_rows(inputs, seen, visual & ~same):
+                return None
+            learned = seen[visual & same]
             both = learned if known is None else torch.cat([known, learned])
             self._structural = torch.unique(both, dim=0)
             self._learned_ids |= ids
             self._learned_weights = self._weight_sums()
         return self._structural
 
-    def _refuse_undeclared(self, seen: Tensor, other: Tensor, groups: Tensor) -> None:
-        """Refuse declared image tokens where other pixels change words, too."""
+    def _chooses_rows(self, inputs: Mapping[str, Any], entered: Tensor, moved: Tensor) -> bool:
+        """Whether an image tokenizer chose the rows that other pixels change."""
+        if is_native(self.model) or self.parts.text_embedding is None:
+            return False
+        rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), inputs)
+        return rows is not None and bool(self._looked_up(moved, rows).any())
+
+    def _refuse_undeclared(
+        self, inputs: Mapping[str, Any], seen: Tensor, other: Tensor, groups: Tensor
+    ) -> None:
+        """Refuse declared image tokens where other pixels change words, too; doubt a mask."""
         words = (groups == TOKEN_GROUPS.index(TEXT)) | (groups == TOKEN_GROUPS.index(SPECIAL))
         moved = token_norms(other - seen) > SAME_STATE * token_norms(seen)
         # What changes every row tells no ids.
         if self.parts.fusion == IN_SEQUENCE and (moved & words).any() and not moved.all():
-            raise NormprobeError(
+            ids = ", ".join(map(str, self.parts.image_token_ids)) or "of a mask"
+            problem = (
                 f"other pixels change {int((moved & words).sum())} rows at the decoder input of "
-                f"{self} that are taken for text: image tokens are told by the ids "
-                f"{', '.join(map(str, self.parts.image_token_ids)) or 'of a mask'}",
+                f"{self} that are taken for text: image tokens are told by "
+            )
+            if find_named(inputs, VISUAL_MASK) is not None:
+                self.doubt = f"{problem}visual_mask"
+                return
+            raise NormprobeError(
+                f"{problem}the ids {ids}",
                 "name all of them: --part image_token_ids=ID,ID, or let pixels tell them with "
                 "parts = {'positions': 'perturbation'} in --inputs FILE.py",
             )
@@ -433,8 +539,8 @@ class MeasuredModel:
         if len(self.parts.image_token_ids) < 2:
             return set(self.parts.image_token_ids)
         ids, _ = text_ids(inputs, self.parts)
-        assert ids is not None
-        return set(self.parts.image_token_ids).intersection(torch.unique(ids).tolist())
+        held = set(self.parts.image_token_ids)
+        return held if ids is None else held.intersection(torch.unique(ids).tolist())
 
     def _with_two_images(
         self, inputs: Mapping[str, Any], group: str = VISUAL
@@ -458,15 +564,6 @@ class MeasuredModel:
         handed_over, entered = self._watched(batch.inputs)
         visual = entered[batch.groups_at(entered) == _VISUAL]
         wrong = wrong_part(self.parts, handed_over, visual) if len(visual) else None
-        if wrong is not None and self.parts.class_rows and not is_native(self.model):
-            # The tower holds a class token, and may hand over its patches alone.
-            given, self.parts = self.parts, replace(self.parts, class_rows=0)
-            self._last_watched = None
-            handed_over, _ = self._watched(batch.inputs)
-            if wrong_part(self.parts, handed_over, visual) is None:
-                wrong = None
-            else:
-                self.parts = given
         if wrong is not None:
             role, does = wrong
             name = getattr(self.parts, role).name or self
@@ -575,6 +672,22 @@ class MeasuredBatch:
         return chosen
 
 
+def layers_in(stack: nn.Module) -> list[nn.Module]:
+    """The layers of a list, in order.
+
+    Raises:
+        NormprobeError: one layer stands in it more than once.
+    """
+    layers = [module for module in stack._modules.values() if module is not None]
+    for number, layer in enumerate(layers, start=1):
+        if (first := next(n for n, each in enumerate(layers, 1) if each is layer)) < number:
+            raise NormprobeError(
+                f"decoder layer {number} is layer {first}: it runs several times in one forward",
+                "layers that share a module are not supported",
+            )
+    return layers
+
+
 class Placed(NamedTuple):
     """What is known of tokens before structural ones are."""
 
@@ -590,7 +703,8 @@ def text_ids(inputs: Mapping[str, Any], parts: Parts) -> tuple[Tensor | None, Te
     """
     if parts.fusion == CROSS_ATTENTION and "decoder_input_ids" in inputs:
         return inputs["decoder_input_ids"], inputs.get("decoder_attention_mask")
-    return find_named(inputs, "input_ids"), find_named(inputs, "attention_mask")
+    ids = find_named(inputs, "input_ids")
+    return ids, None if ids is None else prompt_mask(inputs, ids)
 
 
 def fitted(groups: Tensor, decoder_input: Tensor, parts: Parts) -> Tensor:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normprobe.hooks import PROJECTED_STATE, on_call
+from normprobe.hooks import HIDDEN_STATE, PROJECTED_STATE, before_call, hidden_state_of, on_call
 from normprobe.model.find.overrides import ADDED
-from normprobe.model.find.parts import PROJECTS_SOUND, Parts
+from normprobe.model.find.parts import PROJECTS_SOUND, Parts, size_of
+from normprobe.model.tracing.recording import tensors
 from normprobe.schema import (
     AUDIO,
     AUDIO_ENCODER,
@@ -77,6 +78,9 @@ class VisionStages:
         self._keep_of = keep
         self._counted: Tensor | None = None  # [rows of what is given patches] bool
         self._rows_of_tile: int | None = None
+        self._rows_of_blocks = 0  # how many entered the first block of the encoder
+        self._waiting: list[tuple[list[Tensor], Mapping[Any, Any], int]] = []
+        self._which: int | None = None  # of several states that the encoder returns
         self._kept: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
 
     def handles(self) -> list[RemovableHandle]:
@@ -92,11 +96,15 @@ class VisionStages:
             if reader is None:
                 # Sound may come as whole numbers (Inkling).
                 watch = partial(on_call, codes=True) if self._group == AUDIO else on_call
-                handles.append(watch(encoder.module, self._encoded))
+                handles.append(watch(encoder.module, self._returned, _states_of))
+                block = _first_block(encoder.module) if self._class_rows else None
+                if block is not None:
+                    handles.append(before_call(block, self._entered_blocks))
             else:
                 handles.append(on_call(reader, self._read))
         if projector is not None:
-            handles.append(on_call(projector.module, self._projected, PROJECTED_STATE))
+            left = partial(hidden_state_of, field=PROJECTED_STATE)
+            handles.append(on_call(projector.module, self._projected, left))
         return handles
 
     def norms(self) -> "StageNorms":
@@ -109,6 +117,7 @@ class VisionStages:
 
     def kept_rows(self) -> dict[str, tuple[Tensor, Tensor, int]]:
         """What was kept of each stage's rows, their group codes ``[rows]``, and the hidden size."""
+        self._settle(None)
         found = {}
         for stage, calls in self._kept.items():
             kept, groups, sizes = zip(*calls, strict=True)
@@ -164,16 +173,57 @@ class VisionStages:
         del arguments
         if left[..., 0].numel() < state[..., 0].numel():
             self._class_rows = 0
-        self._encoded(state, state, {})
+        self._encoded(state, {})
 
-    def _encoded(self, pixels: Any, state: Tensor, arguments: Mapping[Any, Any]) -> None:
-        del pixels
+    def _entered_blocks(self, _: nn.Module, args: Any, kwargs: Any) -> None:
+        states = (t for t in tensors((args, kwargs)) if t.is_floating_point() and t.dim() > 1)
+        self._rows_of_blocks = next((state[..., 0].numel() for state in states), 0)
+
+    def _returned(self, _: Any, states: list[Tensor], arguments: Mapping[Any, Any]) -> None:
+        self._waiting.append((states, arguments, self._rows_of_blocks))
+        if len(states) == 1 or self._parts.projector is None:
+            self._settle(None)
+
+    def _settle(self, entered: Tensor | None) -> None:
+        """Keep, of what the encoder returned, the state that the projector takes."""
+        waiting, self._waiting = self._waiting, []
+        if waiting and self._which is None:
+            self._which = self._place_of_tokens([states for states, *_ in waiting], entered)
+        for states, arguments, rows_of_blocks in waiting:
+            state = states[self._which or 0]
+            rows = state[..., 0].numel()
+            if rows_of_blocks == rows + self._class_rows * rows // state.shape[-2]:
+                self._class_rows = 0  # they ran beside the patches, and are not handed over
+            self._encoded(state, arguments)
+
+    def _place_of_tokens(self, calls: Sequence[list[Tensor]], entered: Tensor | None) -> int:
+        """Which of several states holds tokens, and not what is pooled of them.
+
+        The rows that enter the projector are of it. Where they are of none: the first, unless it is
+        a row an image beside one that has several.
+        """
+        first, *others = calls[0]
+        if entered is not None and others:
+            taken = _as_list(self._as_rows(entered))
+            alike = []
+            for place in range(len(calls[0])):
+                rows = torch.cat([_as_list(self._as_rows(states[place])) for states in calls])
+                fits = rows.shape[-1] == taken.shape[-1]
+                alike.append(float(_cosines(taken, rows).median()) if fits else 0.0)
+            if max(alike) > _SAME_DIRECTION:
+                return alike.index(max(alike))
+        pooled = first.dim() == 2 and any(len(o) == len(first) and o.dim() > 2 for o in others)
+        sizes = [state.numel() if state.dim() > 2 else 0 for state in calls[0]]
+        return sizes.index(max(sizes)) if pooled else 0
+
+    def _encoded(self, state: Tensor, arguments: Mapping[Any, Any]) -> None:
         state = self._as_rows(state)
         self._rows_of_tile = state.shape[-2]
         self._counted = _counted(state, arguments)
         self._keep(self._encoder, state)
 
     def _projected(self, entered: Tensor, left: Tensor, arguments: Mapping[Any, Any]) -> None:
+        self._settle(entered)
         if self._parts.vision_encoder is None:  # the projector receives pixels
             self._counted = _counted(left, arguments)
         else:
@@ -213,6 +263,32 @@ class VisionStages:
             groups = torch.where(self._counted.to(groups.device), groups, PADDING)
         kept = self._keep_of(state).flatten(0, state.dim() - 2)
         self._kept.setdefault(stage, []).append((kept, groups, state.shape[-1]))
+
+
+def _states_of(output: Any) -> list[Tensor]:
+    """The states that a module returns side by side; one where a field names it."""
+    first = hidden_state_of(output)
+    named = isinstance(output, Mapping) and output.get(HIDDEN_STATE) is not None
+    items = output.values() if isinstance(output, Mapping) else output
+    if named or not isinstance(output, Mapping | tuple):
+        return [first]
+    tensors_in = (item for item in items if isinstance(item, Tensor) and item is not first)
+    return [first, *(t for t in tensors_in if t.is_floating_point() and t.dim() > 1)]
+
+
+def _first_block(encoder: nn.Module) -> nn.Module | None:
+    """The first of the largest list of modules of one class."""
+    lists = [
+        module
+        for module in encoder.modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(set(map(type, module))) == 1
+    ]
+    return next(max(lists, key=size_of).children()) if lists else None
+
+
+def _as_list(state: Tensor) -> Tensor:
+    """``[..., hidden]`` as ``[rows, hidden]``."""
+    return state.reshape(-1, state.shape[-1])
 
 
 def _counted(state: Tensor, arguments: Mapping[Any, Any]) -> Tensor:
@@ -269,7 +345,7 @@ class StageNorms:
         return {stage: pair for (stage, _), pair in zip(self.stages, pairs, strict=True)}
 
 
-#: Visual tokens that are looked for among what the projector hands over, evenly over all of them.
+#: Rows that are looked for among what a part hands over, evenly over all of them.
 _LOOKED_FOR = 64
 
 #: The cosine of a visual token and of the row that it comes from: 1 but for rounding. It stays
@@ -322,7 +398,7 @@ def wrong_part(
             f"hands over rows of size {projected.shape[-1]}, and the decoder reads "
             f"{visual.shape[-1]}",
         )
-    cosine = _lowest_cosine(visual, projected)
+    cosine = float(_cosines(visual, projected).min())
     if cosine < _SAME_DIRECTION:
         return (
             "projector",
@@ -332,16 +408,16 @@ def wrong_part(
     return None
 
 
-def _lowest_cosine(visual: Tensor, projected: Tensor) -> float:
-    """Of visual tokens the lowest cosine with the row that is nearest to each; 1 where none is."""
-    visual = visual[visual.isfinite().all(-1) & (visual != 0).any(-1)].float()
-    if not len(visual):
-        return 1.0
-    places = torch.linspace(0, len(visual) - 1, min(len(visual), _LOOKED_FOR)).long()
-    looked_for = _unit(visual[places.to(visual.device)])
-    rows = _unit(projected.to(visual)).nan_to_num()
+def _cosines(wanted: Tensor, rows: Tensor) -> Tensor:
+    """Of some rows the cosine of each with the nearest of others; 1 where there are none."""
+    wanted = wanted[wanted.isfinite().all(-1) & (wanted != 0).any(-1)].float()
+    if not len(wanted):
+        return torch.ones(1)
+    places = torch.linspace(0, len(wanted) - 1, min(len(wanted), _LOOKED_FOR)).long()
+    looked_for = _unit(wanted[places.to(wanted.device)])
+    rows = _unit(rows.to(wanted)).nan_to_num()
     nearest = rows[(looked_for @ rows.T).argmax(-1)]
-    return float((looked_for * nearest).sum(-1).min())
+    return (looked_for * nearest).sum(-1)
 
 
 def _unit(rows: Tensor) -> Tensor:

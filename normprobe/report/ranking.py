@@ -21,7 +21,15 @@ from normprobe.report.dots import Dot, Dots, on_page
 from normprobe.report.figures.style import GROUP_LOOKS, SERIES_COLORS, shortened
 from normprobe.report.page.blocks import dots, first_sentence, note, sentence
 from normprobe.report.page.markup import Markup
-from normprobe.report.ratio_words import LOUD, Estimate, Ratio, brackets, factor, ratio_in_words
+from normprobe.report.ratio_words import (
+    LOUD,
+    Estimate,
+    Ratio,
+    brackets,
+    factor,
+    hold_inverses,
+    ratio_in_words,
+)
 from normprobe.report.readable import MISSING, ReadableTable, of_one_size, significant
 from normprobe.report.terminal import add_column, new_table, print_notes, print_table
 from normprobe.schema import OTHER_MEDIA, VISUAL
@@ -163,13 +171,14 @@ def _counts(
     for way in (1, -1, 0, None):
         if alike := [ratio for ratio in ratios.values() if ratio.state == way]:
             number = "all" if len(alike) == len(table) else len(alike)
-            told.append(f"{ratio_in_words(alike, LOUD)} in {number}")
+            beside = hold_inverses(ratios.values())
+            told.append(f"{ratio_in_words(alike, LOUD, beside_inverses=beside)} in {number}")
     parts = []
     if told:
         own = ", each by its own interval" * any(r.has_interval for r in ratios.values())
         parts.append(f"visual tokens enter the decoder {_and(told)}{own}")
     if attended:
-        loud = {run: _loudness(ratio) for run, ratio in attended.items()}
+        loud = _each_loudness(attended)
         told_of = f"{len(loud)}: {listed([*loud], loud)}"
         parts.append(f"text attends to visual states beside the sequence in {told_of}")
     left = [str(run) for run in table["run"] if run not in ratios and run not in attended]
@@ -186,11 +195,13 @@ def _counts(
 def _first_and_last(ratios: Mapping[str, Ratio], steps: Mapping[str, int]) -> str:
     """From the first to the last step of a training."""
     first, last = (of(ratios, key=steps.__getitem__) for of in (min, max))
-    before, after = told_apart({step: ratios[step] for step in (first, last)}).values()
+    ends = {run: ratios[run] for run in (first, last)}
+    before, after = told_apart(ends).values()
+    loud = _each_loudness(ends)
     apart = before.lies_beyond(after) or after.lies_beyond(before)
     return (
-        f"At the decoder input visual tokens go from {_loudness(ratios[first])} at step "
-        f"{steps[first]} to {_loudness(ratios[last])} at step {steps[last]}"
+        f"At the decoder input visual tokens go from {loud[first]} at step "
+        f"{steps[first]} to {loud[last]} at step {steps[last]}"
         f"{'' if apart else ', not told apart'}"
     )
 
@@ -199,7 +210,7 @@ def _extremes(ratios: Mapping[str, Ratio], what: str) -> str:
     sizes = {run: ratio.size for run, ratio in ratios.items()}
     largest = _foremost(sizes)
     smallest = _foremost({run: size.inverse for run, size in sizes.items()})
-    told = {run: _loudness(ratio) for run, ratio in ratios.items()}
+    told = _each_loudness(ratios)
     disparity = "The norm disparity at the decoder input"
     if len(largest) == len(smallest) == len(ratios):
         return f"{disparity} does not tell the {what} apart: {listed(largest, told)}"
@@ -245,10 +256,17 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
 
 
-def _loudness(ratio: Ratio) -> str:
+def _each_loudness(ratios: Mapping[str, Ratio]) -> dict[str, str]:
+    """What is told of runs in one sentence."""
+    beside = hold_inverses(ratios.values())
+    return {run: _loudness(ratio, beside_inverses=beside) for run, ratio in ratios.items()}
+
+
+def _loudness(ratio: Ratio, *, beside_inverses: bool = False) -> str:
     """``82 x [68, 102] louder``; ``about as loud, 1.10 x [0.90, 1.20]``."""
     if ratio.state in (0, None):
-        return f"{LOUD.of(ratio.state)}, {factor([ratio])}"
+        told = LOUD.direct([ratio], beside_inverses=beside_inverses)
+        return f"{LOUD.of(ratio.state)}, {told}"
     return ratio_in_words([ratio], LOUD)
 
 

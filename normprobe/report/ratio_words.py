@@ -6,7 +6,7 @@ the same: the state is that of the ends as they are printed.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple, Self
 
@@ -33,8 +33,13 @@ class Words(NamedTuple):
         """Of a ``Ratio.state``."""
         return self.open if state is None else (self.alike, self.above, self.below)[state]
 
+    def direct(self, ratios: Sequence["Ratio"], *, beside_inverses: bool) -> str:
+        """The factor of what is not told apart; beside inverse ones it says that it is none."""
+        way = f" {self.alike.removeprefix('about ')}" if beside_inverses else ""
+        return f"{factor(ratios)}{way}"
 
-LOUD = Words("louder", "quieter", "about as loud")
+
+LOUD = Words("louder", "quieter", "about as loud", f"at norms {OPEN}")
 FAST = Words("more quickly", "more slowly", "about as fast", f"at rates {OPEN}")
 
 
@@ -114,15 +119,31 @@ class Ratio(Estimate):
         return away
 
 
-def ratio_in_words(ratios: Sequence[Ratio], words: Words, than: str = "") -> str:
-    """One ratio, or several of one state: ``82 x [68, 102] louder than text tokens``."""
+def ratio_in_words(
+    ratios: Sequence[Ratio], words: Words, than: str = "", *, beside_inverses: bool = False
+) -> str:
+    """One ratio, or several of one state: ``82 x [68, 102] louder than text tokens``.
+
+    Args:
+        ratios: of one state.
+        words: what is said of them.
+        than: what they are compared with; empty: it is known.
+        beside_inverses: whether the sentence tells others the other way round: a factor that is
+            not turned round then says so, ``about as loud (1.10 x as loud)``.
+    """
     state = ratios[0].state
-    if state is None:
-        return f"{words.open}{f' from {than}' if than else ''} ({factor(ratios)})"
-    if state == 0:
-        return f"{words.alike}{f' as {than}' if than else ''} ({factor(ratios)})"
+    if not state:
+        beside = f" {'from' if state is None else 'as'} {than}" if than else ""
+        return (
+            f"{words.of(state)}{beside} ({words.direct(ratios, beside_inverses=beside_inverses)})"
+        )
     told = ratios if state > 0 else [ratio.inverse for ratio in ratios]
     return f"{factor(told)} {words.of(state)}{f' than {than}' if than else ''}"
+
+
+def hold_inverses(ratios: Iterable[Ratio]) -> bool:
+    """Whether a sentence tells one of them the other way round: it lies below 1."""
+    return any(ratio.state == -1 for ratio in ratios)
 
 
 def factor(ratios: Sequence[Ratio]) -> str:

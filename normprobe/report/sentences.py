@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from normprobe.report.ratio_words import Ratio, Words, factor, ratio_in_words, times
+from normprobe.report.ratio_words import (
+    Ratio,
+    Words,
+    factor,
+    hold_inverses,
+    ratio_in_words,
+    times,
+)
 from normprobe.report.readable import number_of, readable_token
 from normprobe.schema import (
     DECODER_INPUT,
@@ -33,7 +40,9 @@ class _Block(NamedTuple):
         return self.ratios[0].state
 
 
-def layers_in_words(ratios: Mapping[int, Ratio], words: Words, where: str = "in") -> str:
+def layers_in_words(
+    ratios: Mapping[int, Ratio], words: Words, where: str = "in", *, beside_inverses: bool = False
+) -> str:
     """What the layers say: each block of one state, its ratios and their intervals.
 
     A deep model whose state changes often has too many blocks to read. Then each state is told
@@ -43,12 +52,14 @@ def layers_in_words(ratios: Mapping[int, Ratio], words: Words, where: str = "in"
     if not known:
         return ""
     blocks = list(_blocks(known))
+    beside = beside_inverses or hold_inverses(known.values())
     if len(blocks) > _MOST_BLOCKS:
-        text = _by_direction(blocks, words, where)
+        text = _by_direction(blocks, words, where, beside_inverses=beside)
     else:
+        told = (ratio_in_words(block.ratios, words, beside_inverses=beside) for block in blocks)
         text = _listed(
-            f"{ratio_in_words(block.ratios, words)} {where} {layer_names(block.layers)}"
-            for block in blocks
+            f"{words_of_block} {where} {layer_names(block.layers)}"
+            for words_of_block, block in zip(told, blocks, strict=True)
         )
     missing = [layer for layer in ratios if layer not in known]
     return f"{text} (no ratio {where} {layer_names(missing)})" if missing else text
@@ -76,7 +87,9 @@ def _blocks(ratios: Mapping[int, Ratio]) -> Iterator[_Block]:
         yield _Block(list(layers), list(found))
 
 
-def _by_direction(blocks: Sequence[_Block], words: Words, where: str) -> str:
+def _by_direction(
+    blocks: Sequence[_Block], words: Words, where: str, *, beside_inverses: bool
+) -> str:
     total = sum(len(block.layers) for block in blocks)
     parts = []
     states = dict.fromkeys(block.state for block in blocks)
@@ -84,10 +97,13 @@ def _by_direction(blocks: Sequence[_Block], words: Words, where: str) -> str:
         chosen = [block for block in blocks if block.state == state]
         word = words.of(state)
         ratios = [ratio for block in chosen for ratio in block.ratios]
-        told = [ratio.inverse for ratio in ratios] if state == -1 else ratios
+        if state:
+            told = factor([ratio.inverse for ratio in ratios] if state < 0 else ratios)
+        else:
+            told = words.direct(ratios, beside_inverses=beside_inverses)
         first, last = chosen[0].layers[0], chosen[-1].layers[-1]
         span = f"{where} layer {first}" if first == last else f"from layer {first} to {last}"
-        parts.append(f"{word} {where} {len(ratios)} of {total} layers, {span} ({factor(told)})")
+        parts.append(f"{word} {where} {len(ratios)} of {total} layers, {span} ({told})")
     signs = [block.state for block in blocks if block.state]
     turns = sum(before != after for before, after in pairwise(signs))
     changes = f"; the direction changes {turns} time{'s' if turns > 1 else ''}" if turns else ""
@@ -103,8 +119,15 @@ def _listed(parts: "Iterator[str] | Sequence[str]") -> str:
     return f"{', '.join(head)} and {last}" if head else last
 
 
+def out_of(held: float, samples: float, what: str = "samples") -> str:
+    """`` from 1 of 5 samples``, behind what is said of them; empty where it is of all."""
+    return f" from {int(held)} of {int(samples)} {what}" if held < samples else ""
+
+
 #: Mean and median further apart than this: few tokens make the mean.
 CARRIED = 1.5
+#: One token makes the mean where it holds this much of what lies between mean and median.
+_ALONE = 0.5
 
 
 def carried_sentences(rows: pd.DataFrame) -> list[str]:
@@ -114,7 +137,7 @@ def carried_sentences(rows: pd.DataFrame) -> list[str]:
 
 
 def carried_sentence(rows: pd.DataFrame, group: str) -> str:
-    """Where the mean norm is far from the median: how far at most, and which token makes it so."""
+    """Where the mean norm is far from the median: how far at most, and whether a token does it."""
     apart = (rows["norm_mean"] / rows["norm_q50"]).where(rows["norm_q50"] > 0)
     away = apart.where(apart > 1, 1 / apart)
     if not (away > CARRIED).any():
@@ -125,10 +148,13 @@ def carried_sentence(rows: pd.DataFrame, group: str) -> str:
     size = float(apart.iloc[farthest])
     if size < 1:
         return f"{where} the median norm of {group} tokens is {times(1 / size)} their mean."
-    return (
-        f"{where} the mean norm of {group} tokens is {times(size)} their median: the loudest token "
-        f"of a sample holds {100 * row['loudest_share']:.0f} % of it{_which(row)}."
-    )
+    told = f"{where} the mean norm of {group} tokens is {times(size)} their median"
+    share = float(row["loudest_share"])
+    if share < _ALONE * (1 - 1 / size):
+        return f"{told}; no single token makes it so."
+    if share != share:  # left out of an edited file
+        return f"{told}."
+    return f"{told}: the loudest token of a sample holds {100 * share:.0f} % of it{_which(row)}."
 
 
 def quoted(token_text: Callable[[int], str] | None) -> Callable[[int], str] | None:
@@ -245,6 +271,8 @@ def correlation_sentence(correlation: pd.DataFrame, of: str = "models") -> str:
     if found.value != found.value:
         return f"All {found.models} {of} have the same disparity or inertia: no rank correlation."
     value, low, high = (round(number, 2) + 0.0 for number in found[1:])  # as printed; 0 has no sign
+    if low != low or high != high:
+        raise ValueError("a rank correlation without its interval")  # an edited file
     told = f"rank correlation {value:.2f} [{low:.2f}, {high:.2f}]"
     over = f"{told} over {found.models} {of} (95 % interval over {of})"
     if low > 0:

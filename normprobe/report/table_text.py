@@ -7,12 +7,9 @@ from typing import Literal
 
 import pandas as pd
 
-from normprobe.errors import escape
+from normprobe.errors import escape, markdown_text
 from normprobe.report.readable import SUPERSCRIPTS, ReadableTable, readable_table
 from normprobe.runs.files import csv_bytes, table_json
-
-# What begins an element of Markdown or HTML; a backslash before it makes it text again.
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$!])")
 
 
 def markdown(table: ReadableTable) -> str:
@@ -33,11 +30,6 @@ def markdown(table: ReadableTable) -> str:
 
 def _markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def markdown_text(text: str) -> str:
-    """Text that stays text in Markdown and HTML."""
-    return _MARKDOWN_SPECIAL.sub(r"\\\1", text)
 
 
 _LATEX_SPECIAL = {

@@ -263,6 +263,8 @@ def print_by_layer(
     file: str,
 ) -> None:
     """Print numbers layer by layer: of a deep model some, and a note says that ``file`` has all."""
+    # A model without visual tokens has no column of them.
+    columns = [c for c in columns if {*c.cells(table).values()} - {MISSING}] or columns
     drawn, depth = new_table(title), len(columns[0].header)
     add_column(drawn, "\n" * (depth - 1) + "layer")
     above: tuple[str, ...] = ()

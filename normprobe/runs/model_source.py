@@ -166,6 +166,8 @@ class ModelSource(ABC):
 
         What an earlier call found is kept, and loaded again only where it is not enough.
         """
+        if self._found is not None and not self._found.is_current():
+            self._found = None  # a module was replaced since
         if self._found is None or (runs and not self._runs) or not self._holds(self._found, needs):
             self._found = None
             self._model = self._loaded(needs, device, runs)
@@ -237,7 +239,10 @@ class ModelSource(ABC):
             special = [] if tokenizer is None else special_token_ids(tokenizer)
         known = None if tokenizer is None else vocabulary_ids(tokenizer)
         text = None if tokenizer is None else tokenizer.decode
-        return MeasuredModel(self._model, parts, special, known, found_by, text)
+        found = MeasuredModel(self._model, parts, special, known, found_by, text)
+        if (padding := getattr(tokenizer, "pad_token_id", None)) is not None:
+            found.padding_id = padding
+        return found
 
 
 class MemorySource(ModelSource):
@@ -315,8 +320,10 @@ class CheckpointSource(ModelSource):
 
     @property
     def opened_by(self) -> tuple[str, str | None]:
-        """The folder or hub id of the model, or of the adapter that is merged into it."""
+        """The folder, GGUF file or hub id of the model, or of the adapter merged into it."""
         checkpoint = self.checkpoint
+        if checkpoint.gguf is not None:
+            return str(Path(checkpoint.gguf).resolve()), None
         source, revision = checkpoint.source, checkpoint.revision
         if checkpoint.adapter is not None:
             source, revision = checkpoint.adapter, checkpoint.adapter_revision

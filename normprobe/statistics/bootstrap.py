@@ -23,9 +23,17 @@ SEED = 0  # the same rows give the same intervals
 #: Of more images than these, groups are left out in turn.
 MOST_LEFT_OUT = 200
 
-#: Of fewer images there are too few ways to flip signs: bands are Bonferroni's then.
-FEWEST_FLIPPED = 7
+#: Of fewer images there are too few that can be drawn: bands are Bonferroni's then.
+FEWEST_DRAWN = 5
+
+#: In a band this part of the cells share one reach. Those whose |t| varies more have their own: a
+#: single loud image in one layer widens no other.
+SHARED = 0.9
+
+#: A quantile of which fewer draws lie beyond is not known: Bonferroni's is the least then.
+FEWEST_BEYOND = 5
 Array = NDArray[np.float64]
+Held = NDArray[np.bool_]  # [units, cells]: which unit holds something of each cell
 
 
 class Scale(NamedTuple):
@@ -113,20 +121,27 @@ def interval(
     return np.where(many, ends.clip(scale.least, scale.most), np.nan)
 
 
-def band(drawn: Sequence[Array], units: int, scales: Sequence[Scale]) -> list[Array]:
+def band(
+    drawn: Sequence[Array],
+    units: int,
+    scales: Sequence[Scale],
+    held: Sequence[Held] | None = None,
+) -> list[Array]:
     """Ends between which all cells of all statistics lie together, in ``LEVEL`` of all data sets.
 
-    The largest |t| of any cell is compared with those that arise when each image's share in the
-    deviation gets a random sign (Romano and Wolf, 2005, with sign flips in place of draws).
+    The largest |t| of any cell is compared with those of data sets whose images are drawn from the
+    ones there are: a studentised bootstrap, which knows how skewed images are (Hall, 1992; Romano
+    and Wolf, 2005). docs/explanation/statistics.md has how often a layer is named by chance.
 
     Args:
         drawn: statistics, each as in ``interval``.
         units: likewise.
         scales: one a statistic.
+        held: of each statistic which unit holds something of each cell; None: all hold all.
 
     Returns:
-        ``[2, cells]`` a statistic; NaN where a cell is not in every image that is left, or there
-        are fewer than two images.
+        ``[2, cells]`` a statistic; NaN where fewer than two units hold the cell, or the only one of
+        those left out in turn that does.
     """
     bands = [np.full((2, of_one.shape[1]), np.nan) for of_one in drawn]
     if units < 2:
@@ -139,14 +154,17 @@ def band(drawn: Sequence[Array], units: int, scales: Sequence[Scale]) -> list[Ar
     ]
     if not parts:
         return bands
-    shares = [turned[0] - turned[1:] for _, turned, _, _ in parts]
-    shares = [share - share.mean(axis=0) for share in shares]
-    reach = _largest_t(np.hstack(shares))
-    for (place, turned, back, cells), share in zip(parts, shares, strict=True):
-        deviation = np.sqrt((groups - 1) / groups * np.square(share).sum(axis=0))
-        ends = np.stack([turned[0] - reach * deviation, turned[0] + reach * deviation])
+    shares = np.hstack([turned[0] - turned[1:] for _, turned, _, _ in parts])
+    holds = np.ones(shares.shape, dtype=bool)
+    if held is not None:
+        by_unit = np.hstack([held[place][:, cells] for place, _, _, cells in parts])
+        holds = np.array([by_unit[group::groups].any(axis=0) for group in range(groups)])
+    reach, ends = _reach(shares - shares.mean(axis=0), holds), 0
+    for place, turned, back, cells in parts:
+        start, ends = ends, ends + len(cells)
+        around = [turned[0] - reach[start:ends], turned[0] + reach[start:ends]]
         with np.errstate(over="ignore"):  # of two images there may be no end
-            bands[place][:, cells] = back(ends)
+            bands[place][:, cells] = back(np.stack(around))
     return [found.clip(scale.least, scale.most) for found, scale in zip(bands, scales, strict=True)]
 
 
@@ -176,48 +194,74 @@ def _on_scale(
     return found
 
 
-def _largest_t(shares: Array) -> float:
-    """Which |t| the largest of all cells stays below in ``LEVEL`` of data sets without effect.
+def _reach(shares: Array, holds: Held) -> Array:
+    """How far a band reaches from each cell, ``[cells]``; NaN where fewer than two images hold it.
 
-    Where images hold unequal parts of the deviation, as they do with unequal token counts, signs
-    alone reach too low: up to 11 % of such data sets named a layer. So the reach grows as t does
-    from all degrees of freedom to those that there are, and, of deviations from their own mean, by
-    sqrt(n / (n - 1)) (docs/explanation/statistics.md).
+    Cells that other images hold are other data sets. They part the errors that are left to all
+    bands, each by its number of cells (Bonferroni).
 
     Args:
-        shares: ``[groups, cells]`` of each image in the deviation; each cell sums to zero.
+        shares: ``[images, cells]`` of each image in the deviation; each cell sums to zero.
+        holds: likewise, which images hold something of the cell.
     """
     squares = np.square(shares).sum(axis=0)
-    moved = squares > 0  # a number that no image changes cannot be missed
-    shares = shares[:, moved] / np.sqrt(squares[moved])
-    groups, cells = shares.shape
-    if not cells:
-        return 0.0
-    if groups < FEWEST_FLIPPED:
-        reach = student_t(groups - 1, 1 - (1 - LEVEL) / (2 * cells))
-    else:
-        signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(DRAWS, groups))
-        sums = np.abs(signs @ shares)
-        sums = np.where(sums**2 < groups * (1 - 1e-9), sums, 0.0).max(axis=1)  # all alike: no t
-        ts = sums / np.sqrt((1 - sums**2 / groups) * groups / (groups - 1))
-        reach = float(np.quantile(ts, LEVEL))
-    wider = [student_t(freedom, (1 + LEVEL) / 2) for freedom in (_freedom(shares), groups - 1)]
-    return reach * wider[0] / wider[1] * math.sqrt(groups / (groups - 1))
+    images = holds.sum(axis=0)
+    reach = np.where((images > 1) & (squares == 0), 0.0, np.nan)  # one that no image changes
+    known = np.flatnonzero((images > 1) & (squares > 0))
+    own, _ = pd.factorize(np.array([holds[:, cell].tobytes() for cell in known], dtype=object))
+    for number in range(own.max(initial=-1) + 1):
+        cells = known[own == number]
+        of_these = shares[np.ix_(holds[:, cells[0]], cells)]
+        count = len(of_these)
+        largest = _largest_t(of_these, (1 - LEVEL) * len(cells) / len(known))
+        reach[cells] = largest * np.sqrt((count - 1) / count * squares[cells])
+    return reach
 
 
-def _freedom(shares: Array) -> int:
-    """Degrees of freedom of the deviations: few where few images hold most of them (Satterthwaite).
+def _largest_t(shares: Array, rate: float) -> Array:
+    """Which |t| each cell stays below, all at once but for ``rate`` of data sets, ``[cells]``.
 
     Args:
-        shares: ``[groups, cells]``, the squares of each cell sum to 1.
+        shares: ``[images, cells]`` of each image in the deviation, of those that hold all cells.
+        rate: how often any cell may lie beyond.
     """
-    groups, cells = shares.shape
-    held = np.square(shares).mean(axis=1)
-    # Images that are alike hold unequal parts by chance; by less, the more cells go their own way.
-    together = np.square(shares @ shares.T / cells).sum()
-    unequal = max(0.0, float(held @ held - (1 + 2 * together) / (groups + 2)))
-    freedom: float = 1 / (1 / groups + unequal) - 1
-    return max(1, round(freedom))
+    images, cells = shares.shape
+    reach = np.full(cells, student_t(images - 1, 1 - rate / (2 * cells)))
+    if images < FEWEST_DRAWN:  # of unequal images t is wider (docs/explanation/statistics.md)
+        return reach * math.sqrt(images / (images - 1))
+    ts = _drawn_t(shares)
+    typical = np.quantile(ts, LEVEL, axis=0)
+    moved = typical > 0
+    if not moved.any():
+        return reach
+    ts, typical = ts[:, moved], typical[moved]
+    typical = np.maximum(typical, np.quantile(typical, SHARED))
+    found = typical * np.quantile((ts / typical).max(axis=1), 1 - rate)
+    reach[moved] = np.maximum(found, reach[moved]) if rate * len(ts) < FEWEST_BEYOND else found
+    return reach
+
+
+def _drawn_t(shares: Array) -> Array:
+    """|t| of each cell where images are drawn from these, ``[draws, cells]``.
+
+    Each draw has its own standard error. One that leaves less than half of the images has hardly
+    any, and is none.
+    """
+    images, draws = len(shares), _draws_of_half(len(shares))
+    shares = shares - shares.mean(axis=0)
+    means, squares = draws @ shares / images, draws @ np.square(shares) / images
+    variances = squares - means**2
+    apart = variances > 1e-9 * squares  # images that are all alike have no t
+    ts: Array = np.abs(means) / np.sqrt(np.where(apart, variances, np.inf) / (images - 1))
+    return ts
+
+
+@lru_cache
+def _draws_of_half(images: int) -> Array:
+    """How often each image counts, ``[draws, images]``, where half of them do at all."""
+    draws: Array = draw_weights(images)[1 + left_out(images) :]
+    half: Array = draws[2 * (draws > 0).sum(axis=1) >= images]
+    return half
 
 
 @lru_cache

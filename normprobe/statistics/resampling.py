@@ -5,7 +5,7 @@ without an image is a unit of its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from normprobe.statistics.bootstrap import (
     LINEAR,
     LOGARITHM,
     LOGIT,
+    Held,
     Scale,
     band,
     draw_weights,
@@ -41,7 +42,7 @@ class Resampled:
 
     Attributes:
         units: how many are drawn from.
-        held: ``[rows of the table]`` how many of them hold something of each row.
+        held: ``[units, rows of the table]`` which of them hold something of each row.
     """
 
     def __init__(self, table: pd.DataFrame, rows: pd.DataFrame, by: list[str]) -> None:
@@ -53,7 +54,12 @@ class Resampled:
         self._codes, self.units = codes[cells >= 0], len(units)
         self._width = len(table)
         self._weights = draw_weights(self.units)
-        self.held = (self._sums(np.ones(len(self._cells))) > 0).sum(axis=0)
+        self.held: Held = self._sums(np.ones(len(self._cells))) > 0
+
+    def holding(self, column: str) -> Held:
+        """``[units, rows of the table]``: which units have a number in a column."""
+        known = self._rows[column].notna().to_numpy()
+        return self._sums(known.astype(np.float64)) > 0
 
     def means(self, column: str, *, by_tokens: bool, tokens: str = "tokens") -> NDArray[np.float64]:
         """``[draws, rows of the table]``: means over tokens, or over samples.
@@ -148,7 +154,7 @@ def with_intervals(
     table: pd.DataFrame,
     drawn: Mapping[str, NDArray[np.float64]],
     units: int,
-    held: NDArray[np.integer[Any]] | None = None,
+    held: Held | Mapping[str, Held] | None = None,
     together: Sequence[Together] = (),
 ) -> pd.DataFrame:
     """Add the ends of 95 % intervals, and of bands, behind a table.
@@ -157,7 +163,8 @@ def with_intervals(
         table: what was measured.
         drawn: ``[draws, rows of the table]`` by column.
         units: how many images were drawn from.
-        held: ``[rows of the table]`` how many of them hold something of each row; None: all.
+        held: ``[units, rows of the table]`` which of them hold something of each row, or that by
+            column; None: all.
         together: for which cells there are bands.
 
     Returns:
@@ -165,15 +172,19 @@ def with_intervals(
         is one image alone; with ``_band_low`` and ``_band_high`` for those of ``together``: in 95 %
         of all data sets all of its cells lie between them at once.
     """
+    if not isinstance(held, Mapping):
+        all_hold: Held = np.ones((units, len(table)), dtype=bool)
+        held = dict.fromkeys(drawn, all_hold if held is None else held)
     columns: dict[str, NDArray[np.float64]] = {}
     for name in [name for name in table.columns if name in drawn]:
-        ends = interval(drawn[name], units, scale_of(name), held)
+        ends = interval(drawn[name], units, scale_of(name), held[name].sum(axis=0))
         columns[f"{name}_ci_low"], columns[f"{name}_ci_high"] = ends
     for names, rows in together:
         names = [name for name in names if name in columns or name in drawn]
         chosen = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
         of_names = [drawn[name][:, chosen] for name in names]
-        bands = band(of_names, units, [*map(scale_of, names)])
+        of_units = [held[name][:, chosen] for name in names]
+        bands = band(of_names, units, [*map(scale_of, names)], of_units)
         for name, found in zip(names, bands, strict=True):
             low, high = columns[f"{name}_ci_low"], columns[f"{name}_ci_high"]
             ends = np.full((2, len(table)), np.nan)

@@ -297,9 +297,11 @@ def turn_cosines(
         before: directions of what enters the layer.
 
     Returns:
-        ``[batch, 3]``: of cos(D_perp_v, x_t), cos(D_perp_t, x_v) and cos(D_perp_v, D_perp_t).
+        ``[batch, 3]``: of cos(D_perp_v, x_t), cos(D_perp_t, x_v) and cos(D_perp_v, D_perp_t), over
+        the tokens that turn; NaN where none does.
     """
-    weights = _mean_weights(masks[:, _PLACES] & torch.isfinite(turned).unsqueeze(1), turned)
+    turning = torch.isfinite(turned) & (turned > 0)
+    weights = _mean_weights(masks[:, _PLACES] & turning.unsqueeze(1), turned)
     turn = weights / _positive(turned).unsqueeze(1) @ _finite(perpendicular, turned)
     return torch.stack(
         [

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from cli.conftest import assert_two_lines
-from peft import LoraConfig, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.processors import make_processor
@@ -218,6 +217,8 @@ def test_an_adapter_of_an_adapter_names_the_same_base(run: Run, adapter: Path) -
 
 @pytest.mark.slow
 def test_the_base_of_an_adapted_model_is_its_adapter(run: Run) -> None:
+    from peft import LoraConfig, get_peft_model  # slow
+
     """Behind the base alone the norm would stand behind another projector."""
     config = LoraConfig(r=2, target_modules=["linear_1"], init_lora_weights=False)
     adapted = get_peft_model(load(SPECIMEN_DIR)[0], config)

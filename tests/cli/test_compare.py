@@ -52,6 +52,27 @@ def test_models_side_by_side(command: str, run: Run, tmp_path: Path) -> None:
     assert (record["status"], record["compared"]) == ("complete", command)
 
 
+def test_checkpoints_come_in_order_with_the_labels_that_they_were_given(
+    run: Run, tmp_path: Path
+) -> None:
+    folders = [
+        make_run(tmp_path / f"step-{step}", scale=scale, step=step)
+        for step, scale in ((300, 3), (100, 1), (200, 2))
+    ]
+    labels = [
+        word for label in ("late-300", "early-100", "middle-200") for word in ("--label", label)
+    ]
+    result = run("compare", *folders, *labels, "-o", "out")
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    late, early, middle = map(str, folders)
+    assert record["runs"] == {"early-100": early, "middle-200": middle, "late-300": late}
+    table = pd.read_csv(tmp_path / "out/compare.csv")
+    own = table[(table["run"] == "late-300") & (table["group"] == "visual")]["norm_mean"]
+    made = pd.read_csv(folders[0] / "layers.csv").query("group == 'visual'")["norm_mean"]
+    assert own.tolist() == made.tolist()
+
+
 def test_the_ranking_is_by_disparity(run: Run, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, scale=scale) for name, scale in (("a", 1), ("b", 2))]
     rows = json.loads(run("compare", *folders, "--format", "json", "-o", "out").stdout)["table"]
@@ -123,7 +144,7 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([{}], "same weights; same prompts; same pictures."),
+        ([{}], "same weights; same prompts; same pictures before their processor."),
         (
             [{"weight_digests": {"a": "1", "b": "3"}}],
             "other weights (1 of 2 tensors differ, first b);",
@@ -132,11 +153,24 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
             [{"weight_digests": {"a": "1", "b": "2", "c": "3"}}],
             "other weights (1 of 3 tensors differ, first c);",
         ),
-        ([{"weight_digests": {"x": "1"}}], "other weights; same prompts; same pictures."),
-        ([{"weight_digests": None}], "Measured: same prompts; same pictures."),
-        ([{"dtype": "float32", "weight_digests": {}}], "Measured: same prompts; same pictures."),
+        (
+            [{"weight_digests": {"x": "1"}}],
+            "other weights; same prompts; same pictures before their processor.",
+        ),
+        (
+            [{"weight_digests": None}],
+            "Measured: same prompts; same pictures before their processor.",
+        ),
+        (
+            [{"dtype": "float32", "weight_digests": {}}],
+            "Measured: same prompts; same pictures before their processor.",
+        ),
         ([{"prompt_hashes": {"s": "1"}}], "other prompts (1 of 1 prompts differ, first s);"),
-        ([{"prompt_hashes": {"z": "0"}}], "Measured: same weights; same pictures."),
+        (
+            [{"prompt_hashes": {"z": "0"}}],
+            "Measured: same weights; same pictures before their processor.",
+        ),
+        ([{"image_hashes": {"s": "9"}}], "other pictures before their processor (1 of 1 pictures"),
         ([{"image_hashes": {"s": None}}], "Measured: same weights; same prompts."),
         (
             [{}, {"weight_digests": {"a": "2", "b": "2"}}],

@@ -143,8 +143,18 @@ def test_json_without_a_bottom(name: str, run: Run, tmp_path: Path) -> None:
     assert_two_lines(run("embeddings", "./model"), name.split(".")[0])
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">/dev/full", "2>/dev/full"])
-@pytest.mark.parametrize("output", ["", "--format json"])
+@pytest.mark.parametrize(
+    ("closed", "output"),
+    [
+        (">&-", ""),
+        (">&-", "--format json"),
+        (">/dev/full", ""),
+        (">/dev/full", "--format json"),
+        ("2>&-", ""),
+        ("2>/dev/full", ""),
+        ("<&-", ""),
+    ],
+)
 def test_streams_that_take_nothing(closed: str, output: str) -> None:
     command = f"{sys.executable} -m normprobe inspect {output} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import xml.etree.ElementTree as xml
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,7 @@ def test_a_port_is_told_where_it_differs_and_why(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    (here / "summary.md").write_text("Of a step before.\n\n")
     done = check("./port", "--dtype", "float32", "--against", "b.json", "--format", "json")
     assert done.exit_code == 1, done.output
     told = json.loads(done.stdout)
@@ -82,8 +84,16 @@ def test_a_port_is_told_where_it_differs_and_why(
     assert (first["stage"], first["group"]) == ("projector_output", "visual")
     assert first["norm_ratio"] == pytest.approx(128**-0.5, rel=1e-3)
     summary = (here / "summary.md").read_text()
-    assert summary.startswith("**normprobe check: not the same.** Not the same from projector")
+    before, found = summary.split("\n\n", 1)
+    assert before == "Of a step before."
+    assert found.startswith("**normprobe check: not the same.** Not the same from projector")
     assert "| projector output | visual |" in summary
+
+
+def test_a_tolerance_that_is_asked_for_holds_beside_a_baseline(here: Path) -> None:
+    loose = check("./port", "--dtype", "float32", "--against", "b.json", "--tolerance", "100")
+    assert loose.exit_code == 0, loose.output
+    assert "within 100" in " ".join(loose.stdout.split())
 
 
 def test_other_pictures_are_no_evidence(here: Path) -> None:
@@ -102,6 +112,35 @@ def test_against_another_model_it_names_the_first_module(here: Path) -> None:
     told = " ".join(done.stdout.split())
     assert "multi_modal_projector.linear_2 (Linear) is the first that returns" in told
     assert "of its length: its weight differs." in told
+
+
+def test_files_that_cannot_be_written_are_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (here / "b.json").read_bytes()
+    done = check("./model", "--against", "b.json", "--junit", "./b.json")
+    assert done.exit_code == 2
+    assert (here / "b.json").read_bytes() == before
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "model")
+    done = check("./model", "--dtype", "float32", "--against", "b.json")
+    assert_two_lines(done, "cannot write in", "")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    done = check("./model", "-n", "1", "--write", "a\udcff.json")
+    assert (done.exit_code, done.stdout) == (0, "a\\udcff.json\n")
+
+
+def test_both_models_are_asked_alike(here: Path) -> None:
+    words = ("--against", "./model", "-n", "1", "--dtype", "float32")
+    done = check("./model", *words, "--system", "You are nice.")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_model_beside_another_is_loaded_and_asked_like_it() -> None:
+    asked: dict[str, Any] = {
+        **{"system": "none", "attn_implementation": "eager", "named": {"kind": "vision-language"}},
+        **{"dtype": "float32", "device": "cpu", "allow_long_prompts": True, "inputs": None},
+    }
+    probe = Probe("specimen", **asked)
+    told = vars(probe._beside("specimen")._source.loading)
+    assert told == told | asked
 
 
 def test_against_itself_in_another_type_it_says_what_that_costs(here: Path) -> None:
@@ -167,13 +206,33 @@ def saved(folder: Path, layout: str, damage: Callable[[dict[str, Any]], Any] = d
     return folder
 
 
-@pytest.mark.parametrize("layout", ["layers", "vllm", "modules", "npz"])
-def test_states_of_another_engine_are_those_of_the_model(layout: str, here: Path) -> None:
-    folder = saved(here / "states", layout)
+def without_input(held: dict[str, Any]) -> dict[str, Any]:
+    return held | {"hidden_states": held["hidden_states"][1:]}
+
+
+def in_any_order(held: dict[str, Any]) -> dict[str, Any]:
+    order = torch.tensor([4, 0, 6, 2, 1, 5, 3])
+    return held | {"hidden_states": held["hidden_states"][order], "layer_ids": order}
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "count"),
+    [
+        ("layers", without_input, 12),
+        ("vllm", dict, 14),
+        ("modules", dict, 12),
+        ("npz", in_any_order, 14),
+    ],
+    ids=["layers", "vllm", "modules", "npz"],
+)
+def test_states_of_another_engine_are_those_of_the_model(
+    layout: str, change: Callable[[dict[str, Any]], Any], count: int, here: Path
+) -> None:
+    folder = saved(here / "states", layout, change)
     done = check("./model", "--states", folder, "-n", "2", "--dtype", "float32")
     assert done.exit_code == 0, done.output
     told = " ".join(done.stdout.split())
-    assert f"All {12 if layout == 'modules' else 14} states of 2 samples are the same" in told
+    assert f"All {count} states of 2 samples are the same" in told
 
 
 def exchanged(held: dict[str, Any]) -> dict[str, Any]:
@@ -196,18 +255,11 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("layout", "damage", "problem"),
     [
-        ("modules", without("model.layers.3.output"), "holds no layer 4 of 6"),
-        ("layers", without("input_ids"), "holds no input_ids"),
-        (
-            "modules",
-            lambda held: {n: e if e.dim() == 1 else torch.cat([e, e]) for n, e in held.items()},
-            "rows; expected",
-        ),
-        ("layers", lambda held: held | {"input_ids": held["input_ids"] + 1}, "other token ids"),
+        ("modules", without("model.layers.3.output"), "expected all of 6, received no layer [4]"),
         (
             "layers",
-            lambda held: held | {"hidden_states": held["hidden_states"][:, :-1]},
-            "rows; expected",
+            lambda held: held | {"input_ids": held["input_ids"] + 1},
+            "those that the processor of the model makes, received other ids",
         ),
     ],
 )
@@ -264,6 +316,29 @@ def test_usage(words: tuple[str, ...], problem: str, here: Path) -> None:
     done = check("./model", *words)
     assert done.exit_code == 2
     assert problem in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_all_lines_of_the_options_of_the_action_count(tmp_path: Path) -> None:
+    """What a sample is called commands no runner: between the two lines of a word nothing does."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    program = tmp_path / "normprobe"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n')
+    program.chmod(0o755)
+    words = {"MODEL": "a model", "AGAINST": "b.json", "JUNIT": "c.xml", "PATH": f"{tmp_path}:/bin"}
+    options = "--dtype float32\n  --tolerance\t0.01\n\n-n 2"
+    bash = ["/bin/bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
+    for given, told in ((options, options.split()), ("", [])):
+        done = subprocess.run(
+            [*bash, action["runs"]["steps"][-1]["run"]],
+            env=words | {"OPTIONS": given},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (3, "")
+        first, *received, last = done.stdout.splitlines()
+        assert received == ["check", "a model", "--against", "b.json", "--junit", "c.xml", *told]
+        assert first == f"::stop-commands::{last.strip(':')}"
 
 
 def test_the_action_and_the_hook_run_the_command() -> None:

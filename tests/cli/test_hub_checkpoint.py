@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+import transformers
 from safetensors.torch import load_file
-from support.commands import Ended, spawned
+from support.commands import Ended, Forked, spawned
 from support.loopback_hub import COMMIT
 from support.running_hub import ONLINE, Hub
 from transformers import AutoModelForImageTextToText
@@ -64,14 +64,26 @@ def online(tmp_path: Path) -> Callable[[Hub], dict[str, str]]:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, online: Callable[[Hub], dict[str, str]]) -> Callable[..., Ended]:
-    """Run a command against a hub as a user does: libraries remember a hub as long as they run."""
+def ask(
+    online: Callable[[Hub], dict[str, str]], start: Callable[..., Forked], tmp_path: Path
+) -> Callable[..., Ended]:
+    """Run a command against a hub in a process: libraries remember a hub as long as they run.
+
+    Those of transformers 4.57 do so in more places than a fork can change.
+    """
 
     def run(hub: Hub, *arguments: str, **environment: str) -> Ended:
-        words = (*arguments, "-o", "out", "--overwrite")
-        return spawned(tmp_path, words, {**online(hub), **environment})
+        words, variables = (*arguments, "-o", "out", "--overwrite"), {**online(hub), **environment}
+        if transformers.__version__.startswith("4."):
+            return spawned(tmp_path, words, variables, unrendered=True)
+        return start(*words, **variables).wait(timeout=120)
 
     return run
+
+
+of_line_5 = pytest.mark.skipif(
+    transformers.__version__.startswith("4."), reason="its hub library fetches in another way"
+)
 
 
 def shard_of(folder: Path, part: str) -> str:
@@ -82,6 +94,7 @@ def shard_of(folder: Path, part: str) -> str:
 Ask = Callable[..., Ended]
 
 
+@of_line_5
 def test_one_shard_is_fetched_once(
     serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
@@ -159,6 +172,7 @@ def test_a_shard_that_the_hub_lacks_is_named(
     assert not (tmp_path / "out").exists()
 
 
+@of_line_5
 def test_inspect_reads_headers_alone(
     serve: Callable[..., Hub],
     online: Callable[[Hub], dict[str, str]],
@@ -222,6 +236,8 @@ def test_old_weight_files_are_found_again_offline(
 def test_an_adapter_on_the_hub_is_merged_and_pinned(
     serve: Callable[..., Hub], ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
+    from peft import LoraConfig, get_peft_model  # slow
+
     adapter = tmp_path / "adapter"
     model = AutoModelForImageTextToText.from_pretrained(folder)
     config = LoraConfig(r=2, target_modules=["embed_tokens"], init_lora_weights=False)

@@ -78,8 +78,8 @@ def test_interface_tells_every_stage(measured: Measured) -> None:
 
 
 def test_the_batch_size_does_not_change_the_table(measured: Measured) -> None:
-    one, five = (
-        measured("layers", "--dtype", "float32", "-n", "5", "-b", size) for size in ("1", "5")
+    one, five = (  # of fewer pictures bands reach so far that last bits show
+        measured("layers", "--dtype", "float32", "-n", "10", "-b", size) for size in ("1", "5")
     )
     assert_same_tables(five, one)
 

@@ -27,7 +27,7 @@ def pictures(tmp_path: Path) -> Path:
     ("name", "content", "problem"),
     [
         ("mine.csv", "image,prompt\na.png,What?\n", "mine.csv: expected .tsv"),
-        ("mine.json", json.dumps([{"image": "a.png", "prompt": "What?"}]), "mine.json: one JSON"),
+        ("mine.json", json.dumps([{"image": "a.png", "words": "What?"}]), "mine.json: one JSON"),
     ],
 )
 def test_tables_of_ones_own_are_pointed_to_json_lines(

@@ -137,7 +137,7 @@ def test_embeddings_and_inspect(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
-@every_type
+@pytest.mark.parametrize("model_type", ["llava_next", *WITHOUT_PROJECTOR, *PROMPTLESS])
 def test_figures_are_rendered(
     model_type: str,
     checkpoint: Checkpoint,

@@ -207,7 +207,8 @@ def test_another_model_of_a_known_type_goes_the_general_way(
     """
     folder = look_alike(repository, "inplace", tmp_path / "ocr", model_type="deepseek_vl_v2")
     for command, few in (("embeddings", []), ("layers", ["-n", "1"])):
-        ended = spawned(tmp_path, [command, str(folder), TRUST, "-o", command, *few], {})
+        words = [command, str(folder), TRUST, "-o", command, *few]
+        ended = spawned(tmp_path, words, {}, unrendered=True)
         assert ended.returncode == 0, ended.stderr
     record = json.loads((tmp_path / "layers/run.json").read_text())
     assert record["inputs_file"] == {}

@@ -89,3 +89,15 @@ def test_embeddings_of_a_table_named_by_hand(
 def test_inspect_prints_the_command(run: Run, repository: Repository) -> None:
     result = run("inspect", repository("unseen"), TRUST)
     assert_two_lines(result, "--part text_embedding=lexicon")
+
+
+def test_inspect_takes_a_name_typed_before_that_of_the_inputs_file(
+    run: Run, repository: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "inputs.py").write_text(f"parts = {NAMES | {'projector': 'mouth'}}")
+    words = ("inspect", repository("unseen"), TRUST, "--inputs", "inputs.py", "--format", "json")
+    for typed, found in (((), "mouth"), (("--part", "projector=bridge"), "bridge")):
+        result = run(*words, *typed)
+        assert result.exit_code == 0, result.output
+        parts = {row["part"]: row["name"] for row in json.loads(result.stdout)["parts"]}
+        assert parts["projector"] == found

@@ -58,6 +58,13 @@ def some_prompt_lines(folder: Path, picture: Image.Image) -> Path:
     return some_pope_lines(folder, picture, "mine.jsonl")
 
 
+def some_chat_lines(folder: Path, picture: Image.Image) -> Path:
+    (folder / "a.png").write_bytes(encode(picture))
+    parts = [{"type": "image", "url": "a.png"}, {"type": "text", "text": "Is it — red?"}]
+    said = [{"role": "user", "content": parts}, {"role": "assistant", "content": "No."}]
+    return write_lines(folder / "chat.jsonl", *[{"id": n, "messages": said} for n in range(4)])
+
+
 def a_parquet(folder: Path, picture: Image.Image) -> Path:
     columns = {
         "index": [0, 1, 2],
@@ -124,6 +131,7 @@ TABLES: list[Callable[[Path, Image.Image], Path]] = [
     a_tsv,
     some_pope_lines,
     some_prompt_lines,
+    some_chat_lines,
     a_parquet,
     saved_rows,
     saved_names,

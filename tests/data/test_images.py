@@ -62,7 +62,11 @@ def numbers(*values, dtype):
         (numbers(0.0, 0.5, 1.0, dtype=np.float32), [0, 128, 255], {"file_format": "TIFF"}),
         (numbers(-100_000, 0, 100_000, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
         (numbers(np.nan, np.nan, dtype=np.float32), [0, 0], {"file_format": "TIFF"}),
-        (numbers(7.0, 7.0, dtype=np.float32), [0, 0], {"file_format": "TIFF"}),
+        (numbers(7.0, 7.0, dtype=np.float32), [7, 7], {"file_format": "TIFF"}),
+        (numbers(0, 128, 255, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
+        (numbers(0, 32768, 65535, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
+        (numbers(0, 10, 200, dtype=np.float32), [0, 10, 200], {"file_format": "TIFF"}),
+        (numbers(0.0, 0.25, dtype=np.float32), [0, 64], {"file_format": "TIFF"}),
     ],
 )
 def test_what_a_viewer_would_show(image, expected, options):

@@ -3,10 +3,11 @@
 import json
 import os
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from data.published import encode, write_lines
+from data.published import BLUE, RED, encode, write_lines
 from normprobe.data.data_set import open_data
 from normprobe.data.sample import Answer, Turn
 from normprobe.errors import NormprobeError
@@ -121,6 +122,141 @@ def test_conversations(tmp_path, red_png, cells, form):
     assert sample.is_marked
 
 
+def write_form(folder, form, row):
+    """A line, or a list of one entry."""
+    path = folder / f"mine.{form}"
+    path.write_text(json.dumps([row] if form == "json" else row))
+    return path
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Two that differ, by their colour."""
+    (tmp_path / "red.png").write_bytes(RED)
+    (tmp_path / "blue 1.png").write_bytes(BLUE)
+    return tmp_path
+
+
+def text(said):
+    return {"type": "text", "text": said}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda folder, name: {"type": "image", "image": name},
+        lambda folder, name: {"type": "image", "path": name, "text": None},
+        lambda folder, name: {"type": "image", "url": (folder / name).as_uri(), "image": ""},
+        lambda folder, name: {"image": f"file://{folder / name}"},
+    ],
+    ids=["image", "path", "url", "no type"],
+)
+def test_parts_name_their_pictures(pictures, part, form):
+    """In their order, in whichever turn they are."""
+    red, blue = part(pictures, "red.png"), part(pictures, "blue 1.png")
+    messages = said([blue, red, text("Alike?")], "No.", [text("And "), blue, text("?")])
+    data = open_data(str(write_form(pictures, form, {"messages": messages})))
+    (sample,) = data
+    colours = [image.getpixel((0, 0)) for image in sample.images]
+    assert colours == [(0, 0, 255), (255, 0, 0), (0, 0, 255)]
+    first, last = sample.turns
+    assert first.pieces == [*sample.images[:2], "Alike?"]
+    assert last.pieces == ["And ", sample.images[2], "?"]
+    assert data.has_images
+
+
+def test_parts_name_clips_and_sounds(pictures):
+    np.save(pictures / "a.npy", np.ones(9, np.float32))
+    parts = [
+        {"type": "video", "video": ["red.png", "blue 1.png"]},
+        {"type": "audio", "path": "a.npy"},
+        text("What is it?"),
+    ]
+    row = {"messages": said(parts), "fps": 2, "rate": 8000}
+    (sample,) = open_data(str(write_lines(pictures / "mine.jsonl", row)))
+    assert [len(video.frames) for video in sample.videos] == [2]
+    assert [len(audio.samples) for audio in sample.audios] == [9]
+    assert sample.pieces == [*sample.videos, *sample.audios, "What is it?"]
+
+
+def test_parts_of_text_hold_no_picture(tmp_path):
+    row = {"messages": said([text("Is "), text("it?"), text("")])}
+    data = open_data(str(write_lines(tmp_path / "mine.jsonl", row)))
+    (sample,) = data
+    assert (sample.prompt, data.has_images) == ("Is it?", False)
+
+
+RED_PART, BLUE_PART = ({"type": "image", "image": name} for name in ("red.png", "blue 1.png"))
+
+
+@pytest.mark.parametrize("beside", [{"image": "red.png"}, {"images": ["red.png"]}])
+def test_files_named_twice_are_named_alike(pictures, beside):
+    path = pictures / "mine.jsonl"
+    (sample,) = open_data(str(write_lines(path, {"messages": said([RED_PART])} | beside)))
+    assert len(sample.images) == 1
+    column = next(iter(beside))
+    with pytest.raises(NormprobeError) as refusal:
+        list(open_data(str(write_lines(path, {"messages": said([BLUE_PART])} | beside))))
+    assert refusal.value.problem == (
+        f"{path}, line 1, column {column}: expected the images that messages name, "
+        "['blue 1.png'], received ['red.png']"
+    )
+
+
+@pytest.mark.parametrize("url", ["http://example.org/a.png", "https://example.org/a.png"])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_nothing_is_downloaded(tmp_path, url, in_parts):
+    part = {"type": "image", "url": url}
+    row = {"messages": said([part])} if in_parts else {"image": url, "prompt": "Is it?"}
+    column = "messages" if in_parts else "image"
+    with pytest.raises(NormprobeError) as refusal:
+        list(open_data(str(write_lines(tmp_path / "mine.jsonl", row))))
+    assert f"column {column}: the image file '{url}' cannot be read" in refusal.value.problem
+
+
+def test_json_lines_of_conversations_about_a_picture_are_no_benchmark(pictures):
+    """``image`` is a name of POPE's as well."""
+    row = {"id": "a", "image": "red.png", "conversations": said("<image>Is it?", "No.")}
+    (sample,) = open_data(str(write_lines(pictures / "mine.jsonl", row)))
+    assert (sample.id, len(sample.images), sample.answer) == ("prompts/a", 1, Answer("No."))
+
+
+def test_a_list_of_prompts_is_read_as_lines_are(pictures):
+    row = {"image": "red.png", "prompt": "What?"}
+    samples = [
+        next(iter(open_data(str(write_form(pictures, form, row))))) for form in ("jsonl", "json")
+    ]
+    assert samples[0] == samples[1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "column", "fault"),
+    [
+        ({"prompt": "Is it?"}, "messages", "one of prompt and messages, received prompt and mess"),
+        ({"conversations": said("A?")}, "messages", "received conversations and messages"),
+        ({"system": "Be kind."}, "system", "expected no system, received 'Be kind.'"),
+        ({"tools": [{"name": "f"}]}, "tools", "expected no tools, received [{'name': 'f'}]"),
+    ],
+)
+def test_what_would_change_the_prompt_is_not_passed_over(tmp_path, cells, column, fault):
+    path = tmp_path / "mine.jsonl"
+    row = {"messages": said("Is it?")} | cells
+    with pytest.raises(NormprobeError) as refusal:
+        list(open_data(str(write_lines(path, row))))
+    assert f"{path}, line 1, column {column}: expected " in refusal.value.problem
+    assert fault in refusal.value.problem
+    empty = row | {name: [] if column == "tools" else "" for name in cells}
+    assert len(list(open_data(str(write_lines(path, empty))))) == 1
+
+
+def test_a_prompt_has_no_system_of_its_own(tmp_path):
+    row = {"prompt": "Is it?", "system": "Be kind."}
+    with pytest.raises(NormprobeError, match="expected no system") as refusal:
+        list(open_data(str(write_lines(tmp_path / "mine.jsonl", row))))
+    assert "--system" in refusal.value.remedy
+
+
 def test_the_last_reply_is_the_answer(tmp_path):
     path = write_lines(
         tmp_path / "mine.jsonl", {"messages": said("Is it?", "No.")}, {"prompt": "?"}
@@ -138,8 +274,28 @@ def test_the_last_reply_is_the_answer(tmp_path):
         ([], r"received '\[\]'"),
         ("Is it?", "in turns"),
         (said("Is it?", None), "expected text, received None"),
-        (said("Is it?", [7]), r"expected text, received \[7\]"),
-        (said("See <image>"), "as many marks <image>"),
+        (said("Is it?", [7]), "parts of a text each, or of one image, video or audio, received 7"),
+        (said("Is it?", [{"type": "text", "text": 7}]), "expected text, received 7"),
+        (said("See <image>"), "column messages: expected as many marks <image>"),
+        (said([RED_PART, text("See <image>")]), "expected the images that messages name"),
+        (said([{"type": "image"}]), r"as many marks <image> as images \(2\), or none; received 1"),
+        (said([{"type": "video"}]), "expected a file in each video part, received 0 of 1"),
+        (said("Is it?", [RED_PART]), "expected text of the assistant, received a part of type ima"),
+        (said([{**RED_PART, "min_pixels": 9}]), "type 'image' with 'image, min_pixels'"),
+        (said([{"image": "red.png", "path": "red.png"}]), "type 'image' with 'image, path'"),
+        (said([{"type": "text", "image": "red.png"}]), "type 'text' with 'image'"),
+        (said([{"type": "image_url", "image_url": {"url": "a.png"}}]), "type 'image_url' with"),
+        (said([{"type": [], "image": "a"}]), r"type \[\] with 'image'"),
+        (said([{}]), r"received \{\}"),
+        (
+            [*said("Is it?"), {"role": "assistant", "content": None, "tool_calls": [{"id": 1}]}],
+            r"expected no tool_calls, received \[\{'id': 1\}\]",
+        ),
+        (
+            [*said("Is it?"), {"role": "tool", "content": None}],
+            "user and assistant in turns, received 'user, tool'",
+        ),
+        ([{"role": "user", "content": "Is it?", "images": ["a"]}], r"no images, received \['a'\]"),
     ],
 )
 def test_messages_that_are_no_conversation(tmp_path, red_png, messages, fault):

@@ -94,6 +94,13 @@ def test_another_rate_is_resampled(tmp_path):
     assert twice[200:-200:2] == pytest.approx(sound.samples[100:-100], abs=1e-3)
 
 
+def test_a_rate_that_would_make_a_sound_huge_is_refused():
+    sound = audio_of(np.zeros(2**16, np.float32), 1)
+    with pytest.raises(BadRow, match="65536 samples of 1 Hz become 1048576000 of 16000 Hz") as huge:
+        sound.at(16000)
+    assert huge.value.remedy == "correct the rate of the sound, or cut it"
+
+
 def test_a_sample_is_known_by_its_clip_and_its_sound(tmp_path, frames):
     np.save(tmp_path / "a.npy", WAVE)
     both = sample_of(tmp_path, image=frames[0], video="clip", audio="a.npy", rate=8000)
@@ -168,6 +175,8 @@ def test_the_bundled_sample_needs_no_decoder():
         ({"video": "sound.npy"}, r"expected uint8 \[frames"),
         ({"audio": "sound.npy"}, "expected samples a second, received None"),
         ({"audio": "nan.npy", "rate": 8000}, "not finite"),
+        ({"audio": "empty.npy", "rate": 8000}, "the sound is empty"),
+        ({"audio": "empty.wav"}, "the sound is empty"),
         ({"audio": "frames.npy", "rate": 8000}, r"expected floats or int16 \[samples\]"),
         ({"video": "pickle.npy"}, "cannot be decoded"),
         ({"video": "long.npy"}, "cannot be decoded"),
@@ -187,6 +196,9 @@ def test_what_is_wrong_is_said(tmp_path, cells, match):
         (tmp_path / name).write_text("no media")
     np.save(tmp_path / "sound.npy", WAVE)
     np.save(tmp_path / "nan.npy", np.array([0.0, np.nan]))
+    np.save(tmp_path / "empty.npy", WAVE[:0])
+    with wave.open(str(tmp_path / "empty.wav"), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
     np.save(tmp_path / "frames.npy", FRAMES)
     np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
     whole = (tmp_path / "frames.npy").read_bytes()

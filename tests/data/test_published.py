@@ -1,6 +1,7 @@
 """What each benchmark asks, in the wording it was published with, from whatever holds its rows."""
 
 import random
+import re
 from dataclasses import replace
 
 import datasets
@@ -208,6 +209,21 @@ def test_tables_are_told_by_their_columns(tmp_path, name, write):
     assert sorted(data.ids) == sorted(open_data(str(whole)).ids)
     assert open_data(str(folder), limit=1).ids == open_data(str(whole), limit=1).ids
     assert data.provenance["sources"][0].get("shards") == (2 if write is shards else None)
+
+
+def test_rows_are_numbered_in_each_shard_anew(tmp_path):
+    shards(tmp_path, "pope")
+    last = tmp_path / "test-00001-of-00002.parquet"
+    table = parquet.read_table(last)
+    at, images = table.column_names.index("image"), [{"bytes": b"none", "path": "x"}]
+    parquet.write_table(table.set_column(at, "image", [images]), last)
+    place = f"{last}, row 1, column image"
+    with pytest.raises(NormprobeError, match=re.escape(place)):
+        list(open_data(str(tmp_path)))
+    data = open_data(str(tmp_path), skip_bad=True)
+    assert len(list(data)) == 1
+    (row,) = data.bad.skipped
+    assert f"{row.file}, row {row.row}, column {row.column}" == place
 
 
 @pytest.mark.parametrize(

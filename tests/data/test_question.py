@@ -55,6 +55,12 @@ def references(folder: Path, *rows: Cells) -> Path:
     return write_lines(folder / "refs.json", list(rows))
 
 
+def asked(*parts: Any) -> list[Cells]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+SEEN, READ = {"type": "image", "image": "a.png"}, {"type": "text", "text": "A dog?"}
+
 #: How a form is written, a good row of it, and what tells the second row apart.
 FORMS = {
     "tsv": (
@@ -83,6 +89,7 @@ FORMS = {
         {"id": 1, "image": "a.png", "prompt": "A dog?", "word": "dog", "box": [1, 2, 5, 3.5]},
         {"id": 2},
     ),
+    "chat": (json_lines, {"id": 1, "messages": asked(SEEN, READ)}, {"id": 2}),
     "coco": (
         coco,
         {
@@ -175,6 +182,28 @@ BAD = {
         ({"image": None}, "box", "expected one image to lie in, received 0"),
         ({"image": None, "images": ["a.png"] * 2}, "box", "expected one image to lie in, received"),
     ],
+    "chat": [
+        ({"messages": ...}, "prompt", "expected text, received None"),
+        ({"messages": asked({"type": "image"}, READ)}, "messages", "expected a file in each image"),
+        ({"messages": asked(SEEN, {"type": "image"})}, "messages", "expected a file in each image"),
+        (
+            {"messages": asked({"type": "image", "url": "none.png"})},
+            "messages",
+            "the image file 'none.png' cannot be read",
+        ),
+        (
+            {"messages": asked({"type": "image", "path": "file:///etc/passwd"})},
+            "messages",
+            "the image path 'file:///etc/passwd' leaves the folder",
+        ),
+        (
+            {"image": "b.png"},
+            "image",
+            "expected the images that messages name, ['a.png'], received",
+        ),
+        ({"system": "Be kind."}, "system", "expected no system, received 'Be kind.'"),
+        ({"prompt": "A dog?"}, "messages", "expected one of prompt and messages, received prompt"),
+    ],
     "coco": [
         ({"bbox": [2, 1, 6, 2]}, "box", "2,1,8,3 is no region of the image"),
         ({"bbox": [2, 1, 0, 2]}, "box", "2,1,2,3 is no region"),
@@ -192,7 +221,7 @@ BAD = {
         for ann_id in (None, 71, [70, 80], {})
     ],
 }
-UNITS = {"pope": "line", "prompts": "line", "coco": "annotation"} | dict.fromkeys(
+UNITS = {"pope": "line", "prompts": "line", "chat": "line", "coco": "annotation"} | dict.fromkeys(
     ("ocrbench", "references"), "entry"
 )
 

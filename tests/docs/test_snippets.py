@@ -13,10 +13,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import typer
 import yaml
+from support.commands import Forked
 from support.documents import ROOT, Block, blocks, is_notebook, name, pages
 
 from normprobe.cli.app import app
@@ -32,6 +35,8 @@ SHOWN = {"text", "bibtex", "{toctree}", "{commands}", "{eval-rst}"}
 DRAWN = "{drawn}"  # the build of the documentation runs it
 PARSED_ONLY, FILE = "parsed only", "file"
 PAGES = [page for page in pages() if not is_notebook(page)]
+#: Words that mean something to a shell.
+SHELL = {">", "|", "&&", ";", "&", "<"}
 WITH_COMMANDS = [
     page for page in PAGES if any(block.language in {"bash", "python"} for block in blocks(page))
 ]
@@ -76,11 +81,38 @@ def test_every_block_runs_as_printed(page: Path, desk: Path) -> None:
             text = block.text
             for theirs, ours in STAND_INS.items():
                 text = text.replace(theirs, ours)
-            command = ["bash", "-euo", "pipefail", "-c", text]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+            _run(block._replace(text=text), desk)
         elif block.language == "python":
             exec(compile(block.text, name(page), "exec"), names)
+
+
+def _run(block: Block, desk: Path) -> None:
+    """Run a block by a shell; its commands one by one where there is nothing else in it."""
+    commands = _commands(block)
+    if any(words[0] != "normprobe" or SHELL.intersection(words) for words in commands):
+        command = ["bash", "-euo", "pipefail", "-c", block.text]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+        return
+    for _, *words in commands:
+        few = ["-n", "8"] if words[0] == "cause" and "-n" not in words else []
+        process = Forked(desk, [*words, *few], {})
+        ended = process.wait(300)
+        process.close()
+        assert ended.returncode == 0, f"{words}\n{ended.stdout}\n{ended.stderr}"
+
+
+def test_the_tokens_of_a_model_that_is_shown_see_each_other() -> None:
+    page = ROOT / "docs/how-to/own-architecture.md"
+    (shown,) = [block.text for block in blocks(page) if "class Tiny" in block.text]
+    names: dict[str, Any] = {}
+    exec(shown, names)
+    model, ids, image = names["Tiny"]().eval(), names["ids"], names["image"]
+    with torch.no_grad():
+        one, other = model(ids, image), model(ids, image + 1)
+    words = (one != other).any(-1)[:, image.shape[1] :]
+    assert words.shape == ids.shape
+    assert words.all()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

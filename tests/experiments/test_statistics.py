@@ -8,19 +8,20 @@ import pytest
 
 from experiments.statistics import (
     IMAGES,
-    INDEPENDENT,
     QUANTITIES,
     WORLDS,
+    asked_gaps,
     compared,
     coverage,
     false_alarms,
     gaps,
     gaps_alone,
+    gaps_beside_prompts,
     power,
     rank_coverage,
     ratios,
+    skewed_gaps,
 )
-from normprobe.statistics import bootstrap
 
 pytestmark = pytest.mark.slow  # no behaviour of the package
 
@@ -59,12 +60,10 @@ def test_bands_name_no_layer_by_chance() -> None:
     assert (alone["share"] > 0.05 + ERROR).all(), alone
 
 
-def test_signs_alone_would_name_layers_where_token_counts_are_unequal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bootstrap, "_freedom", lambda shares: len(shares) - 1)
-    found = false_alarms([80], [10], SETS, [ratios])
-    assert found.loc[found["kind"] == INDEPENDENT, "share"].max() > 0.05 + ERROR / 2, found
+def test_bands_of_skewed_images_of_questions_and_beside_prompts_name_none_either() -> None:
+    simulated = [skewed_gaps, asked_gaps, gaps_beside_prompts]
+    found = false_alarms([32], [20], 200, simulated)
+    assert (found["share"] <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200)).all(), found
 
 
 def test_rank_correlations_cover() -> None:

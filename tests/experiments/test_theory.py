@@ -12,7 +12,7 @@ BALANCED = "Modality Norm Imbalance"
 
 
 @pytest.mark.parametrize("broken", WORLDS)
-@pytest.mark.parametrize("seeds", [3, 200])
+@pytest.mark.parametrize("seeds", [3, 40])
 def test_the_test_of_the_broken_assumption_fails_and_no_other(broken: str, seeds: int) -> None:
     world, failing = WORLDS[broken]
     found = rates(world, range(1000, 1000 + seeds))

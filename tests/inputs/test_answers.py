@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from normprobe.data.sample import Answer, Sample
-from normprobe.inputs.answers import answer_tokens, with_tokens
+from normprobe.inputs.answers import AnswerTokens, answer_tokens, with_tokens
 from normprobe.inputs.builder import InputBuilder
 
 TURNS = (
@@ -104,6 +104,16 @@ def test_options_are_told_apart_by_the_first_token_that_differs(builder, templat
 def test_options_that_no_one_token_tells_apart(builder, options):
     sample = asked(options[0], *options)
     assert answer_tokens(builder, sample, sample.answer).options == ()
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_options_that_begin_alike_are_compared_where_they_differ(right):
+    """Before it, the ids by which they differ say the opposite."""
+    logs = torch.tensor([[0.1, 0.2, 0.7], [0.1, 0.6, 0.3]]).log()
+    answer = AnswerTokens(scored=(0, 1 + right), options=(1, 2), right=right, place=1)
+    nll, is_right = answer.outcome(logs)
+    assert bool(is_right) == (right == 0)
+    assert float(nll) == pytest.approx(-(logs[0, 0] + logs[1, 1 + right]).item() / 2)
 
 
 def test_a_tokenizer_that_marks_words_not_spaces():

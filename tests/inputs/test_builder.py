@@ -2,14 +2,20 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.processors import make_processor
+from tokenizers.processors import TemplateProcessing
 
+from normprobe.data.media import Audio, Video
+from normprobe.data.rows import RefusedSample
 from normprobe.data.sample import Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.processor import load_processor
+from normprobe.versions import is_line_5
 
 
 @pytest.fixture
@@ -118,6 +124,9 @@ def test_begin_token_of_a_template_is_there_once(processor, samples, bare):
     tokenizer = processor.tokenizer
     processor.chat_template = "<s>" + processor.chat_template
     tokenizer.chat_template = "<s>{{ messages[0].content }}"
+    begin = [("<s>", tokenizer.bos_token_id)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<s> $A", None, begin)
+    assert tokenizer.bos_token_id in tokenizer("Which?")["input_ids"]  # unless told not to
     ids = InputBuilder(tokenizer if bare else processor).build(samples)["input_ids"]
     assert token_count(processor, ids, "<s>") == [1, 1, 1, 1]
     assert token_count(processor, ids, "<image>") == [0 if bare else 64] * 4
@@ -150,6 +159,53 @@ def test_image_that_the_processor_refuses_names_its_sample(tmp_path, samples, si
     line = Sample("pope/9", "What?", (Image.new("RGB", (4000, 10)),))
     with pytest.raises(NormprobeError, match=r"refuses pope/9 \(4000x10 px\): .*aspect ratio"):
         InputBuilder(qwen).build([samples[0], line][-size:])
+
+
+def hearing():
+    """A builder for a model of sounds alone."""
+    if not is_line_5():
+        pytest.skip("tiny processors are those of transformers 5")
+    return InputBuilder(make_processor("qwen2_audio"), model_type="qwen2_audio")
+
+
+def heard(*seconds, name="x/1"):
+    noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    return Sample(
+        name, "What?", audios=tuple(Audio(noise[: int(16000 * s)], 16000) for s in seconds)
+    )
+
+
+@pytest.mark.parametrize("others", [[], [heard(1, name="x/2")]])
+@pytest.mark.parametrize("seconds", [(0.0006,), (1, 0.0006)])
+def test_a_sound_that_is_too_short_for_a_token_is_refused_in_every_batch(seconds, others):
+    """Beside a longer one it is padded."""
+    builder, fault = hearing(), r"x/1 \(.*0.000562 s\): no token stands for so short a sound"
+    with pytest.raises(RefusedSample, match=fault) as refusal:
+        builder.build([heard(*seconds), *others])
+    assert refusal.value.remedy == "leave the sample out of the data"
+    ids = builder.build([heard(0.1), *others])["input_ids"]
+    assert all(token_count(builder.processor, ids, "<|AUDIO|>"))
+
+
+def test_a_sound_that_would_become_huge_names_its_sample():
+    slow = Sample("x/3", "What?", audios=(Audio(np.zeros(2**16, np.float32), 1),))
+    with pytest.raises(RefusedSample, match="x/3: 65536 samples of 1 Hz become") as refusal:
+        hearing().build([heard(1), slow])
+    assert refusal.value.remedy == "correct the rate of the sound, or cut it"
+
+
+@pytest.mark.parametrize(
+    ("medium", "prompt", "fault"),
+    [
+        ("videos", "What?", "Qwen2AudioProcessor reads no video"),
+        ("videos", "What does <video> show?", "Qwen2AudioProcessor reads no video"),
+        ("images", "What does <image> show?", "Qwen2AudioProcessor reads no picture"),
+    ],
+)
+def test_a_model_of_sounds_says_what_it_does_not_read(photo, medium, prompt, fault):
+    given = (Video((photo,), 8),) if medium == "videos" else (photo,)
+    with pytest.raises(RefusedSample, match=fault):
+        hearing().build([Sample("x/1", prompt, **{medium: given})])
 
 
 def test_prompt_with_the_image_token_is_refused(specimen_processor, photo):

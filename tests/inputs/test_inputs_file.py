@@ -78,8 +78,10 @@ def test_a_file_that_cannot_be_used(name, text, problem, tmp_path):
 
 
 def test_what_one_file_lacks_another_may_have(write):
-    file = read_inputs_file(write("parts = {'projector': 'a'}\ndef prepare(model, processor): ..."))
-    other = read_inputs_file(write("parts = {'projector': 'b'}\ndef setup(): ..."))
+    prepare = "def prepare(model, processor): ...\n"
+    file = read_inputs_file(write(prepare + "parts = {'projector': 'a'}"))
+    other = read_inputs_file(write(prepare + "parts = {'projector': 'b'}\ndef setup(): ..."))
+    assert file.prepare != other.prepare
     both = file.over(other)
     assert (both.setup, both.prepare) == (other.setup, file.prepare)
     assert both.parts == {"projector": "a"}

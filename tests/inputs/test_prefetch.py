@@ -7,18 +7,22 @@ import time
 import weakref
 from multiprocessing.process import BaseProcess
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.processors import make_processor
 
 from normprobe.data.data_set import DataSet, open_data
+from normprobe.data.media import Audio
 from normprobe.data.question import Question
-from normprobe.data.rows import BadRows
+from normprobe.data.rows import BadRows, RefusedSample
 from normprobe.data.sample import Referent, Sample
 from normprobe.errors import NormprobeError
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.prefetch import InFlight, about_length, batches, prefetched
 from normprobe.inputs.processor import load_processor
+from normprobe.versions import is_line_5
 
 
 @pytest.fixture
@@ -266,6 +270,34 @@ def test_samples_that_the_processor_refuses_can_be_left_out(tmp_path, samples):
     assert all("aspect ratio" in row.reason for row in bad.skipped)
     with pytest.raises(NormprobeError, match="refuses pope/7"):
         list(batches(given, qwen, 2))
+
+
+def test_samples_that_fit_alone_and_not_together_are_batches_of_one(specimen_processor, samples):
+    class Odd(InputBuilder):
+        """Takes no sample beside the second."""
+
+        def build(self, given):
+            if len(given) > 1 and samples[1] in given:
+                raise RefusedSample("they do not fit together", "mend it")
+            return super().build(given)
+
+    parts = list(batches(samples, Odd(specimen_processor), 2))
+    ids = [sample.id for sample in samples]
+    assert [[s.id for s in part] for part, _ in parts] == [ids[:1], ids[1:2], ids[2:]]
+    assert [inputs["input_ids"].shape[0] for _, inputs in parts] == [1, 1, 2]
+
+
+@pytest.mark.skipif(not is_line_5(), reason="tiny processors are those of transformers 5")
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_refused_sound_is_left_out_of_every_batch(batch_size):
+    noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    sounds = [Audio(noise[:size], 16000) for size in (16000, 10)]
+    given = [Sample(f"x/{len(sound.samples)}", "What?", audios=(sound,)) for sound in sounds]
+    bad = BadRows(skip=True)
+    builder = InputBuilder(make_processor("qwen2_audio"), model_type="qwen2_audio")
+    (part,) = (part for part, _ in batches(given, builder, batch_size, bad))
+    assert part == given[:1]
+    assert [row.sample for row in bad.skipped] == ["x/10"]
 
 
 def test_batches_cover_the_data_in_order(builder):

@@ -65,9 +65,49 @@ def test_a_clip_without_a_rate_is_read_whole(mixed) -> None:
     builder = InputBuilder(make_processor("qwen3_vl"), model_type="qwen3_vl")
     timed = mixed["clip"]
     whole = replace(timed, videos=(Video(timed.videos[0].frames),))
-    assert builder.build([whole])["drawn_frames"].tolist() == [16]
-    with pytest.raises(RefusedSample, match="read whole, and drawn from"):
-        builder.build([timed, whole])
+    alone = [builder.build([sample]) for sample in (timed, whole)]
+    both = builder.build([timed, whole])
+    assert alone[1]["drawn_frames"].tolist() == [16]
+    assert both["drawn_frames"].tolist() == [4, 16]
+    pixels = torch.cat([inputs["pixel_values_videos"] for inputs in alone])
+    assert torch.equal(both["pixel_values_videos"], pixels)
+
+
+def short_clip(sample: Sample, frames: int) -> Sample:
+    (video,) = sample.videos
+    return replace(sample, videos=(Video(video.frames[:frames], video.fps),))
+
+
+@pytest.mark.parametrize(("frames", "drawn"), [(1, 1), (3, 3), (8, 8), (16, 8)])
+def test_a_clip_that_is_too_short_to_draw_from_is_read_whole(mixed, frames, drawn) -> None:
+    """InternVL draws so many frames, in a way of its own, and does not tell how many."""
+    processor = make_processor("internvl")
+    processor.video_processor.do_sample_frames = True
+    processor.video_processor.num_frames = 8
+    sample = short_clip(mixed["clip"], frames)
+    inputs = InputBuilder(processor, model_type="internvl").build([sample])
+    assert inputs["drawn_frames"].tolist() == [drawn]
+    step = frames // drawn
+    kept = [np.asarray(frame) for frame in sample.videos[0].frames[step // 2 :: step]]
+    by_hand = processor.video_processor(
+        [np.stack(kept)], do_sample_frames=False, return_tensors="pt"
+    )
+    assert torch.equal(inputs["pixel_values"], by_hand["pixel_values_videos"].flatten(0, 1))
+
+
+@pytest.mark.parametrize("model_type", ["glm5_next", "molmo2"])
+def test_a_clip_of_one_frame_is_read(model_type, mixed) -> None:
+    builder = InputBuilder(make_processor(model_type), model_type=model_type)
+    assert builder.build([short_clip(mixed["clip"], 1)])["drawn_frames"].tolist() == [1]
+
+
+def test_settings_that_draw_from_no_clip_are_refused(mixed) -> None:
+    processor = make_processor("qwen2_vl")
+    reader = processor.video_processor
+    reader.do_sample_frames, reader.num_frames, reader.fps = True, 8, 2
+    with pytest.raises(RefusedSample, match="mutually exclusive"):
+        InputBuilder(processor, model_type="qwen2_vl").build([mixed["clip"]])
+    assert "sample_frames" not in vars(reader)  # as it was
 
 
 def test_a_sound_is_read_at_the_rate_of_the_model(mixed) -> None:

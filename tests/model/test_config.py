@@ -17,6 +17,7 @@ from normprobe.model.config import (
     AlignmentSettings,
     adapter_settings,
     read_config_file,
+    refuse_kernels,
     refuse_original_llava,
     vision_fields,
     vision_modules,
@@ -88,6 +89,28 @@ def test_modules_that_speak_of_images() -> None:
     tower = nn.ModuleDict({"img_proj": nn.Linear(2, 2), "layers": nn.ModuleList()})
     model = nn.ModuleDict({"vision": tower, "division": nn.Linear(2, 2), "text": nn.Linear(2, 2)})
     assert vision_modules(model) == ["vision"]
+
+
+# --- kernels are refused, whichever part of a model they are for ----------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"attn_implementation": "org/kernel"},
+        {"text_config": {"_attn_implementation": "org/kernel"}},
+        {"attn_implementation": {"text_config": "org/kernel"}},
+        {"experts_implementation": {"vision_config": "eager", "text_config": "org/kernel"}},
+    ],
+)
+def test_a_config_that_fetches_a_kernel_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(NormprobeError, match=r"my/model fetches the kernel org/kernel \("):
+        refuse_kernels(config, "my/model")
+
+
+@pytest.mark.parametrize("value", ["eager", {"text_config": "sdpa"}])
+def test_implementations_of_transformers_are_not(value: Any) -> None:
+    refuse_kernels({"attn_implementation": value, "_name_or_path": "org/model"}, "my/model")
 
 
 # --- what adapters and checkpoints of aligned models say of their norm, whole and broken ----------

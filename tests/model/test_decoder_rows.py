@@ -5,9 +5,20 @@ import pandas as pd
 import pytest
 import torch
 from support.capture import Layer, States
-from support.plain_modules import PLACE, SPECIAL, Embedded, Inserting, Plain, made
+from support.plain_modules import (
+    PLACE,
+    SPECIAL,
+    VOCABULARY,
+    WIDTH,
+    Block,
+    Embedded,
+    Inserting,
+    Plain,
+    Tokenizing,
+    made,
+)
 from support.reference import layers_table, observe_layers
-from torch import Tensor
+from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, probe_interface, probe_layers, schema
 
@@ -126,6 +137,29 @@ def test_rows_inserted_inside_forward(name: str, side: str, prompt_side: str) ->
     assert_right(module, inputs, module.origins, found)
 
 
+@pytest.mark.parametrize("prompt_side", ["left", "right"])
+def test_padding_that_moves_to_the_other_side_takes_no_word_along(prompt_side: str) -> None:
+    """The whole prompt is looked up, and as many rows enter: only their order is another."""
+
+    class Moving(Plain):
+        def forward(self, input_ids: Tensor, images: Tensor, attention_mask: Tensor):
+            x = self.words(input_ids)
+            rows = self.connector(self.vision(images))
+            x = x.masked_scatter((input_ids == self.place).unsqueeze(-1), rows)
+            order = moved(attention_mask)
+            x = x.gather(1, order.unsqueeze(-1).expand_as(x))
+            return self.think(x, attention_mask.gather(1, order))
+
+    def moved(mask: Tensor) -> Tensor:
+        return mask.argsort(dim=1, descending=prompt_side == "left", stable=True)
+
+    ids, mask = prompts(IN_PLACE, prompt_side)
+    inputs = {"input_ids": ids, "images": pictures(2), "attention_mask": mask}
+    module, order = made(Moving), moved(mask)
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(ids.gather(1, order), mask.gather(1, order)), found)
+
+
 def test_the_same_layout_runs_no_more_than_one_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     module, (ids, mask) = made(Inserting), prompts(INSERTED["one"], "right")
     inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(2)}
@@ -193,3 +227,292 @@ def test_declared_ids_that_are_not_all_are_refused() -> None:
     groups = np.full((1, 10), schema.TEXT, dtype="<U16")
     groups[0, 2:6] = schema.VISUAL
     assert_right(module, inputs, groups, found)
+
+
+# --- masks that are none of padding, or of either convention --------------------------------------
+
+PADDED, PADDED_MASK = prompts(IN_PLACE, "right")
+FULL = torch.tensor([IN_PLACE[0], [*IN_PLACE[1], 7, 6, 8]])
+BY_HAND = {"vision_encoder": "vision", "decoder_layers": "blocks", "text_embedding": "words"}
+
+
+class Told(Plain):
+    """Takes all kinds of masks, and hands none of them to its layers."""
+
+    def forward(self, tokens: Tensor, image: Tensor, **masks: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        return self.think(x, None)
+
+
+class ToldByName(Told):
+    def forward(self, input_ids: Tensor, image: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(input_ids, image)
+
+
+@pytest.mark.parametrize("name", ["image_mask", "loss_mask", "special_tokens_mask", "mask"])
+def test_a_mask_that_is_none_of_padding_hides_no_word(name: str) -> None:
+    mask = {
+        "image_mask": FULL.eq(Plain.place),
+        "loss_mask": (torch.arange(FULL.shape[1]) > 8).long().expand(FULL.shape),
+        "special_tokens_mask": torch.isin(FULL, torch.tensor(SPECIAL)).long(),
+        "mask": FULL.ne(Plain.place),  # it hides a single id, and not at the ends
+    }[name]
+    inputs = {"tokens": FULL, "image": pictures(2), name: mask}
+    module = made(Told)
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), found)
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "side"),
+    [
+        ("padding_mask", "True hides", "right"),
+        ("padding_mask", "True keeps", "right"),
+        ("padding_mask", "True keeps", "left"),
+        ("padding_mask", "1 hides", "left"),
+        ("padding_mask", "1 keeps", "right"),
+        ("key_padding_mask", "True keeps", "right"),
+        ("key_padding_mask", "added", "right"),
+        ("attn_mask", "1 keeps", "left"),
+        ("mask", "True keeps", "left"),
+    ],
+)
+def test_padding_is_told_by_either_convention(name: str, says: str, side: str) -> None:
+    ids, kept = prompts(IN_PLACE, side)
+    mask = kept == 0 if "hides" in says else kept == 1
+    mask = {"T": mask, "1": mask.long(), "a": (kept - 1) * torch.inf}[says[0]].nan_to_num(0.0)
+    inputs = {"tokens": ids, "image": pictures(2), name: mask}
+    module = made(Told)
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(ids, kept), found)
+
+
+def test_padding_beside_input_ids_is_told_by_another_name() -> None:
+    inputs = {"input_ids": PADDED, "image": pictures(2), "mask": PADDED_MASK}
+    module = made(ToldByName)
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(PADDED, PADDED_MASK), found)
+
+
+class OfTorch(Plain):
+    """Layers of torch, to which True and minus infinity mean: hidden."""
+
+    causal: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, 4, WIDTH, batch_first=True) for _ in range(3)
+        )
+
+    def forward(self, tokens: Tensor, image: Tensor, ignored: Tensor | None = None) -> Tensor:
+        rows = self.connector(self.vision(image))
+        x = self.words(tokens).masked_scatter((tokens == self.place).unsqueeze(-1), rows)
+        self.seen = [x.detach().double().numpy()]
+        for block in self.blocks:
+            x = block(x, src_mask=self.causal, src_key_padding_mask=ignored)
+            self.seen.append(x.detach().double().numpy())
+        return x
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("causal", ["bool", "added", "none"])
+def test_masks_of_the_layers_of_torch(causal: str, padded: bool) -> None:
+    later = torch.ones(PADDED.shape[1], PADDED.shape[1]).triu(1).bool()
+    added = torch.zeros(later.shape).masked_fill(later, -torch.inf)
+    module = made(OfTorch)
+    module.causal = {"bool": later, "added": added, "none": None}[causal]
+    ignored = PADDED_MASK == 0
+    if causal == "added":
+        ignored = torch.zeros(ignored.shape).masked_fill(ignored, -torch.inf)
+    ids = PADDED if padded else FULL
+    inputs = {"tokens": ids, "image": pictures(2)} | ({"ignored": ignored} if padded else {})
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    mask = PADDED_MASK if padded else torch.ones_like(ids)
+    assert_right(module, inputs, groups_of(ids, mask), found)
+
+
+class Sorting(Block):
+    def forward(self, x: Tensor, image_mask: Tensor) -> Tensor:
+        return super().forward(x + image_mask.unsqueeze(-1))
+
+
+def test_a_mask_of_images_that_layers_get_hides_no_word() -> None:
+    class Sorted(Told):
+        def think(self, x: Tensor, kept: Tensor | None) -> Tensor:
+            self.seen = [x.detach().double().numpy()]
+            for block in self.blocks:
+                x = block(x, image_mask=FULL.eq(self.place))
+                self.seen.append(x.detach().double().numpy())
+            return x
+
+    module, inputs = made(Sorted), {"tokens": FULL, "image": pictures(2)}
+    module.blocks = nn.ModuleList(Sorting(WIDTH) for _ in range(3))
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), found)
+
+
+# --- an image tokenizer ---------------------------------------------------------------------------
+
+SQUARES = 16
+WORDS = torch.tensor([[1, 8, 10, 4, 5, 9, 11, 12, 14, 2], [1, 9, 4, 5, 13, 15, 2, 7, 6, 8]])
+LARGE = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+class TokenizingIds(Tokenizing):
+    def forward(self, input_ids: Tensor, image: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(input_ids, image)
+
+
+def tokenized(kind: type[Tokenizing], at: str) -> tuple[Tokenizing, dict[str, Tensor], np.ndarray]:
+    """A module, its inputs, and the groups of what enters its layers."""
+    module = made(kind)
+    module.at = at
+    place = 3 if at == "in place" else 0
+    pictured = torch.full((2, SQUARES), Plain.place)
+    rows = torch.cat([WORDS[:, :place], pictured, WORDS[:, place:]], 1)
+    name = "ids" if kind is Tokenizing else "input_ids"
+    inputs = {name: rows if at == "in place" else WORDS, "image": LARGE}
+    return module, inputs, groups_of(rows, torch.ones_like(rows))
+
+
+OF_TOKENIZERS = [(kind, at) for kind in (Tokenizing, TokenizingIds) for at in Tokenizing.ways]
+
+
+@pytest.mark.parametrize(("kind", "at"), OF_TOKENIZERS)
+@pytest.mark.parametrize("named", [{}, {"fusion": "discrete"}])
+def test_what_an_image_tokenizer_chooses_is_visual(kind, at: str, named) -> None:
+    """Other pixels leave most of the chosen ids as they are."""
+    module, inputs, groups = tokenized(kind, at)
+    named = {**BY_HAND, **named}
+    found = probe_layers(module, inputs, named=named, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups, found)
+
+
+@pytest.mark.parametrize("kind", [Tokenizing, TokenizingIds])
+def test_placeholders_of_an_image_tokenizer_are_none_of_structure(kind) -> None:
+    """Their ids are declared, and other pixels leave most of what takes their place as it is."""
+    module, inputs, groups = tokenized(kind, "in place")
+    named = {**BY_HAND, "image_token_ids": (Plain.place,)}
+    found = probe_layers(module, inputs, named=named, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups, found)
+
+
+def test_pictures_of_an_image_tokenizer_are_measured_one_after_another() -> None:
+    module, inputs, groups = tokenized(Tokenizing, "before")
+    probe = Probe(module, named=BY_HAND, special_token_ids=SPECIAL)
+    for image in (LARGE, LARGE.flip(0), LARGE.square()):
+        now = {**inputs, "image": image}
+        assert_right(module, now, groups, probe.layers(now, intervals=False).table)
+
+
+@pytest.mark.parametrize("at", ["apart", "in place"])
+def test_an_image_tokenizer_is_traced(at: str) -> None:
+    module, inputs, groups = tokenized(Tokenizing, at)
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups, found)
+
+
+def test_codes_that_cannot_be_told_from_words_are_refused() -> None:
+    """The prompt's ids are not those that its words are looked up by, but those of codes."""
+
+    class Shifted(Tokenizing):
+        def forward(self, input_ids: Tensor, image: Tensor) -> Tensor:
+            return super().forward(input_ids - 30, image)
+
+    module = made(Shifted)
+    away = torch.cdist(module.vision(LARGE), module.codes.expand(2, -1, -1))
+    ids = away.argmin(-1)[:, :10] + VOCABULARY - 20
+    with pytest.raises(NormprobeError, match="looked up by ids of the prompt") as raised:
+        probe_layers(module, {"input_ids": ids, "image": LARGE}, named=BY_HAND)
+    assert "visual_mask" in raised.value.remedy
+
+
+# --- what is said explicitly ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "at"), OF_TOKENIZERS)
+def test_a_visual_mask_wins_in_the_shape_of_prompts_or_rows(kind, at: str) -> None:
+    """Also where it says other than pixels: the last square of each picture is said to be text."""
+    module, inputs, groups = tokenized(kind, at)
+    visual = groups == schema.VISUAL
+    visual[:, visual[0].nonzero()[0].max()] = False
+    groups[(groups == schema.VISUAL) & ~visual] = schema.TEXT
+    inputs["visual_mask"] = torch.from_numpy(visual)
+    found = probe_layers(module, inputs, named=BY_HAND, special_token_ids=SPECIAL)
+    del inputs["visual_mask"]
+    assert_right(module, inputs, groups, found)
+
+
+def test_a_visual_mask_that_pixels_contradict_is_doubted() -> None:
+    module, inputs, groups = tokenized(TokenizingIds, "in place")
+    said = groups == schema.VISUAL
+    record = Probe(module, named=BY_HAND).layers({**inputs, "visual_mask": torch.from_numpy(said)})
+    assert not record.record.get("doubts")
+    said[:, 3:10] = False
+    doubted = Probe(module, named=BY_HAND).layers({**inputs, "visual_mask": torch.from_numpy(said)})
+    (doubt,) = doubted.record["doubts"]
+    assert "taken for text: image tokens are told by visual_mask" in doubt
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_visual_mask_of_rows_that_forward_inserts(side: str) -> None:
+    """The learned row that ends each picture is said to be an image's, and a structural one."""
+    module = made(Inserting)
+    module.side = side
+    ids, mask = prompts(INSERTED["several"], side)
+    inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(4)}
+    module(**inputs)
+    newline = module.origins == schema.STRUCTURAL
+    marks = {
+        "visual_mask": torch.from_numpy((module.origins == schema.VISUAL) | newline),
+        "structural_mask": torch.from_numpy(newline),
+    }
+    found = probe_layers(module, {**inputs, **marks}, special_token_ids=SPECIAL)
+    assert_right(module, inputs, module.origins, found)
+
+
+@pytest.mark.parametrize("name", ["visual_mask", "structural_mask"])
+def test_a_mask_of_neither_shape_is_refused_with_both(name: str) -> None:
+    module, (ids, mask) = made(Inserting), prompts(INSERTED["one"], "right")
+    inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(2)}
+    module(**inputs)
+    rows = torch.zeros(module.origins.shape, dtype=torch.bool)
+    wrong = {"visual_mask": rows, name: rows[:, 1:]}
+    with pytest.raises(NormprobeError) as raised:
+        probe_layers(module, {**inputs, **wrong})
+    assert raised.value.problem == (
+        f"{name} is [2, {rows.shape[1] - 1}]: expected the shape of the prompts [2, 7] or the rows "
+        f"that enter the decoder [2, {rows.shape[1]}]"
+    )
+
+
+class Scattering(Plain):
+    """Its own ``visual_mask`` says where the rows of a picture go."""
+
+    def forward(self, tokens: Tensor, image: Tensor, visual_mask: Tensor) -> Tensor:
+        rows = self.connector(self.vision(image))
+        return self.think(self.words(tokens).masked_scatter(visual_mask.unsqueeze(-1), rows), None)
+
+
+class ScatteringByName(Scattering):
+    def forward(self, input_ids: Tensor, image: Tensor, visual_mask: Tensor) -> Tensor:
+        return super().forward(input_ids, image, visual_mask)
+
+
+class Weighing(Told):
+    """Its own ``visual_mask`` is one of squares."""
+
+    def forward(self, tokens: Tensor, image: Tensor, visual_mask: Tensor) -> Tensor:
+        return super().forward(tokens, image * visual_mask.mean())
+
+
+@pytest.mark.parametrize("kind", [Scattering, ScatteringByName, Weighing])
+def test_a_forward_gets_a_visual_mask_that_it_takes(kind: type[Plain]) -> None:
+    module = made(kind)
+    mask = torch.ones(2, PATCHES) if kind is Weighing else FULL.eq(Plain.place)
+    name = "input_ids" if kind is ScatteringByName else "tokens"
+    inputs = {name: FULL, "image": pictures(2), "visual_mask": mask}
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), found)

@@ -19,7 +19,7 @@ from normprobe.inputs.on_device import inputs_for
 from normprobe.inputs.processor import load_processor
 from normprobe.measurements.attention.measure import measure_attention
 from normprobe.model.checkpoint import open_checkpoint
-from normprobe.model.image_places import PlacesUnknown, image_places, places_of_rows
+from normprobe.model.image_places import PlacesUnknown, _tiles, image_places, places_of_rows
 from normprobe.model.load.loading import load_model
 from normprobe.model.measured_model import MeasuredModel, fitted
 from normprobe.schema import TOKEN_GROUPS, VISUAL
@@ -128,6 +128,15 @@ def test_a_bright_square_moves_the_token_of_its_place(model_type):
     for box in boxes[(boxes[:, 3] - boxes[:, 1]) > 0.1]:  # not padding
         x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
         assert_contains(boxes[most_moved(case, visual, x, y)], x, y)
+
+
+def test_what_pads_a_tile_shows_none_of_the_image():
+    tile = np.full((1, 3, 2, 4), np.nan)
+    tile[..., :2] = [[0.2, 0.6], [0.2, 0.6]]
+    tile[0, 0, 0, 0] = np.nan  # one channel is out of range there
+    (across,) = _tiles(tile)
+    np.testing.assert_allclose(across, [[0.2, 0.6, np.nan, np.nan]] * 2)
+    assert not list(_tiles(np.full((1, 3, 2, 4), np.nan)))
 
 
 def test_places_of_a_padded_picture_tile_it():

@@ -9,7 +9,7 @@ def decode(ids):
     return "".join(PIECES[i] for i in ids)
 
 
-PIECES = ["Where", " is", " the", " do", "g", "?", " Dog", "house", " the dog"]
+PIECES = ["Where", " is", " the", " do", "g", "?", " Dog", "house", " the dog", "(", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ PIECES = ["Where", " is", " the", " do", "g", "?", " Dog", "house", " the dog"]
         ([6, 7, 5], "dog", []),  # a doghouse is none
         ([6, 5, 3, 4], "DOG", [0, 2, 3]),
         ([8, 5], "dog", [0]),
+        ([0, 9, 10, 5], "dog", [2]),  # its neighbours touch it
         ([0, 1], "dog", []),
         ([], "dog", []),
     ],

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.cases import model_of
 from support.expected_parts import PARTS
+from support.plain_modules import Attending, Pooling, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import TINY, tiny_model
 from torch import nn
@@ -29,10 +30,10 @@ def returning_the_wrapper(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    "model_type", [name for name in WITH_PROJECTOR if hasattr(model_of(name), "model")]
-)
+@pytest.mark.parametrize("model_type", WITH_PROJECTOR)
 def test_a_wrapper_for_a_decoder_is_no_projector(model_type: str) -> None:
+    if not hasattr(model_of(model_type), "model"):
+        pytest.skip("wraps nothing")
     fork = returning_the_wrapper(tiny_model(model_type))
     assert fork.get_decoder() is fork.model
     parts, expected = find_parts(fork), PARTS[model_type]
@@ -184,3 +185,51 @@ def test_up_to_half_of_the_rows_may_be_learned_newlines(
 ) -> None:
     parts = find_parts(model_of("llava"))
     assert (wrong_part(parts, handed(rows, encoded=encoded), rows) is not None) == wrong
+
+
+# --- towers that return several states ------------------------------------------------------------
+
+IDS = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2], [1, 4, 12, 3, 3, 3, 3, 5, 13, 2]])
+SEEN = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+BY_HAND = {"vision_encoder": "vision", "projector": "connector"}
+BY_HAND |= {"decoder_layers": "blocks", "text_embedding": "words"}
+
+
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+@pytest.mark.parametrize("names", [(), ("pooled", "squares")], ids=["tuple", "dict"])
+@pytest.mark.parametrize("row", [False, True])
+@pytest.mark.parametrize("kind", [Pooling, Attending])
+def test_the_tokens_are_measured_where_a_tower_pools_them_too(kind, row, names, named) -> None:
+    """No row is special: its class row is not handed over."""
+    module = made(kind)
+    module.vision.row, module.vision.names = row, names
+    inputs = {"tokens": IDS, "image": SEEN}
+    if kind is Attending:
+        inputs = {"lang_x": IDS, "vision_x": SEEN[:, None, None]}
+        named = {**named, "fusion": "cross-attention"} if named else {}
+    found = probe_interface(module, inputs, named=named).set_index(["stage", "group"])
+    with torch.no_grad():
+        squares = module.squares(SEEN)
+        projected = module.connector(squares)
+    expected = dict.fromkeys((schema.VISION_ENCODER, schema.PROJECTOR_INPUT), squares)
+    for stage, state in {**expected, schema.PROJECTOR_OUTPUT: projected}.items():
+        norms = np.linalg.norm(state.double().numpy(), axis=-1)
+        assert set(found.loc[stage].index) == {schema.VISUAL}
+        assert found.loc[(stage, schema.VISUAL), "tokens"] == norms.size
+        assert found.loc[(stage, schema.VISUAL), "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
+def test_without_a_projector_the_state_with_several_rows_an_image_is_measured() -> None:
+    """Text attends to what the tower hands over."""
+    module = made(Attending)
+    module.connector = nn.Identity()
+    for block in module.blocks:
+        block.look = nn.MultiheadAttention(32, 4, kdim=24, vdim=24, batch_first=True)
+    named = {**BY_HAND, "projector": None, "fusion": "cross-attention"}
+    inputs = {"lang_x": IDS, "vision_x": SEEN[:, None, None]}
+    found = probe_interface(module, inputs, named=named).set_index(["stage", "group"])
+    with torch.no_grad():
+        norms = np.linalg.norm(module.squares(SEEN).double().numpy(), axis=-1)
+    row = found.loc[(schema.VISION_ENCODER, schema.VISUAL)]
+    assert row["tokens"] == norms.size
+    assert row["norm_mean"] == pytest.approx(norms.mean(), 1e-6)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from normprobe import NormprobeError
-from normprobe.paper.artefacts import artefacts, substitutes
+from normprobe.paper.artefacts import Changes, artefacts, substitutes
 
 LLAVA, QWEN, KIMI, GLM = artefacts()["table2"].models
 
@@ -26,6 +26,13 @@ def test_of_several_artefacts_any_name_may_be_given_and_none_must() -> None:
         substitutes(["EARLY=x"], both, "all")
     with pytest.raises(NormprobeError, match="needs what the paper did not publish: ALIGNED"):
         substitutes(["BASELINE=y"], both[1:], "figure4")
+
+
+def test_a_limit_goes_with_the_data_that_is_listed_and_with_no_command_that_takes_none() -> None:
+    changes = Changes({}, None, 5, trust_remote_code=True)
+    for name, added in (("table2", ["--limit", "5"]), ("table3", [])):
+        words = next(artefacts()[name].commands(Path("out"))).words
+        assert changes.apply(words) == [*words, *added]
 
 
 def test_commands_of_all_artefacts_write_into_one_folder() -> None:

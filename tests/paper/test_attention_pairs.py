@@ -48,6 +48,13 @@ def test_another_prompt_is_another_pair() -> None:
     ]
 
 
+def test_of_two_runs_of_one_question_the_first_counts() -> None:
+    runs = [("baseline", asked("cat", "Where?", shade)) for shade in (10, 20)]
+    pairs = attention_pairs(runs)
+    assert [image[0, 0, 0] for image in pairs.images] == [10]
+    assert pairs.maps["attention"].unique().tolist() == [10]
+
+
 def test_a_single_picture_has_no_number() -> None:
     assert attention_pairs([("baseline", asked("cat", "Where?", 10))]).captions == [
         "cat.png, “Where?”"

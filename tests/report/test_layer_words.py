@@ -25,9 +25,25 @@ def test_every_block_is_told_where_the_sign_changes():
         "4.0 x [3.0, 5.0] more quickly in layers 3-32"
     )
     assert told(fast, Ratio(1.3, 0.3, 3), 1.0, slow) == (
-        "4.0 x [3.0, 5.0] more quickly in layer 1, at rates not told apart (1.30 x [0.30, 3.00]) "
-        "in layer 2, about as fast (1.00 x) in layer 3 and 3.0 x [2.0, 4.0] more slowly in layer 4"
+        "4.0 x [3.0, 5.0] more quickly in layer 1, at rates not told apart (1.30 x [0.30, 3.00] "
+        "as fast) in layer 2, about as fast (1.00 x as fast) in layer 3 and 3.0 x [2.0, 4.0] more "
+        "slowly in layer 4"
     )
+
+
+def test_every_factor_of_a_sentence_says_which_way_it_is():
+    """1.30 is text over visual, 1.03 to 1.15 visual over text."""
+    assert told(1 / 1.3, 1.03, 1.15, words=LOUD, where="after") == (
+        "1.30 x quieter after layer 1 and about as loud (1.03 to 1.15 x as loud) after layers 2-3"
+    )
+    louder = "1.30 x louder in layer 1 and about as loud (1.03 x) in layer 2"
+    assert told(1.3, 1.03, words=LOUD) == louder
+    assert "(1.00 x as fast)" in told(0.5, 1, 2, 1, 2, 1)
+    assert "(1.00 x)" in told(3, 1, 2, 1, 2, 1)
+    alone = {1: Ratio(1.03)}
+    assert layers_in_words(alone, LOUD) == "about as loud (1.03 x) in layer 1"
+    beside = layers_in_words(alone, LOUD, beside_inverses=True)
+    assert beside == "about as loud (1.03 x as loud) in layer 1"
 
 
 def test_a_layer_without_a_ratio_parts_no_block_and_is_named():
@@ -40,7 +56,7 @@ def test_many_blocks_are_told_by_direction():
     values = [0.25, 0.25, 1, 0.5, 2, 0.5, 1, 1, 3, 0.2]
     assert told(*values) == (
         "more slowly in 5 of 10 layers, from layer 1 to 10 (2.0 to 5.0 x); "
-        "about as fast in 3 of 10 layers, from layer 3 to 8 (1.00 x); "
+        "about as fast in 3 of 10 layers, from layer 3 to 8 (1.00 x as fast); "
         "more quickly in 2 of 10 layers, from layer 5 to 9 (2.0 to 3.0 x); "
         "the direction changes 4 times"
     )

@@ -131,6 +131,17 @@ def test_inertia_has_a_rank_of_its_own() -> None:
     assert pd.isna(table["inertia_rank"].iloc[2])
 
 
+@pytest.mark.parametrize("runs", [2, 12])
+def test_of_many_runs_inertia_is_told_by_intervals_that_hold_for_all(runs: int) -> None:
+    """One of twelve equal models has an interval beside zero by chance in 46 of 100 surveys."""
+    gap = {"inertia_gap": 1.0, "inertia_gap_ci_low": 0.3, "inertia_gap_ci_high": 1.7}
+    none = {"inertia_gap": 0.2, "inertia_gap_ci_low": -0.7, "inertia_gap_ci_high": 1.1}
+    measures = [disparity(LOUD) | (none if number else gap) for number in range(runs)]
+    told = ranking_verdict(ranking(measures, [f"m{number}" for number in range(runs)]))
+    assert ("ahead of visual ones by most in m0" in told) == (runs == 2)
+    assert ("In no run" in told) == (runs != 2)
+
+
 def made(status: list[str], **numbers: list[float]) -> pd.DataFrame:
     rows = pd.DataFrame({**numbers, "status": status})
     return ranking(rows.to_dict("records"), [f"org-{place}" for place in range(len(rows))])

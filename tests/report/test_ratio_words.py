@@ -25,11 +25,11 @@ from normprobe.report.ratio_words import (
         ([Ratio(1.2, 1.1, 1.3)], "1.20 x [1.10, 1.30] louder than text"),
         ([Ratio(1.01, 0.97, 1.05)], "about as loud as text (1.01 x [0.97, 1.05])"),
         # Far from 1, and yet not told from it.
-        ([Ratio(40, 0.9, 200)], "not told apart from text (40 x [0.90, 200])"),
-        ([Ratio(1.3, 0.4, 3)], "not told apart from text (1.30 x [0.40, 3.00])"),
-        ([Ratio(0.02, 0.01, 1)], "not told apart from text (0.020 x [0.010, 1.00])"),
+        ([Ratio(40, 0.9, 200)], "at norms not told apart from text (40 x [0.90, 200])"),
+        ([Ratio(1.3, 0.4, 3)], "at norms not told apart from text (1.30 x [0.40, 3.00])"),
+        ([Ratio(0.02, 0.01, 1)], "at norms not told apart from text (0.020 x [0.010, 1.00])"),
         # An end that is printed as 1 holds 1.
-        ([Ratio(1.25, 1.004, 1.6)], "not told apart from text (1.25 x [1.00, 1.60])"),
+        ([Ratio(1.25, 1.004, 1.6)], "at norms not told apart from text (1.25 x [1.00, 1.60])"),
         ([Ratio(99.6, 99, 99.8)], "100 x [99, 100] louder than text"),
         # Several layers: from the smallest to the largest, from the lowest end to the highest.
         ([Ratio(8, 7, 9), Ratio(2, 1.5, 3)], "2.00 to 8.00 x [1.50, 9.00] louder than text"),

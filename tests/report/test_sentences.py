@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from support.border_tables import (
     shares_csv,
     tables_of,
 )
+from support.golden import CASES
 from support.sentence_check import claims_of, complaints, layer_complaints, own_state, sentences
 
+from normprobe.errors import NormprobeError
 from normprobe.measurements.attention.words import attention_verdict
 from normprobe.measurements.embeddings.words import embeddings_verdict
 from normprobe.measurements.grounding.words import grounding_verdict
@@ -37,7 +40,14 @@ from normprobe.measurements.layers.words import verdict
 from normprobe.measurements.survey.words import verdict as survey_verdict
 from normprobe.report.ranking import ranking_verdict
 from normprobe.report.ratio_words import FAST, LOUD, Ratio
-from normprobe.report.sentences import correlation_sentence, correlation_table, layers_in_words
+from normprobe.report.sentences import (
+    carried_sentence,
+    correlation_sentence,
+    correlation_table,
+    layers_in_words,
+    out_of,
+)
+from normprobe.run import load_run
 from normprobe.runs.run_folder import RunStore
 
 TEXT = "text"
@@ -194,10 +204,10 @@ def test_several_questions_about_one_image_have_no_interval() -> None:
 
 def test_samples_without_an_image_do_not_turn_the_arithmetic_round() -> None:
     """Eq. 13 is about samples with both modalities, the ratios about all text tokens."""
-    text = sample_rows(6, visual=False, spread=0.05)
+    text = sample_rows(24, visual=False, spread=0.05)
     text["sample_id"] += " text"
     text["angle_log_mean"] += np.log(3.0)
-    rows = pd.concat([sample_rows(6, loudness=0.8, spread=0.05), text], ignore_index=True)
+    rows = pd.concat([sample_rows(24, loudness=0.8, spread=0.05), text], ignore_index=True)
     told = verdict(run_of(tables_of(rows, PRE)))
     accept(told)
     assert "more slowly in layers 1-3" in told_of(told, _ANGLES)
@@ -228,6 +238,178 @@ def test_a_massive_text_token_does_not_turn_the_headline_round() -> None:
     assert "holds 96 % of it, in 10 of 10 samples" in carried
     assert '"." at position 76.' in text
     assert "their median" not in verdict(run_of(plain))
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.0])
+def test_a_token_is_blamed_for_a_mean_where_it_carries_it(spread: float) -> None:
+    """Norms that spread as exp(N(0, 1)) have a mean of 1.65 medians, whoever is loudest."""
+    rows = sample_rows(6, loudness=20.0, spread=spread, massive=None if spread else 200.0)
+    text = verdict(run_of(tables_of(rows, PRE)))
+    accept(text)
+    told = told_of(text, ".*their median")
+    assert ("no single token makes it so." in told) == (spread > 0), told
+    assert ("the loudest token of a sample holds" in told) == (spread == 0)
+
+
+@pytest.mark.parametrize(("share", "blamed"), [(0.166, False), (0.168, True)])
+def test_one_token_makes_a_mean_from_half_of_what_parts_it_from_the_median(
+    share: float, blamed: bool
+) -> None:
+    row = {"layer": 1, "norm_mean": 1.5001, "norm_q50": 1.0, "loudest_share": share, "samples": 2}
+    rows = pd.DataFrame([{**row, "loudest_samples": 1}])
+    assert ("no single token" in carried_sentence(rows, TEXT)) != blamed
+    bare = carried_sentence(rows.assign(loudest_share=nan), TEXT)
+    assert bare == "After layer 1 the mean norm of text tokens is 1.50 x their median."
+
+
+# --- of how many samples ------------------------------------------------------------------------
+
+
+def held_by(table: pd.DataFrame, group: str, samples: int) -> pd.DataFrame:
+    """A table in which fewer samples hold the tokens of a group."""
+    chosen = table["group"] == group
+    return table.assign(samples=table["samples"].mask(chosen, samples))
+
+
+@pytest.mark.parametrize(("visual", "text"), [(20, 20), (3, 20), (20, 1), (1, 2)])
+@pytest.mark.parametrize("entry", [BORDERS[0], BORDERS[1], BORDERS[2], UNUSABLE[0]], ids=str)
+def test_layers_say_of_how_many_samples_they_are(entry: Triple, visual: int, text: int) -> None:
+    table = held_by(layers_csv(entry, [BORDERS[0]], [BORDERS[0]]), "visual", visual)
+    table = held_by(table, TEXT, text)
+    told = verdict(run_of({"layers": table}))
+    accept(told)
+    for group, held in (("visual", visual), (TEXT, text)):
+        of = f" from {held} of {max(visual, text)} samples" if held < max(visual, text) else " "
+        assert f"{group} tokens{of}" in told.lower().replace(",", " ")
+    assert told.count(" samples") == (visual != text)
+    attended = table[(table["group"] == TEXT) | (table["layer"] == 0)]
+    if entry[0] == entry[0]:
+        told = verdict(run_of({"layers": attended}))
+        assert ("visual states from" in told) == (visual < text)
+
+
+@pytest.mark.parametrize("held", [20, 1])
+def test_other_media_say_of_how_many_samples_they_are(held: int) -> None:
+    table = layers_csv(BORDERS[0], [BORDERS[0]], [BORDERS[0]])
+    beside = table[table["group"] == "visual"].assign(group="audio", samples=held)
+    told = verdict(run_of({"layers": pd.concat([table, beside])}))
+    accept(told)
+    assert ("Audio tokens from 1 of 20 samples enter the decoder" in told) == (held == 1)
+    assert "Visual tokens enter" in told
+    table = interface_csv(BORDERS[0])
+    here = (table["stage"] == "decoder_input") & (table["group"] == "visual")
+    beside = table[here].assign(group="audio", samples=held)
+    told = interface_verdict(pd.concat([table, beside]))
+    accept(told)
+    assert ("Audio tokens from 1 of 20 samples enter" in told) == (held == 1)
+    assert "decoder input visual tokens are" in told
+
+
+@pytest.mark.parametrize("ratio", [BORDERS[0], BORDERS[1], BORDERS[2]], ids=str)
+def test_the_interface_says_of_how_many_samples_it_is(ratio: Triple) -> None:
+    told = interface_verdict(held_by(interface_csv(ratio), "visual", 3))
+    accept(told)
+    assert "At the decoder input visual tokens from 3 of 20 samples are" in told
+    told = interface_verdict(held_by(interface_csv(ratio), TEXT, 1))
+    accept(told)
+    assert "the text tokens of the prompts from 1 of 20 samples" in told
+    assert "visual tokens are" in told
+
+
+@pytest.mark.parametrize("scored", [14, 3])
+def test_scores_say_of_how_many_samples_they_are(scored: int) -> None:
+    rows = pd.DataFrame({"layer": range(4), "samples": 14, "score_samples": scored})
+    for quantity in ("cosine", "score"):
+        rows = rows.assign(**ratio_columns(f"{quantity}_gap", [GAPS[0]] * 4))
+    told = grounding_verdict(rows)
+    accept(told)
+    assert ("from it from 3 of 14 samples is" in told) == (scored == 3)
+
+
+def test_all_samples_and_unknown_ones_need_no_number() -> None:
+    assert out_of(5, 5) == out_of(nan, 5) == ""
+    assert out_of(1.0, 5.0) == " from 1 of 5 samples"
+    assert out_of(1, 5, "conversations") == " from 1 of 5 conversations"
+
+
+# --- which way each factor is -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arithmetic", [0.5, 1.1, 2.0])
+def test_means_of_one_sentence_are_told_one_way(arithmetic: float) -> None:
+    """Told the other way round: 2.0 x quieter; about as loud has to say that it is not."""
+    for mean in (1.1, arithmetic):
+        table = interface_csv((1.1, nan, nan), 1).assign(ratio_to_prompt=arithmetic)
+        told = interface_verdict(table.assign(ratio_to_table=mean))
+        accept(told)
+        assert told.count("1.10 x as loud") == (arithmetic == 0.5) * (1 + (mean == 1.1))
+    table = layers_csv((1.1, nan, nan), [(2.0, nan, nan)], [(2.0, nan, nan)], 1)
+    told = verdict(run_of({"layers": table.assign(norm_ratio_to_text=arithmetic)}))
+    accept(told)
+    assert ("1.10 x as loud" in told) == (arithmetic == 0.5)
+
+
+def test_ranks_are_told_one_way() -> None:
+    table = pd.DataFrame({"run": [*"abc"], "disparity_input": [0.5, 1.1, 1.2]})
+    told = ranking_verdict(table)
+    accept(told)
+    assert "about as loud (1.10 to 1.20 x as loud) in 2" in told
+    assert "smallest in b (about as loud, 1.10 x as loud)" in told
+    training = ranking_verdict(table[:2].assign(step=[0, 9]))
+    accept(training)
+    assert "2.0 x quieter at step 0 to about as loud, 1.10 x as loud at step 9" in training
+    louder = ranking_verdict(table.assign(disparity_input=[2.0, 1.1, 1.2]))
+    assert "x as loud" not in louder
+
+
+def test_a_miss_of_eq_15_is_a_difference_of_two_cosines() -> None:
+    """Of two images the band of eight layers reaches to any number; the miss cannot."""
+    made = tables_of(sample_rows(2, depth=8), PRE)
+    text = verdict(run_of(made, PRE))
+    accept(text)
+    bands = made["theory"][["cosine_residual_mean_band_low", "cosine_residual_mean_band_high"]]
+    assert bands.stack().abs().max() == 2
+    assert made["theory"]["update_angle_difference_band_high"].max() <= np.pi
+
+
+# --- files that somebody edited -----------------------------------------------------------------
+
+#: Of which measurement, table and column a number was told that is none.
+LEFT_OUT = [
+    ("attention", "attention", "even_share_mean"),
+    *(
+        ("layers", "accounted", f"{part}_share{absolute}")
+        for part, absolute in (
+            *((part, "") for part in ("norm", "update_norm", "update_angle", "rest")),
+            ("norm", "_absolute"),
+        )
+    ),
+    ("layers", "massive", "top10_share_mean"),
+    ("layers", "dimensions", "dimension"),
+    ("survey", "correlation", "rank_correlation_ci_low"),
+    ("survey", "correlation", "rank_correlation_ci_high"),
+    ("training", "alarms", "training_step"),
+    ("training", "training", "training_step"),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "column"), LEFT_OUT)
+def test_what_a_file_leaves_out_is_no_number(
+    name: str, table: str, column: str, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    assert "nan" not in case.run.verdict.split()
+    case.run.save(tmp_path / "run")
+    file = tmp_path / "run" / f"{table}.csv"
+    pd.read_csv(file).assign(**{column: nan}).to_csv(file, index=False)
+    try:
+        text = load_run(tmp_path / "run").verdict
+    except NormprobeError as error:
+        assert str(tmp_path / "run") in error.problem  # refused by name
+        assert column in ("dimension", "training_step") or "rank" in column
+    else:
+        assert not re.search(r"\bnan\b", text), text
+        assert text
 
 
 # --- what the parts of a verdict say ------------------------------------------------------------
@@ -369,7 +551,8 @@ def test_grounding(gap: Triple, others: Triple | None) -> None:
     ratios = [gap, others or gap, gap, (nan, nan, nan)]
     if gap[1] != gap[1]:
         ratios = [gap] * 4
-    rows = pd.DataFrame({"layer": range(4), "samples": 1 if gap[1] != gap[1] else 14})
+    samples = 1 if gap[1] != gap[1] else 14
+    rows = pd.DataFrame({"layer": range(4), "samples": samples, "score_samples": samples})
     for quantity in ("cosine", "score"):
         for ends in ("ci", "band"):
             rows = rows.assign(**ratio_columns(f"{quantity}_gap", ratios, ends))

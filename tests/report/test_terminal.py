@@ -89,11 +89,13 @@ def test_a_header_of_three_lines_names_what_columns_share_once() -> None:
     assert lines[1:4] == [["a", "b"], ["x", "y", "y"], ["layer", "0", "1", "2", "3"]]
 
 
-def test_a_row_or_column_that_is_missing_is_a_dash() -> None:
+def test_a_row_that_is_missing_is_a_dash_and_a_column_is_left_out() -> None:
     table = by_layer(3)
     table = table[~((table["layer"] == 2) & (table["group"] == "text"))]
     assert lines_of(table)[6] == ["2", "102.0", "-", "100.0", "-"]
-    assert lines_of(table.drop(columns="turn_mean"))[6] == ["2", "102.0", "-", "-", "-"]
+    assert lines_of(table.drop(columns="turn_mean"))[6] == ["2", "102.0", "-"]
+    nothing = table.assign(size_mean=np.nan, turn_mean=np.nan)
+    assert lines_of(nothing)[6] == ["2", "-", "-", "-", "-"]
 
 
 def test_of_a_deep_model_some_layers_are_shown_and_it_says_so() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy
 
-from normprobe.runs.begin import installed_version, provenance
+from normprobe.runs.begin import installed_version, provenance, unfinished_run
+from normprobe.runs.run_folder import RunFolder
 from normprobe.schema import SCHEMA_VERSION
 
 
@@ -21,6 +22,24 @@ def test_the_record_is_complete_and_json_able():
         record["versions"]
     )
     assert record["created"].endswith("+00:00")
+
+
+def test_of_unfinished_runs_the_one_begun_last_goes_on(tmp_path):
+    """Whatever the folders are called; not one that is complete, nor on other data."""
+    for name, day, data in [
+        ("layers-b", 1, "sample"),
+        ("layers-a", 3, "sample"),
+        ("layers-c", 2, "sample"),
+        ("layers-complete", 4, "sample"),
+        ("layers-other-data", 5, "boxes"),
+    ]:
+        record = {"command": "layers", "created": f"2026-01-0{day}T00:00:00+00:00", "data": data}
+        run = RunFolder.create(tmp_path / name, overwrite=False, record=record)
+        if name == "layers-complete":
+            run.finish(seconds=1.0)
+        run.unlock()
+    record = {"command": "layers", "data": "sample"}
+    assert unfinished_run(tmp_path, record) == tmp_path / "layers-a"
 
 
 def test_an_absent_package_has_no_version():

@@ -102,6 +102,18 @@ def test_every_number_agrees_with_all_pairs(dtype: torch.dtype) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+def test_tokens_that_do_not_turn_have_no_say_where_turns_lean() -> None:
+    x, h = states()
+    h[:, 0] = x[:, 0]
+    found = numbers(x, h, group_masks(groups()))[:, -3:]
+    codes = groups()
+    codes[:, 0] = PADDING
+    wanted = [expected(x[n], h[n], codes[n])[-3:] for n in range(2)]
+    np.testing.assert_allclose(found[:, [0, 2]], np.array(wanted)[:, [0, 2]], atol=1e-5)
+    found = numbers(x, x.clone(), group_masks(groups()))[:, -3:]
+    assert found.isnan().all()
+
+
 def test_padding_and_overflowed_rows_reach_no_number() -> None:
     x, h = states()
     masks = group_masks(groups())

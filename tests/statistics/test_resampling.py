@@ -98,13 +98,20 @@ def test_geometric_means_are_those_of_logarithms() -> None:
             assert value == pytest.approx(expected, rel=1e-12)
 
 
-def test_how_many_units_hold_something_of_a_row() -> None:
+def test_which_units_hold_something_of_a_row() -> None:
     rows = sample_rows()
     table = table_of(rows, by_tokens=True)
     without = rows[(rows["group"] == "text") | rows["sample_id"].isin(["a", "b", "g"])]
-    assert Resampled(table, rows, ["group"]).held.tolist() == [len(UNITS)] * 2
-    held = dict(zip(table["group"], Resampled(table, without, ["group"]).held, strict=True))
-    assert held == {"visual": 2, "text": len(UNITS)}
+    assert Resampled(table, rows, ["group"]).held.tolist() == [[True, True]] * len(UNITS)
+    held = Resampled(table, without, ["group"]).held
+    of = dict(zip(table["group"], held.T.tolist(), strict=True))
+    assert of == {"visual": [unit in ("g", "x") for unit in UNITS], "text": [True] * len(UNITS)}
+    of_number = Resampled(table, rows.assign(norm_mean=np.nan), ["group"]).holding("norm_mean")
+    assert of_number.tolist() == [[False, False]] * len(UNITS)
+    # The only sample of image y has no such number of its text tokens.
+    known = Resampled(table, rows, ["group"]).holding("norm_mean")
+    of = dict(zip(table["group"], known.T.tolist(), strict=True))
+    assert of == {"visual": [True] * len(UNITS), "text": [unit != "y" for unit in UNITS]}
 
 
 def test_covariances_of_every_draw() -> None:
@@ -159,7 +166,8 @@ def test_a_single_unit_has_no_interval() -> None:
 def test_a_row_that_one_unit_holds_has_no_interval() -> None:
     table = pd.DataFrame({"norm_mean": [1.0, 1.0]})
     drawn = {"norm_mean": np.random.default_rng(0).lognormal(size=(50, 2))}
-    found = with_intervals(table, drawn, 5, np.array([1, 5]))
+    held = np.arange(5)[:, None] < np.array([1, 5])
+    found = with_intervals(table, drawn, 5, held)
     assert found["norm_mean_ci_low"].isna().tolist() == [True, False]
 
 
@@ -180,6 +188,19 @@ def test_cells_together_have_the_band_of_them_alone() -> None:
         columns = [f"{name}_band_low", f"{name}_band_high"]
         assert found.loc[~rows, columns].isna().all(axis=None)
         np.testing.assert_allclose(found.loc[rows, columns].to_numpy().T, ends, rtol=1e-12)
+
+
+def test_only_images_that_hold_a_number_widen_its_band() -> None:
+    drawn = layers_drawn(12)
+    table = pd.DataFrame({name: values[0] for name, values in drawn.items()})
+    of_gaps = np.arange(12)[:, None] < np.array([12, 12, 12, 3, 3, 1])
+    held = {"cosine_gap": of_gaps, "norm_ratio": np.ones((12, 6), dtype=bool)}
+    found = with_intervals(table, drawn, 12, held, [Together([*drawn])])
+    expected = band([*drawn.values()], 12, [LINEAR, LOGARITHM], [*held.values()])
+    for name, ends in zip(drawn, expected, strict=True):
+        columns = [f"{name}_band_low", f"{name}_band_high"]
+        np.testing.assert_allclose(found[columns].to_numpy().T, ends, rtol=1e-12)
+    assert found["cosine_gap_band_low"].isna().tolist() == [False] * 5 + [True]
 
 
 def test_a_column_that_was_not_drawn_has_no_band() -> None:

@@ -96,12 +96,19 @@ class Forked:
             stream.close()
 
 
-def spawned(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    """Run a command in a new process, as a user does."""
+def spawned(
+    folder: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    unrendered: bool = False,
+) -> Ended:
+    """Run a command in a new process, as a user does; ``unrendered``: its figures stay empty."""
+    tests = {"PYTHONPATH": str(Path(__file__).parents[1])} if unrendered else {}
     done = subprocess.run(
-        [sys.executable, "-m", "normprobe", *arguments],
+        [sys.executable, "-m", "support.unrendered" if unrendered else "normprobe", *arguments],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, **tests, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -151,6 +158,8 @@ def _command(
     os.chdir(folder)
     os.environ.clear()  # what the server began with
     os.environ.update(environment)
+    if (coverage := sys.modules.get("coverage")) and (recorded := coverage.Coverage.current()):
+        recorded.switch_context(os.environ["PYTEST_CURRENT_TEST"])  # not that of the server's start
     # Tests that a shell runs in the background ignore Ctrl-C; a user's command does not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams, start=1):

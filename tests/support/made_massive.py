@@ -51,6 +51,7 @@ def _columns(h: torch.Tensor) -> dict[str, list]:
     for name in (*TOKEN_METRICS, *PEAK_METRICS):
         found = statistics_by_layer(tokens[name][:, None], (name,))
         columns |= {part: found[part] for part in found if part.endswith(("_mean", "_m2"))}
+    tokens["position"] = tokens["id"] = np.tile(np.arange(h.shape[1]), (len(h), 1))
     watcher = MassiveActivations()
     masks = torch.ones(len(h), 1, h.shape[1], dtype=torch.bool)
     return columns | dict(watcher.columns(tokens, watcher.see_groups(1, h, masks)[:, 0].numpy()))

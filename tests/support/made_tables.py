@@ -37,16 +37,14 @@ NASTY_TOKENS = [
 
 def layer_rows(group, norms, angles, *, tokens=3584, samples=56, spread=0.2, special=1.0):
     norms, angles = np.asarray(norms, float), np.asarray(angles, float)
-    table = pd.DataFrame(
-        {
-            "layer": range(len(norms)),
-            "group": group,
-            "hidden_size": 128,
-            "tokens": tokens,
-            "samples": samples,
-            "nonfinite": 0,
-        }
-    )
+    table = {
+        "layer": range(len(norms)),
+        "group": group,
+        "hidden_size": 128,
+        "tokens": tokens,
+        "samples": samples,
+        "nonfinite": 0,
+    }
     means = {
         "norm": norms,
         "cosine": np.cos(angles),
@@ -69,7 +67,7 @@ def layer_rows(group, norms, angles, *, tokens=3584, samples=56, spread=0.2, spe
     table["pooled_cosine_mean"] = np.cos(angles)
     table["pooled_cosine_std"] = 0.001
     table["angle_below_resolution"] = False
-    return table
+    return pd.DataFrame(table)
 
 
 def layers(depth=6):
@@ -184,6 +182,7 @@ def turns(depth=6):
     for layer in range(depth + 1):
         for turn in (1, 2, 3):
             row = {"layer": layer, "turn": turn, "group": "visual", "tokens": 3584, "samples": 56}
+            row["samples_with_first_turn"] = 56
             numbers = {"norm_mean": 80.0 / turn, "angle_mean": 0.05 * turn}
             numbers |= {"norm_geometric_ratio_to_first_turn": 1 / turn}
             numbers |= {"angle_geometric_ratio_to_first_turn": float(turn) if layer else np.nan}

@@ -129,6 +129,91 @@ class Inserting(Plain):
         return self.think(x, None if kept.all() else kept)
 
 
+class Tokenizing(Plain):
+    """Visual tokens are rows of the text table: the nearest of a few codes chooses each.
+
+    They stand before the prompt, looked up with it or apart, or in place of its placeholders.
+    """
+
+    ways = ("before", "apart", "in place")
+    at = "before"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.randn(20, EYE))
+
+    def forward(self, ids: Tensor, image: Tensor, mask: Tensor | None = None):
+        away = torch.cdist(self.vision(image), self.codes.expand(len(image), -1, -1))
+        chosen = away.argmin(-1) + VOCABULARY - len(self.codes)
+        if self.at == "before":
+            x = self.words(torch.cat([chosen, ids], 1))
+        elif self.at == "apart":
+            x = torch.cat([self.words(chosen), self.words(ids)], 1)
+        else:
+            x = self.words(ids.masked_scatter(ids == self.place, chosen))
+        return self.think(x, None)
+
+
+class PoolingEye(Eye):
+    """As open_clip's: returns a row for the whole image, then the squares; or names them."""
+
+    names: tuple[str, ...] = ()
+    row = False  # whether what is pooled has an axis of rows
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.Linear(EYE, EYE)
+
+    def forward(self, pixels: Tensor):
+        squares = super().forward(pixels)
+        pooled = self.pool(squares.mean(1, keepdim=self.row))
+        return dict(zip(self.names, (pooled, squares), strict=False)) or (pooled, squares)
+
+
+class Pooling(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = PoolingEye()
+
+    def squares(self, image: Tensor) -> Tensor:
+        seen = self.vision(image)
+        return seen[1] if isinstance(seen, tuple) else [*seen.values()][1]
+
+    def forward(self, tokens: Tensor, image: Tensor):
+        rows = self.connector(self.squares(image))
+        x = self.words(tokens)
+        return self.think(x.masked_scatter((tokens == self.place).unsqueeze(-1), rows), None)
+
+
+class Looking(nn.Module):
+    """Text attends to an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+        self.block = Block(WIDTH)
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        return self.block(x + self.look(x, seen, seen, need_weights=False)[0])
+
+
+class Attending(Pooling):
+    """As OpenFlamingo: pictures ``[batch, pictures, frames, 3, height, width]`` are attended to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Looking() for _ in range(3))
+
+    def forward(self, lang_x: Tensor, vision_x: Tensor):
+        before = vision_x.shape[:3]
+        squares = self.squares(vision_x.flatten(0, 2))
+        seen = self.connector(squares.view(*before, *squares.shape[1:])).flatten(1, 3)
+        x = self.words(lang_x)
+        for block in self.blocks:
+            x = block(x, seen)
+        return self.head(x)
+
+
 class Embedded(Plain):
     """Takes embeddings alone."""
 

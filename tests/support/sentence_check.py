@@ -18,7 +18,9 @@ MOST_BLOCKS = 4
 _NUMBER = r"-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)"
 _VALUES = rf"(?<![\w.-])(?<!step )(?P<first>{_NUMBER})(?: to (?P<last>{_NUMBER}))?"
 _BRACKET = rf" \[(?P<low>{_NUMBER}), (?P<high>{_NUMBER})\]"
-_RATIO = re.compile(rf"{_VALUES} x(?!\w)(?:{_BRACKET})?")
+_RATIO = re.compile(
+    rf"{_VALUES} x(?!\w)(?:{_BRACKET})?(?P<direct> as (?:loud|fast|large|much(?: attention)?))?"
+)
 _QUANTITY = re.compile(rf"{_VALUES}(?P<unit> x| %)?{_BRACKET}")
 
 _WORDS = {
@@ -57,6 +59,13 @@ _JUDGED = re.compile(
     r"assumptions? holds?|"
     r"(?:Imbalance|Magnitude|Geometry|Direction|Eq\. 1[35]) (?:holds?|fails?|is open)\b"
 )
+#: What nothing is told apart of; a ratio that is open is one of these.
+_NAMED_OPEN = re.compile(r"(?:\bat (?:norms|rates)|\bof a size|\bmean norm is) $")
+_COUNT = re.compile(r"\bfrom (?P<held>\d+) of (?P<all>\d+) (?:samples|conversations)\b")
+_BLAMED = re.compile(
+    rf"\b(?P<apart>{_NUMBER}) x their median: the loudest token of a sample holds (?P<share>\d+) %"
+)
+_MISS = re.compile(rf"largest miss of Eq\. 15 is {_VALUES}(?:{_BRACKET})?")
 _CAUSES = re.compile(r"\b(?:explain|cause)(?:s|d)?\b", re.IGNORECASE)
 _MINUS_ZERO = re.compile(r"(?<![\w.-])-0(?:\.0+)?(?![\d.e])")
 
@@ -72,6 +81,7 @@ class Claim(NamedTuple):
         layers: that it is about; empty: it names none.
         counted: of how many layers it is, where they are told by state.
         total: of how many in all.
+        direct: whether its factor says that it is not turned round.
     """
 
     text: str
@@ -81,6 +91,7 @@ class Claim(NamedTuple):
     layers: tuple[int, ...]
     counted: int = 0
     total: int = 0
+    direct: bool = False
 
 
 def complaints(text: str, *, pre_norm: bool = True) -> list[str]:
@@ -94,6 +105,8 @@ def complaints(text: str, *, pre_norm: bool = True) -> list[str]:
     found = []
     found += [f"{word!r} is a word for interventions" for word in _CAUSES.findall(text)]
     found += [f"minus zero: {word}" for word in _MINUS_ZERO.findall(text)]
+    found += [f"no number: {word!r}" for word in re.findall(r"\S*\bnan\b.{0,9}", text)]
+    found += _of_counts(text)
     found += _of_brackets(text)
     found += [complaint for sentence in sentences(text) for complaint in _of_sentence(sentence)]
     found += _of_closing(text)
@@ -189,7 +202,8 @@ def _claim(text: str, ratio: re.Match[str]) -> Claim | None:
         _state(words),
         *_numbers(ratio),
         layers,
-        *((int(counted["count"]), int(counted["total"])) if counted else ()),
+        *((int(counted["count"]), int(counted["total"])) if counted else (0, 0)),
+        direct=bool(ratio["direct"]),
     )
 
 
@@ -198,6 +212,9 @@ def _of_sentence(sentence: str) -> Iterator[str]:
         claim = _claim(sentence, ratio)
         if claim is not None:
             yield from _of_ratio(claim, repeated="Eq. 13's arithmetic" in sentence)
+            before = sentence[: sentence.rfind("not told apart", 0, ratio.start())]
+            if claim.state == OPEN and not _NAMED_OPEN.search(before):
+                yield f"of what is nothing told apart? {claim.text!r}"
         elif not re.match(r" their (?:mean|median)\b| that\b", sentence[ratio.end() :]):
             yield f"no state is said of {ratio[0]!r}"
     for gap in _GAP.finditer(sentence):
@@ -213,6 +230,27 @@ def _of_sentence(sentence: str) -> Iterator[str]:
             yield f"the ranks say otherwise: {ranks[0]!r}"
     for part in re.split(r", and it turns them | with massive tokens, and ", sentence):
         yield from _of_layers(part)
+    for part in re.split(r", and (?:it turns them|turn) ", sentence):  # of one quantity
+        claims = claims_of(part)
+        if any(claim.state == BELOW for claim in claims):
+            for claim in claims:
+                if claim.state in (EQUAL, OPEN) and not claim.direct:
+                    yield f"not turned round, beside one that is: {claim.text!r}"
+
+
+def _of_counts(text: str) -> Iterator[str]:
+    """Of how many samples it is, which token holds the mean, and what a cosine can miss."""
+    for found in _COUNT.finditer(text):
+        if not 0 < int(found["held"]) < int(found["all"]):
+            yield f"a count that tells nothing: {found[0]!r}"
+    for found in _BLAMED.finditer(text):
+        carries = (1 - 1 / float(found["apart"])) / 2
+        if float(found["share"]) / 100 < carries - 0.02:  # both are rounded
+            yield f"that token carries nothing: {found[0]!r}"
+    for found in _MISS.finditer(text):
+        numbers, bracket = _numbers(found)
+        if max(map(abs, (*numbers, *bracket))) > 2:
+            yield f"no difference of two cosines: {found[0]!r}"
 
 
 def _of_ratio(claim: Claim, *, repeated: bool) -> Iterator[str]:

@@ -7,27 +7,71 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from normprobe.statistics.bootstrap import draw_weights
 from normprobe.statistics.resampling import image_units
 
-#: From seven images on signs are flipped instead; tests/statistics has that.
-MOST_IMAGES = 6
+
+def quantile_by_hand(values: list[float], share: float) -> float:
+    """Linear between the two nearest of the ordered values."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    lower = math.floor(place)
+    upper = min(lower + 1, len(ordered) - 1)
+    return ordered[lower] + (place - lower) * (ordered[upper] - ordered[lower])
 
 
-def freedom_by_hand(shares: list[list[float]]) -> int:
-    """Satterthwaite's degrees of freedom, of which chance has its part back."""
-    groups, cells = len(shares[0]), len(shares)
-    parts = [[share**2 / sum(s**2 for s in cell) for share in cell] for cell in shares]
-    held = [sum(cell[image] for cell in parts) / cells for image in range(groups)]
-    correlations = [
-        sum(a * b for a, b in zip(one, other, strict=True))
-        / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
-        for one in shares
-        for other in shares
+def t_by_hand(values: list[float]) -> float:
+    """|t| of the mean of some numbers; 0 where they are all alike."""
+    mean = sum(values) / len(values)
+    squares = sum((value - mean) ** 2 for value in values)
+    if squares <= 1e-9 * sum(value**2 for value in values):
+        return 0.0
+    return abs(mean) / math.sqrt(squares / (len(values) - 1) / len(values))
+
+
+def largest_t_by_hand(cells: list[list[float]], rate: float) -> list[float]:
+    """How many standard errors the band reaches from each cell, image by image, draw by draw."""
+    images = len(cells[0])
+    bonferroni = student.ppf(1 - rate / 2 / len(cells), images - 1)
+    if images < 5:
+        return [bonferroni * math.sqrt(images / (images - 1))] * len(cells)
+    centred = [[value - sum(cell) / images for value in cell] for cell in cells]
+    draws = []
+    for counts in draw_weights(images)[1 + min(images, 200) :].astype(int).tolist():
+        if sum(count > 0 for count in counts) >= images / 2:
+            taken = [image for image, count in enumerate(counts) for _ in range(count)]
+            draws.append([t_by_hand([cell[image] for image in taken]) for cell in centred])
+    typical = [quantile_by_hand([ts[cell] for ts in draws], 0.95) for cell in range(len(cells))]
+    moved = [cell for cell, t in enumerate(typical) if t > 0]
+    if not moved:
+        return [bonferroni] * len(cells)
+    least = quantile_by_hand([typical[cell] for cell in moved], 0.9)
+    scales = {cell: max(typical[cell], least) for cell in moved}
+    largest = [max(ts[cell] / scale for cell, scale in scales.items()) for ts in draws]
+    together = quantile_by_hand(largest, 1 - rate)
+    few = rate * len(draws) < 5  # draws beyond that quantile
+    found = [
+        scales[cell] * together if cell in scales else bonferroni for cell in range(len(cells))
     ]
-    squared = sum(correlation**2 for correlation in correlations) / cells**2
-    chance = (1 + 2 * squared) / (groups + 2)
-    unequal = max(0.0, sum(part**2 for part in held) - chance)
-    return max(1, round(1 / (1 / groups + unequal) - 1))
+    return [max(reach, bonferroni) if few else reach for reach in found]
+
+
+def half_widths_by_hand(shares: list[list[float]], holds: list[list[bool]]) -> list[float]:
+    """How far a band reaches from each cell, of each image's shares, by which images hold it."""
+    known = [
+        cell for cell, of_images in enumerate(shares) if any(of_images) and sum(holds[cell]) > 1
+    ]
+    sets = {tuple(holds[cell]) for cell in known}
+    found = [0.0 if sum(of_cell) > 1 else math.nan for of_cell in holds]
+    for held in sets:
+        cells = [cell for cell in known if tuple(holds[cell]) == held]
+        parts = [[s for s, has in zip(shares[c], held, strict=True) if has] for c in cells]
+        reaches = largest_t_by_hand(parts, 0.05 * len(cells) / len(known))
+        images = sum(held)
+        for cell, reach in zip(cells, reaches, strict=True):
+            squares = sum(share**2 for share in shares[cell])
+            found[cell] = reach * math.sqrt((images - 1) / images * squares)
+    return found
 
 
 def assert_bands(
@@ -37,8 +81,9 @@ def assert_bands(
     keys: list[str],
     scales: dict[str, str],
     chosen: Collection[object],
+    without_it: Collection[str] = (),
 ) -> None:
-    """The bands of a table are those of Bonferroni's t, of deviations by the jackknife, widened.
+    """The bands of a table reach as far as the largest t of images that are drawn by hand.
 
     Args:
         table: with ``_band_`` columns of all of ``scales``.
@@ -47,10 +92,11 @@ def assert_bands(
         keys: columns that name its rows.
         scales: by column ``log``, ``fisher``, ``logit`` or ``linear``.
         chosen: the rows that have one band together; the others are not looked at.
+        without_it: images that hold nothing of these.
     """
     units = image_units(rows)
     names = sorted(set(units))
-    assert 1 < len(names) <= MOST_IMAGES
+    assert len(names) > 1
     without = [table_of(rows[units != name]).set_index(keys) for name in names]
     whole = table.set_index(keys)
     estimates = {
@@ -60,7 +106,7 @@ def assert_bands(
         if np.isfinite(whole.loc[key, column])
     }
     assert estimates
-    found_of, all_deviations = {}, []
+    found_of, all_deviations, holds = {}, [], [name not in without_it for name in names]
     for (key, column), estimate in estimates.items():
         left = np.array([table.loc[key, column] for table in without])
         forward, back = SCALES[scales[column]]
@@ -71,18 +117,9 @@ def assert_bands(
         deviations = [value - np.mean(turned[1:]) for value in turned[1:]]
         found_of[key, column] = turned[0], back
         all_deviations.append(deviations)
-    images = len(names)
-    moved = [of_cell for of_cell in all_deviations if any(of_cell)]  # the others cannot be missed
-    reach = 0.0
-    if moved:
-        reach = student.ppf(1 - 0.05 / 2 / len(moved), images - 1)
-        reach *= student.ppf(0.975, freedom_by_hand(moved)) / student.ppf(0.975, images - 1)
-        reach *= np.sqrt(images / (images - 1))
-    for ((key, column), (middle, back)), deviations in zip(
-        found_of.items(), all_deviations, strict=True
-    ):
-        error = np.sqrt((images - 1) / images * sum(deviation**2 for deviation in deviations))
-        low, high = back(middle - reach * error), back(middle + reach * error)
+    reaches = half_widths_by_hand(all_deviations, [holds] * len(all_deviations))
+    for ((key, column), (middle, back)), reach in zip(found_of.items(), reaches, strict=True):
+        low, high = back(middle - reach), back(middle + reach)
         if scales[column] != "linear":
             low, high = np.clip([low, high], *LIMITS[scales[column]])
         row = whole.loc[key]

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import made_tables
 from support.commands import invoke
+from support.made_runs import run_folder
 
-from normprobe import NormprobeError, Run
+from normprobe import NormprobeError, Run, load_run
 from normprobe.options import Loading, Output, Sampling
 from normprobe.survey import measuring
 from normprobe.survey.model_list import ListedModel
@@ -149,19 +151,42 @@ def test_with_strict_a_model_that_failed_ends_with_1(
     assert done.exit_code == code, done.output
 
 
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--strict",), 1)])
 @pytest.mark.usefixtures("unrendered")
-def test_every_model_is_told_how_it_takes_its_inputs(
+def test_with_strict_a_run_in_doubt_ends_with_1(
+    words: tuple[str, ...], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fake(model: ListedModel, how: measuring.How, folder: Path) -> dict[str, Any]:
+        record = {"model": model.model, "sizes": {}}
+        tables = {"interface": made_tables.interface(), "embeddings": made_tables.embeddings()}
+        for name, table in tables.items():
+            doubts = ["3 states are zero"] if name == "interface" else []
+            run_folder(folder / name, name, record=record | {"doubts": doubts}, **{name: table})
+        return outcome(model=model.model)
+
+    monkeypatch.setattr("normprobe.survey.measuring.measured_apart", fake)
+    done = invoke("survey", "org/a", "-n", "1", "-o", str(tmp_path / "out"), *words)
+    assert done.exit_code == code, done.output
+    run = load_run(tmp_path / "out")
+    assert run.table["status"].tolist() == ["complete"]
+    assert run.record["doubts"] == ["org/a, interface: 3 states are zero"]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_every_model_is_told_how_it_takes_its_inputs_and_how_long_it_may_take(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told: list[Loading] = []
+    told: list[measuring.How] = []
 
     def fake(model: ListedModel, how: measuring.How, folder: Path) -> dict[str, Any]:
-        told.append(how.loading)
+        told.append(how)
         return outcome(model=model.model)
 
     monkeypatch.setattr("normprobe.survey.measuring.measured_apart", fake)
     (tmp_path / "inputs.py").write_text("")
-    how = ["--inputs", str(tmp_path / "inputs.py"), "--part", "kind=language"]
+    how = ["--inputs", str(tmp_path / "inputs.py"), "--part", "kind=language", "--timeout", "2"]
     done = invoke("survey", "org/a", "org/b", "-n", "1", "-o", str(tmp_path / "out"), *how)
     assert done.exit_code == 0, done.output
-    assert [(one.inputs, one.kind) for one in told] == [(tmp_path / "inputs.py", "language")] * 2
+    loadings = [(one.loading.inputs, one.loading.kind) for one in told]
+    assert loadings == [(tmp_path / "inputs.py", "language")] * 2
+    assert [one.timeout for one in told] == [120] * 2  # seconds

@@ -28,6 +28,7 @@ from normprobe.measurements.attention.reader import HeadNumbers, Reader
 from normprobe.measurements.attention.words import focused_and_wide
 from normprobe.model.attention_weights import watching_attention
 from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.first_forward import check_forward
 from normprobe.model.image_places import Array, Build, PlacesUnknown, image_places, share_inside
 from normprobe.model.measured_model import (
     MeasuredBatch,
@@ -141,6 +142,7 @@ def measure_attention(
     _check_box(box, images)
 
     inputs = inputs_for(model.model, BatchFeature(dict(build(images))))
+    check_forward(model, inputs)
     batch = model.batch(inputs)
     at_entry = batch.groups_at(model.decoder_input(inputs))
     # The groups of the one sample at the decoder input, [positions], on the CPU.

@@ -41,10 +41,9 @@ def _share(rows: pd.DataFrame) -> str:
             "(cross-attention): that they get all of it is no finding"
         )
     ratios = {layer: Ratio(share.get(layer, float("nan")) / even[layer]) for layer in rows.index}
-    return (
-        f"Text gives {_percent(share)} of its attention to visual tokens. Against an even spread "
-        f"({_percent(even)}) that is {layers_in_words(ratios, _SPREAD)}"
-    )
+    given = f"Text gives {_percent(share)} of its attention to visual tokens"
+    told = layers_in_words(ratios, _SPREAD)
+    return f"{given}. Against an even spread ({_percent(even)}) that is {told}" if told else given
 
 
 def _entropy(rows: pd.DataFrame) -> str:

@@ -36,6 +36,7 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, moved_to
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, PREPENDED
 from normprobe.model.find.parts import STREAMS
+from normprobe.model.first_forward import check_forward
 from normprobe.model.interventions import (
     BLANK,
     FREEZE_LAYER,
@@ -145,6 +146,7 @@ class _Batch:
         ]
         self._answer_the_rest()
         self._put_answers()
+        check_forward(model, self.inputs)
         self._batch = model.batch(self.inputs)
         # What others are compared with: of each sample [answer tokens, vocabulary] logarithms of
         # probabilities, and [batch, positions, hidden] behind the last layer.

@@ -19,7 +19,7 @@ from normprobe.model.interventions import (
 )
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.statistics.bootstrap import LINEAR, LOGARITHM, Array, Scale, band, interval
-from normprobe.statistics.resampling import Resampled, image_units
+from normprobe.statistics.resampling import Resampled
 
 #: Outcomes whose effect is a difference from the untouched forward; of the others it is the value.
 DIFFERENCES = {"nll": "nll", "correct": "accuracy"}
@@ -101,11 +101,12 @@ class Effects:
         """1 - sum |log ratio| after / sum |log ratio| before, over all layers."""
         found = []
         known = ~np.isnan(now[0]) & ~np.isnan(before[0])
-        of_layers = self.cells[known]
+        of_layers, holding = self.cells[known], self._resampled.holding(ANGLES[0])
         for (name, dose), places in of_layers.groupby(["intervention", "dose"]).groups.items():
             sums = [np.abs(logs[:, places]).sum(axis=1, keepdims=True) for logs in (now, before)]
             share = 1 - sums[0] / sums[1]
-            ends = interval(share, self._resampled.units, LINEAR)
+            images = holding[:, places].any(axis=1).sum(keepdims=True)
+            ends = interval(share, self._resampled.units, LINEAR, images)
             keys = {"intervention": name, "dose": dose, "layer": 0, "quantity": SHARE_REMOVED}
             samples = int(self._counts(ANGLES[0])[places].max())
             numbers = {"samples": samples, "untouched": 0.0}
@@ -114,10 +115,10 @@ class Effects:
             found.append({**keys, **numbers, **effect})
         return pd.DataFrame(found)
 
-    def _counts(self, column: str, unit: str = "sample_id") -> NDArray[np.int64]:
-        """``[cells]`` how many samples, or images, have a number of a column."""
+    def _counts(self, column: str) -> NDArray[np.int64]:
+        """``[cells]`` how many samples have a number of a column."""
         known = self.rows[self.rows[column].notna()]
-        counts = known.assign(unit=image_units(known)).groupby(_KEYS)[unit].nunique()
+        counts = known.groupby(_KEYS)["sample_id"].nunique()
         of_cells = counts.reindex(pd.MultiIndex.from_frame(self.cells)).fillna(0)
         return np.asarray(of_cells, dtype=np.int64)
 
@@ -132,7 +133,7 @@ class Effects:
         scale: Scale,
     ) -> pd.DataFrame:
         """A row a cell that is held, with the interval of its effect and, over layers, its band."""
-        units, of_cells = self._resampled.units, self._counts(column, "unit")
+        units, holding = self._resampled.units, self._resampled.holding(column)[:, held]
         table = self.cells[held].assign(
             quantity=quantity,
             samples=self._counts(column)[held],
@@ -140,12 +141,12 @@ class Effects:
             value=now[0, held],
             effect=effects[0, held],
         )
-        ends = interval(effects[:, held], units, scale, of_cells[held])
+        ends = interval(effects[:, held], units, scale, holding.sum(axis=0))
         bands = np.full_like(ends, np.nan)
         table = table.reset_index(drop=True)
         for _, places in table[table["layer"] > 0].groupby(["intervention", "dose"]).groups.items():
             of_one = effects[:, np.flatnonzero(held)[places]]
-            (found,) = band([of_one], units, [scale])
+            (found,) = band([of_one], units, [scale], [holding[:, places]])
             # What lies outside of its interval cannot be inside of its band.
             bands[0, places] = np.fmin(found[0], ends[0, places])
             bands[1, places] = np.fmax(found[1], ends[1, places])

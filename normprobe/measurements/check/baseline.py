@@ -2,17 +2,20 @@
 
 import json
 import math
+import re
+import reprlib
 import xml.etree.ElementTree as xml
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, first_line, markdown_text, visible
 from normprobe.measurements.check.measure import (
     INPUTS,
     LOGITS,
@@ -22,11 +25,13 @@ from normprobe.measurements.check.measure import (
     place_of,
 )
 from normprobe.report.readable import ReadableTable, number_of, readable_table, significant
+from normprobe.report.table_text import markdown
 from normprobe.runs.begin import differing
 from normprobe.schema import (
     DECODER_INPUT,
     PROJECTOR_INPUT,
     PROJECTOR_OUTPUT,
+    STAGES,
     TEXT,
     TOKEN_GROUPS,
     VISION_ENCODER,
@@ -38,6 +43,8 @@ FORMAT = "normprobe baseline 1"
 #: How far the states of one model may be apart, in parts of their length, by the type that it
 #: computes in: three times what other kernels, threads and batches made of them, or more.
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
+#: No finer than the digits of a fingerprint.
+_FINEST = 1e-6
 #: A mean norm is surer than a direction: errors of tokens and dimensions cancel out in it.
 _SURER = 10.0
 
@@ -60,7 +67,7 @@ BASELINE_COLUMNS = (
 class Baseline:
     """The states of a model on some samples."""
 
-    facts: Mapping[str, Any]  # model, model_revision, dtype, data and prompt as typed, versions
+    facts: Mapping[str, Any]  # those of ``_FACTS``: data, prompt and system as typed
     samples: Mapping[str, Any]  # id -> digests of its picture and of its prompt's token ids
     states: pd.DataFrame  # a row a stage and group, in the order of the forward
 
@@ -87,26 +94,111 @@ def _short(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {name: None if v != v else v for name, v in zip(row, short, strict=True)}
 
 
+_MOST_BYTES = 2**25  # of a file: 150,000 samples
+_TEXT, _TEXT_OR_NULL = (str, "a text"), (str | None, "a text or null")
+_FACTS: dict[str, tuple[Any, str]] = {
+    "model": _TEXT, "model_revision": _TEXT_OR_NULL, "dtype": _TEXT, "data": _TEXT,
+    "prompt": _TEXT_OR_NULL, "system": _TEXT_OR_NULL, "versions": (dict, "an object"),
+}  # fmt: skip
+_STAGE = re.compile("|".join([INPUTS, *STAGES, LOGITS, "layer [1-9][0-9]{0,4}"]))
+
+
 def read_baseline(file: Path) -> Baseline:
     """The baseline of a file that ``Baseline.text`` wrote."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        states = pd.DataFrame(told.pop("states")).reindex(columns=[*BASELINE_COLUMNS])
-        if told.pop("format") != FORMAT:
-            raise ValueError(f"it is no {FORMAT}")
-        samples = {str(i): dict(digests) for i, digests in told.pop("samples").items()}
-        numbers = [*BASELINE_COLUMNS[2:-1]]
-        states[numbers] = states[numbers].apply(pd.to_numeric)
-        if not all(len(_numbers(text)) == PLAIN + SIGNED for text in states["fingerprint"]):
-            raise ValueError(f"a fingerprint does not have {PLAIN + SIGNED} numbers")
-        for stage, group in zip(states["stage"], states["group"], strict=True):
-            place_of(stage), TOKEN_GROUPS.index(group)
-        return Baseline(told, samples, states)
-    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        _expect(file.is_file(), "it", "a file", "none")
+        size = file.stat().st_size
+        _expect(size <= _MOST_BYTES, "it", f"{_MOST_BYTES >> 20} MB at most", f"{size:,} bytes")
+        told = json.loads(
+            file.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_no_number
+        )
+        _expect(isinstance(told, dict), "it", "an object", told)
+        _expect(told.get("format") == FORMAT, "format", repr(FORMAT), told.get("format"))
+        for name, (kind, words) in _FACTS.items():
+            _expect(name in told and isinstance(told[name], kind), name, words, told.get(name))
+        samples, states = told.get("samples"), told.get("states")
+        _expect(bool(samples) and isinstance(samples, dict), "samples", "one or more", samples)
+        for i, of in samples.items():
+            fits = isinstance(of, dict) and set(of) == {"picture", "prompt"}
+            fits = fits and isinstance(of["picture"], str | None) and isinstance(of["prompt"], str)
+            _expect(fits, f"samples {reprlib.repr(i)}", "digests of its picture and prompt", of)
+        _expect(bool(states) and isinstance(states, list), "states", "one or more", states)
+        return Baseline({name: told[name] for name in _FACTS}, samples, states_of(states))
+    except (OSError, RecursionError, ValueError) as error:
         raise NormprobeError(
             f"{file} cannot be read as a baseline: {first_line(error)}",
             "normprobe check MODEL --write FILE makes one",
         ) from error
+
+
+def states_of(rows: Sequence[Any], *, norms_alone: bool = False) -> pd.DataFrame:
+    """States from elsewhere, each held against what a state can be.
+
+    Raises:
+        ValueError: naming the entry, what is expected and what was received.
+    """
+    seen = set[tuple[str, str]]()
+    for place, row in enumerate(rows):
+        fits = isinstance(row, dict) and set(row) == set(BASELINE_COLUMNS)
+        _expect(fits, f"state {place}", f"an object of {', '.join(BASELINE_COLUMNS)}", row)
+        stage, group = row["stage"], row["group"]
+        fits = isinstance(stage, str) and _STAGE.fullmatch(stage) is not None
+        _expect(fits, f"state {place}, stage", "inputs, layer 1, ...", stage)
+        _expect(group in TOKEN_GROUPS, f"state {place}, group", " or ".join(TOKEN_GROUPS), group)
+        _expect((stage, group) not in seen, f"{stage}, {group}", "one state", "two")
+        seen.add((stage, group))
+        _expect_numbers(row, f"{stage}, {group}", norms_alone)
+    states = pd.DataFrame(rows, columns=[*BASELINE_COLUMNS])
+    numbers = [*BASELINE_COLUMNS[2:-1]]
+    states[numbers] = states[numbers].apply(pd.to_numeric)
+    return states
+
+
+def _expect_numbers(row: Mapping[str, Any], where: str, norms_alone: bool) -> None:
+    """Those of a state: none is absent but where no token is, or where all are zero."""
+    for name, least in (("hidden_size", 1), ("tokens", 0), ("nonfinite", 0)):
+        fits = _is_number(row[name]) and row[name] >= least and row[name] == int(row[name])
+        _expect(fits, f"{where}, {name}", f"a whole number from {least} on", row[name])
+    mean, geometric, largest = (row[name] for name in BASELINE_COLUMNS[5:8])
+    fits = _is_number(mean) if row["tokens"] else mean is None
+    _expect(fits, f"{where}, norm_mean", "a number from 0 on, without tokens null", mean)
+    fits = _is_number(geometric) and geometric > 0 if mean else not geometric
+    _expect(fits, f"{where}, norm_geometric_mean", "a number above 0, of zeros null", geometric)
+    if norms_alone:
+        return
+    _expect(_is_number(largest), f"{where}, largest", "a number from 0 on", largest)
+    try:
+        numbers = np.array([float(word) for word in row["fingerprint"].split()])
+    except (AttributeError, ValueError):
+        numbers = np.zeros(0)
+    most = 1.01 * math.sqrt(row["hidden_size"] * max(row["tokens"], 1))  # of lengths of 1
+    fits = bool((np.abs(numbers) <= most).all() if mean else np.isnan(numbers).all())
+    words = f"{PLAIN + SIGNED} numbers up to {most:.3g}, of zeros NaN"
+    fits = fits and len(numbers) == PLAIN + SIGNED
+    _expect(fits, f"{where}, fingerprint", words, row["fingerprint"])
+
+
+def _expect(fits: bool, entry: str, expected: str, received: object) -> None:
+    if not fits:
+        told = "nothing" if received is None else reprlib.repr(received)
+        raise ValueError(f"{entry}: expected {expected}, received {told}")
+
+
+def _is_number(value: object) -> bool:
+    """A finite number from 0 on, that a float holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, no name of which stands there twice."""
+    told = dict(pairs)
+    if len(told) < len(pairs):
+        raise ValueError(f"a name stands twice among {reprlib.repr([name for name, _ in pairs])}")
+    return told
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"expected numbers, received {word}")
 
 
 @dataclass(frozen=True)
@@ -136,6 +228,17 @@ class Checked:
         return replace(readable_table(told.reindex(columns=columns)), notes=notes)
 
     @property
+    def shown(self) -> list[ReadableTable]:
+        """The states, and what they cost, if that is known."""
+        return [self.readable, *([] if self.costs is None else [readable_table(self.costs)])]
+
+    @property
+    def summary(self) -> str:
+        """How it ended as Markdown, of which each line is its own."""
+        told = f"**normprobe check: {self.verdict}.** {markdown_text(self.sentence)}\n\n"
+        return told + "".join(f"{markdown(table)}\n" for table in self.shown)
+
+    @property
     def junit(self) -> str:
         """A test report: a test a stage and group, or one error where nothing can be said."""
         cases = [
@@ -147,10 +250,12 @@ class Checked:
         counts = {f"{kind}s": str([of for _, of, _ in cases].count(kind)) for kind in _KINDS}
         suite = xml.Element("testsuite", counts, name="normprobe check", tests=str(len(cases)))
         for name, kind, message in cases:
-            case = xml.SubElement(suite, "testcase", classname="normprobe.check", name=name)
+            words = {"classname": "normprobe.check", "name": visible(name)}
+            case = xml.SubElement(suite, "testcase", words)
             if kind:
-                xml.SubElement(case, kind, message=message)
-        return xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+                xml.SubElement(case, kind, message=visible(message))
+        text: bytes = xml.tostring(suite, encoding="utf-8", xml_declaration=True)
+        return text.decode() + "\n"
 
 
 def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> Checked:
@@ -185,9 +290,23 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
 
 def allowed_of(now: Baseline, before: Baseline, tolerance: float | None) -> float:
     """The tolerance that was asked for, or that of the coarser of two types."""
-    types = (str(of.facts.get("dtype")) for of in (now, before))
-    coarser = max(TOLERANCES.get(name, TOLERANCES["bfloat16"]) for name in types)
-    return coarser if tolerance is None else tolerance
+    if tolerance is not None:
+        if not tolerance >= 0:
+            raise NormprobeError(
+                f"--tolerance: expected a number from 0 on, received {tolerance}",
+                "leave it out for that of the type",
+            )
+        return tolerance
+    types = re.findall(r"b?float\w+", " ".join(str(of.facts.get("dtype")) for of in (now, before)))
+    coarser = max(map(_tolerance_of, types), default=_FINEST)
+    return coarser
+
+
+def _tolerance_of(name: str) -> float:
+    """That which was measured for a type; of another type its epsilon."""
+    dtype = getattr(torch, name, None)
+    own = torch.finfo(dtype).eps if isinstance(dtype, torch.dtype) else 0.0
+    return TOLERANCES.get(name) or max(own, _FINEST)
 
 
 def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[str, Any]]:
@@ -195,7 +314,8 @@ def _compared(now: Baseline, before: Baseline, allowed: float) -> Iterator[dict[
     for i in differing(before.samples, now.samples):
         prompts = [of.samples.get(i, {}).get("prompt") for of in (now, before)]
         if prompts[0] != prompts[1]:
-            yield {"stage": INPUTS, "group": TEXT, "differs": True, "sample": i}
+            name = i.encode(errors="backslashreplace").decode()  # a table holds no surrogates
+            yield {"stage": INPUTS, "group": TEXT, "differs": True, "sample": name}
             break
     new, old = now.rows, before.rows
     # A run of another command does not measure every stage.
@@ -219,19 +339,25 @@ def _difference(new: Mapping[Any, Any], old: Mapping[Any, Any], allowed: float) 
     row["norm_ratio"] = row["norm"] / row["norm_before"] if row["norm_before"] else np.nan
     if any(old.get(name) != new.get(name) for name in ("hidden_size", "tokens", "nonfinite")):
         return row | {"differs": True}
-    means = new["norm_mean"], old["norm_mean"]
-    ratios = [row["norm_ratio"], means[0] / means[1] if means[1] else math.inf ** (means[0] > 0)]
-    # Without a ratio all are zero, in both or in one: then the means tell.
-    sizes = [abs(math.log(r)) if r > 0 else math.inf for r in ratios if r == r]
-    moved = max(sizes, default=0.0)
+    moved = max(_apart(new[name], old[name]) for name in ("norm_mean", "norm_geometric_mean"))
     sides = [_numbers(side["fingerprint"]) for side in (new, old)]
     apart = sides[0] - sides[1] if len(sides[0]) == len(sides[1]) else sides[0][:0]
     turned, of_mean = (
         float(np.sqrt(np.mean(part**2))) if len(part) else np.nan
         for part in (apart[PLAIN:], apart[:PLAIN])
     )
-    differs = turned > allowed or moved > allowed / _SURER
+    # NaN is no answer: there is no direction where all is zero, or of norms alone.
+    pointless = not len(apart) or not new["norm_mean"] > 0
+    differs = not moved <= allowed / _SURER or not (pointless or turned <= allowed)
     return row | {"turned": turned, "mean_turned": of_mean, "moved": moved, "differs": differs}
+
+
+def _apart(new: float, old: float) -> float:
+    """How far one norm is from another, as the logarithm of their ratio."""
+    if new == old or (new != new and old != old):
+        return 0.0
+    ratio = new / old if old else math.inf
+    return abs(math.log(ratio)) if ratio > 0 else math.inf
 
 
 def _numbers(fingerprint: Any) -> NDArray[np.float64]:

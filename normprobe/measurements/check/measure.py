@@ -22,6 +22,7 @@ from xxhash import xxh3_64_intdigest
 
 from normprobe.hooks import after_call, attached, observing, on_input, on_output, run_until
 from normprobe.inputs.on_device import moved_to, pixel_inputs
+from normprobe.model.first_forward import check_forward
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.tracing.recording import tensors
 from normprobe.model.vision_stages import VisionStages
@@ -51,6 +52,8 @@ class SeenStates:
 def observe(model: MeasuredModel, inputs: Mapping[str, Any]) -> SeenStates:
     """One forward, to the logits where the model returns them."""
     # Before a hook is there: the batch may run the vision side to tell its token groups.
+    if model.has_decoder:
+        check_forward(model, inputs)
     batch = model.batch(inputs) if model.has_decoder else None
     layers = model.decoder_layers if batch is not None else []
     kept: dict[str, tuple[Tensor, Tensor, int]] = {}  # reduced, groups, hidden size

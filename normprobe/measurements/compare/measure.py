@@ -18,11 +18,12 @@ from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import COMPLETE, RunFolder, RunStore
 from normprobe.statistics.bootstrap import FEWEST
 
-#: Of a record what tells what was measured, in words, and what it has a digest of.
+#: Of a record what tells what was measured, in words, and what it has a digest of. Pictures are
+#: told as files hold them: another processor may make other pixels of the same.
 _IDENTITIES = (
     ("weight_digests", "weights", "tensors"),
     ("prompt_hashes", "prompts", "prompts"),
-    ("image_hashes", "pictures", "pictures"),
+    ("image_hashes", "pictures before their processor", "pictures"),
 )
 
 

@@ -23,6 +23,7 @@ from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.attention_weights import watching_attention
 from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.first_forward import check_forward
 from normprobe.model.image_places import Array, PlacesUnknown, image_places, share_inside
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.model.token_places import text_after_image, tokens_of_word
@@ -71,6 +72,7 @@ def observer(
                 f"{sample.id} says no word and box",
                 "pass --data boxes, JSON lines with word and box, or RefCOCO as JSON",
             )
+        check_forward(model, inputs)
         batch = model.batch(inputs)
         groups = batch.groups_at(model.decoder_input(inputs))[0].cpu()
         visual = groups == TOKEN_GROUPS.index(VISUAL)

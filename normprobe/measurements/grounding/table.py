@@ -41,4 +41,5 @@ def with_gap_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     resampled = Resampled(table, rows, ["layer"])
     draws = {column: resampled.means(column, by_tokens=False) for column in _MEANS}
     together = [Together([column]) for column in _MEANS if column.endswith("_gap")]
-    return with_intervals(table, draws, resampled.units, resampled.held, together)
+    held = {column: resampled.holding(column) for column in _MEANS}
+    return with_intervals(table, draws, resampled.units, held, together)

@@ -6,7 +6,7 @@ import pandas as pd
 
 from normprobe.report.ratio_words import OPEN, Estimate, Words, brackets
 from normprobe.report.readable import of_one_size
-from normprobe.report.sentences import layer_names
+from normprobe.report.sentences import layer_names, out_of
 from normprobe.runs.run_folder import RunStore
 
 _CLOSER = Words("closer to the word", "farther from it", OPEN)
@@ -24,13 +24,14 @@ def grounding_verdict(grounding: pd.DataFrame) -> str:
     if not cosines:
         return ""
     inside = "visual tokens inside the box of a word"
+    samples = int(grounding["samples"].max())
     sentences = [
         f"Against those outside, {inside} are {_told(cosines, _CLOSER, 'after', 'cosine gap')}."
     ]
     if scores:
         told = _told(scores, _HIGHER, "in", "gap")
-        sentences.append(f"The attention score that they draw from it is {told}.")
-    samples = int(grounding["samples"].max())
+        held = out_of(grounding["score_samples"].max(), samples)
+        sentences.append(f"The attention score that they draw from it{held} is {told}.")
     return " ".join([*sentences, brackets([*cosines.values()], samples, "layers")])
 
 

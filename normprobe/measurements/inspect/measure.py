@@ -18,10 +18,11 @@ from normprobe.model.checkpoint import Checkpoint
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.parts import Parts, family_of
 from normprobe.model.find.structure import find_parts
+from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.partial_load import build_on_meta
 from normprobe.model.load.plan import LoadPlan, plan_loading
 from normprobe.model.load.required_tensors import outside, unneeded
-from normprobe.model.load.weight_files import WeightFiles, weight_files_of
+from normprobe.model.load.weight_files import WeightFiles
 from normprobe.report.terminal import (
     add_column,
     new_table,
@@ -152,7 +153,9 @@ def _row(what: str, kind: str, plan: LoadPlan) -> dict[str, Any]:
     return row | {
         "parameters": sum(prod(header.shape) for header in headers),
         "bytes": sum(header.nbytes for header in headers),
-        "dtype": " ".join(sorted({header.dtype for header in headers})),
+        "dtype": " ".join(
+            sorted({header.blocks[0] if header.blocks else header.dtype for header in headers})
+        ),
     }
 
 

@@ -138,7 +138,7 @@ def interface_intervals(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
         norms[:, table["group"] == PROMPT_ROWS] = norms[:, prompt]
     draws["rms_mean"] = norms / np.sqrt(table["hidden_size"].to_numpy())
     # A row of an embedding table is in no image: what has an interval there are its ratios.
-    held = np.where(resampled.held > 0, resampled.held, resampled.units)
+    held = resampled.held | ~resampled.held.any(axis=0)
     sampled: NDArray[np.bool_] = np.atleast_1d(np.isfinite(norms).any(axis=0))
     known = draws | {"norm_mean": np.where(sampled, norms, table["norm_mean"].to_numpy())}
     for column, (mean, place) in _references(table).items():

@@ -4,9 +4,23 @@ import math
 
 import pandas as pd
 
-from normprobe.report.ratio_words import LOUD, OPEN, Ratio, Words, brackets, ratio_in_words, usable
+from normprobe.report.ratio_words import (
+    LOUD,
+    OPEN,
+    Ratio,
+    Words,
+    brackets,
+    hold_inverses,
+    ratio_in_words,
+    usable,
+)
 from normprobe.report.readable import significant
-from normprobe.report.sentences import broken_states_sentence, carried_sentences, other_media
+from normprobe.report.sentences import (
+    broken_states_sentence,
+    carried_sentences,
+    other_media,
+    out_of,
+)
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import (
     DECODER_INPUT,
@@ -41,9 +55,11 @@ def verdict(run: RunStore) -> str:
 def interface_verdict(interface: pd.DataFrame) -> str:
     """How loud visual tokens are against the prompts' text, and what the projector changes."""
     stage = visual_stage(interface)
-    subject = "At the decoder input visual tokens are"
+    held = _out_of(interface, stage, VISUAL)
+    subject = f"At the decoder input visual tokens{held} are"
     if stage != DECODER_INPUT:
-        subject = "The visual states that text attends to are"
+        subject = f"The visual states{held} that text attends to are"
+    prompts = f"{_PROMPTS}{_out_of(interface, DECODER_INPUT, TEXT)}"
     geometric = _ratio(interface, stage, "geometric_ratio_to_prompt")
     to_prompt = _ratio(interface, stage, "ratio_to_prompt")
     to_table = _ratio(interface, stage, "ratio_to_table")
@@ -56,18 +72,18 @@ def interface_verdict(interface: pd.DataFrame) -> str:
         return ""
     sentences = []
     if geometric.usable:
-        louder = ratio_in_words([geometric], LOUD, _PROMPTS)
-        sentence = (
-            f"{subject} {louder} by geometric means, {ratio_in_words([to_prompt], LOUD)} by "
-            "arithmetic ones"
+        beside = hold_inverses([geometric, to_prompt, to_table])
+        louder, mean, to_rows = (
+            ratio_in_words([ratio], LOUD, than, beside_inverses=beside)
+            for ratio, than in ((geometric, prompts), (to_prompt, ""), (to_table, _TABLE))
         )
+        sentence = f"{subject} {louder} by geometric means, {mean} by arithmetic ones"
         if to_table.usable:
-            sentence += f", and {ratio_in_words([to_table], LOUD, _TABLE)} (Eq. 11)"
+            sentence += f", and {to_rows} (Eq. 11)"
         sentences = [sentence, *_projector(interface), *_mixtures(interface)]
     for group, ratio in told.items():
-        sentences.append(
-            f"{group.capitalize()} tokens enter {ratio_in_words([ratio], LOUD, _PROMPTS)}"
-        )
+        subject = f"{group.capitalize()} tokens{_out_of(interface, DECODER_INPUT, group)}"
+        sentences.append(f"{subject} enter {ratio_in_words([ratio], LOUD, prompts)}")
     ratios = [geometric, to_prompt, to_table, *told.values()]
     closing = brackets(ratios, int(interface["samples"].max()))
     at_input = interface[interface["stage"] == DECODER_INPUT]
@@ -122,6 +138,11 @@ def visual_stage(interface: pd.DataFrame) -> str:
 
 def _has(interface: pd.DataFrame, stage: str, group: str) -> bool:
     return bool(((interface["stage"] == stage) & (interface["group"] == group)).any())
+
+
+def _out_of(interface: pd.DataFrame, stage: str, group: str) -> str:
+    """How many samples hold such tokens, where others do not."""
+    return out_of(_value(interface, stage, group, "samples"), float(interface["samples"].max()))
 
 
 def _ratio(interface: pd.DataFrame, stage: str, column: str, group: str = VISUAL) -> Ratio:

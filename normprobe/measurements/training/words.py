@@ -21,7 +21,8 @@ def verdict(run: RunStore) -> str:
         said.append(f"Visual tokens enter the decoder with {ends}.")
     if alarms is None:
         return " ".join([*said, "No alarm."])
-    raised = [f"at step {row.training_step}, {row.words}" for row in alarms.itertuples()]
+    steps = alarms["training_step"].astype(int)
+    raised = [f"at step {step}, {what}" for step, what in zip(steps, alarms["words"], strict=True)]
     return " ".join(
         [*said, f"{number_of(len(raised), 'alarm').capitalize()}: {'; '.join(raised)}."]
     )
@@ -30,4 +31,5 @@ def verdict(run: RunStore) -> str:
 def disparities(training: pd.DataFrame, layer: int = 0) -> "pd.Series[float]":
     """Visual over text norm after a layer, by step; without steps that have no pictures."""
     rows = training[(training["layer"] == layer) & (training["group"] == VISUAL)]
-    return rows.set_index("training_step")["norm_geometric_ratio_to_text"].dropna()
+    ratios = rows.set_index(rows["training_step"].astype(int))["norm_geometric_ratio_to_text"]
+    return ratios.dropna()

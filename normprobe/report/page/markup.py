@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, first_line, html_text
 from normprobe.runs.files import csv_bytes, jsonable, own_bytes, own_picture
 from normprobe.runs.run_folder import RunStore
 
@@ -48,6 +48,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("normprobe.report.page"),
         autoescape=True,
+        finalize=html_text,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -65,7 +66,7 @@ def _data(value: object) -> Markup:
 
 def _numbers(text: str) -> Markup:
     """A sentence whose factors and shares stand out, and whose intervals stand back."""
-    told = _FACTOR.sub(r"<b>\g<0></b>", str(escape(text)))
+    told = _FACTOR.sub(r"<b>\g<0></b>", str(html_text(text)))
     return Markup(_INTERVAL.sub(r'<span class="interval">\g<0></span>', told))
 
 

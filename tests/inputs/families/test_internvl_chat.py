@@ -14,6 +14,7 @@ from normprobe.data.sample import Sample
 from normprobe.schema import MASKS
 
 SIDE, TOKENS = 28, 4  # pixels and tokens of a square
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 OPENING = "<|im_start|>system\nYou are tiny.<|im_end|>\n"
 TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -29,6 +30,12 @@ def picture(width, height, colour=(0, 0, 0)):
 
 def image_tokens(squares):
     return f"<img>{'<IMG_CONTEXT>' * squares * TOKENS}</img>"
+
+
+def whole(image):
+    """All of an image in one square."""
+    values = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)) / 255
+    return ((values - MEAN) / STD).transpose(2, 0, 1)
 
 
 def text_of(builder, sample):
@@ -63,14 +70,19 @@ def test_squares_come_in_reading_order_and_the_whole_last(builder):
     for place, colour in enumerate(colours):
         image.paste(picture(SIDE, SIDE, colour), (place % 3 * SIDE, place // 3 * SIDE))
     pixels = builder.build([Sample("a", "What?", (image,))])["pixel_values"].double().numpy()
-    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    expected = (np.array(colours) / 255 - mean) / std
+    expected = (np.array(colours) / 255 - MEAN) / STD
     for square, colour in zip(pixels[:6], expected, strict=True):
         np.testing.assert_allclose(
             square, np.broadcast_to(colour[:, None, None], square.shape), rtol=1e-6
         )
-    whole = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)) / 255
-    np.testing.assert_allclose(pixels[6], ((whole - mean) / std).transpose(2, 0, 1), atol=1e-6)
+    np.testing.assert_allclose(pixels[6], whole(image), atol=1e-6)
+
+
+def test_the_whole_is_made_of_the_image_itself_not_of_the_one_that_is_cut(builder):
+    noise = torch.randint(256, (300, 400, 3), dtype=torch.uint8)  # no multiple of a square
+    image = Image.fromarray(noise.numpy())
+    pixels = builder.build([Sample("a", "What?", (image,))])["pixel_values"]
+    np.testing.assert_allclose(pixels[-1], whole(image), atol=1e-6)
 
 
 def test_the_conversation_is_that_of_the_repository(builder):

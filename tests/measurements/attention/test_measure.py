@@ -122,6 +122,15 @@ def test_half_precision(model_type, dtype):
         assert table["share_mean"][layer] == pytest.approx(share, abs=0.02)
 
 
+@pytest.mark.parametrize("model_type", ["llava", "qwen2_5_vl", "gemma3"])
+def test_double_precision(model_type):
+    model = tiny_model(model_type).double()
+    inputs = tiny_inputs(model)
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    rows, visual = rows_of(model, inputs)
+    assert_agrees(measure(model, inputs).table, eager_weights(model, inputs), rows, visual)
+
+
 @pytest.mark.parametrize("model_type", OTHERS)
 def test_other_ways_to_attend(model_type):
     model = tiny_model(model_type)

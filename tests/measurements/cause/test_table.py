@@ -128,6 +128,45 @@ def test_a_dose_beyond_blank_and_placebo_is_off_the_map(rows):
     assert not tables(alone)["cause"]["off_map"].any()  # nothing to compare with
 
 
+@pytest.mark.parametrize(("further", "off"), [(1.0, False), (100.0, True)])
+def test_text_may_move_as_far_as_by_the_dose_of_the_placebo_that_moves_it_most(rows, further, off):
+    faint = rows[rows["intervention"] == "placebo"].assign(dose=0.125)
+    faint = faint.assign(text_moved=faint["text_moved"] / 100)
+    scaled = (rows["intervention"] == "scale") & (rows["dose"] == 0.5)
+    moved = rows["text_moved"].where(~scaled, rows["text_moved"] * further)
+    both = pd.concat([rows.assign(text_moved=moved), faint], ignore_index=True)
+    table = tables(both)["cause"]
+    found = told(table, "scale", "text_moved", dose=0.5)
+    ends = [
+        told(table, "placebo", "text_moved", dose=dose)["effect_ci_high"] for dose in (0.125, 8.0)
+    ]
+    assert [end < found["effect"] for end in ends] == [True, off]
+    assert found["off_map"] == off
+
+
+@pytest.mark.parametrize(
+    ("column", "of_images", "end"),
+    [
+        # Draws without the last three are 0, which has no logarithm: an interval of another scale.
+        ("kl", np.arange(SAMPLES).clip(SAMPLES - 4) - SAMPLES + 4.0, "low"),
+        # A band lies evenly around an effect, and an interval where its draws do: of one image.
+        ("nll", np.arange(SAMPLES) // (SAMPLES - 1) * 1.0, "high"),
+    ],
+)
+def test_a_band_reaches_as_far_as_the_interval_of_one_layer(rows, column, of_images, end):
+    chosen = rows[(rows["intervention"] != "freeze-layer") | (rows["layer"] == 1)]
+    number = chosen["sample_id"].str[1:].astype(int)
+    before = of(rows, "untouched", np.nan, column)
+    now = pd.Series((before + of_images)[number], chosen.index)
+    now = chosen[column].where(chosen["intervention"] != "freeze-layer", now)
+    chosen = chosen.assign(**{column: now, "image_hash": number.map("{:02}".format)})
+    row = told(tables(chosen)["cause"], "freeze-layer", column, 1)
+    assert row["effect"] == pytest.approx(of_images.mean(), rel=1e-12)
+    assert row[f"effect_band_{end}"] == row[f"effect_ci_{end}"]
+    assert row["effect_band_low"] <= row["effect_ci_low"]
+    assert row["effect_band_high"] >= row["effect_ci_high"]
+
+
 def test_of_one_picture_there_is_no_interval(rows):
     one = tables(rows.assign(image_hash="i"))["cause"]
     assert one[["effect_ci_low", "effect_ci_high", "effect_band_low"]].isna().all(axis=None)

@@ -15,6 +15,7 @@ from support.tiny_inputs import SPECIAL_IDS
 
 from normprobe import NormprobeError, find_parts
 from normprobe.inputs.on_device import inputs_for
+from normprobe.measurements.attention.measure import attention_of
 from normprobe.measurements.grounding import measure
 from normprobe.model.image_places import image_places
 from normprobe.model.measured_model import MeasuredModel
@@ -120,6 +121,33 @@ def test_numbers(model_type):
         by_token = matrix[:, word][..., visual].mean(axis=(0, 1))
         assert_rows(rows, "score", layer, expected(by_token, inside))
     assert rows.loc[0, ["score_inside", "score_outside", "score_gap"]].isna().all()
+
+
+def test_attention_has_the_same_scores_of_the_same_word_and_box():
+    model, builder = loaded("llava")
+    asked = sample()
+    word, visual = positions(model, builder, asked)
+    with scores_of(model.decoder_layers) as scores:
+        states_of(model, builder, asked)
+    mask = np.isin(np.arange(next(iter(scores.values())).shape[1]), visual)
+    places, _ = image_places(
+        model, lambda i: builder.build([replace(asked, images=(i,))]), asked.image, mask
+    )
+    inside = np.array([share_in(place, BOX) for place in places])
+    table = attention_of(model, builder, asked, words=[WORD], box=BOX).table
+    found = table[table["query"] == WORD].set_index("layer")["score_gap"]
+    for layer, matrix in scores.items():
+        by_token = matrix[:, word][..., visual].mean(axis=(0, 1))
+        assert found[layer] == pytest.approx(expected(by_token, inside)[2], abs=1e-5)
+
+
+def test_tokens_that_show_none_of_the_image_lie_on_no_side():
+    """Such as the end of a line of patches, whose place is empty."""
+    places = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0, 0, 0, 0]])
+    inside = measure._inside(places, sample((0, 0, 48, 64)), 3)
+    np.testing.assert_array_equal(inside, [1, 0, np.nan])
+    by_token = np.array([0.9, 0.4, -5.0])
+    assert measure._sides(by_token, inside) == pytest.approx((0.9, 0.4, 0.5))
 
 
 class Padding:

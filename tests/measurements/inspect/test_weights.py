@@ -10,8 +10,8 @@ from support.cases import model_of
 from normprobe import find_parts
 from normprobe.measurements.inspect.measure import weights_table
 from normprobe.model.checkpoint import open_checkpoint
+from normprobe.model.load.gguf_weights import weight_files_of
 from normprobe.model.load.partial_load import build_on_meta
-from normprobe.model.load.weight_files import weight_files_of
 
 
 @pytest.mark.parametrize("model_type", ["llava", "qwen2_vl", "gemma3", "llama", "clip"])

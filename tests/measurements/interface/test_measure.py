@@ -16,7 +16,7 @@ from support.reference_interface import interface_table, stage_rows
 from support.tiny_inputs import tiny_inputs
 from support.tiny_models import LANGUAGE_MODELS, TINY, VISION_ENCODERS, VLM_TYPES
 
-from normprobe import probe_interface, schema
+from normprobe import NormprobeError, Probe, probe_interface, schema
 from normprobe.quantities import QUANTILES
 from normprobe.versions import is_line_5
 
@@ -144,8 +144,20 @@ def test_hooks_are_removed_after_an_exception():
     def fail(*args, **kwargs):
         raise RuntimeError("out of memory")
 
+    measure(model, inputs)  # transformers leaves hooks of its own in the first forward
     model.get_submodule(PARTS["llava"].projector).forward = fail
     hooks = hooks_of(model)
     with pytest.raises(RuntimeError, match="out of memory"):
         measure(model, inputs)
     assert hooks_of(model) == hooks
+
+
+def test_several_samples_a_forward_are_refused() -> None:
+    """Tiles and packed patches have no axis of samples."""
+    probe = Probe("specimen")
+    with pytest.raises(
+        NormprobeError, match="interface runs one sample a forward: batch_size is 4"
+    ):
+        probe.interface(batch_size=4, limit=2)
+    run = Probe("specimen", dtype="bfloat16").interface(batch_size="auto", limit=2)
+    assert run.record["batch_size"] == 1

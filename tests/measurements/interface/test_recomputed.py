@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.cases import model_of
+from support.plain_modules import Pooling, made
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import (
     ALL_TYPES,
@@ -31,7 +32,7 @@ from normprobe.measurements.interface.recomputed import (
 from normprobe.model import vision_stages
 from normprobe.model.find.parts import Part
 from normprobe.model.measured_model import MeasuredBatch, MeasuredModel
-from normprobe.model.tracing.trace import trace_parts, traced_example
+from normprobe.model.tracing.trace import find_or_trace, trace_parts, traced_example
 from normprobe.schema import (
     DECODER_INPUT,
     PADDING,
@@ -70,6 +71,17 @@ def part(model_type: str, name: str) -> Part:
 def test_sound_norms_are_confirmed(model_type: str) -> None:
     found = found_in(measured(model_type))
     assert {*OF_IMAGES, DECODER_INPUT, ROWS, TOKENS} == set(found)
+    assert max(value for value in found.values() if not isinstance(value, str)) < 1e-6
+
+
+def test_the_tokens_of_a_tower_that_pools_them_too_are_confirmed() -> None:
+    module = made(Pooling)
+    ids = torch.tensor([[1, 8, 10, 3, 3, 3, 3, 9, 11, 2]])
+    inputs = {"tokens": ids, "image": torch.randn(1, 3, 8, 8)}
+    parts, found_by = find_or_trace(module, {}, lambda: inputs)
+    model = MeasuredModel(module, parts, SPECIAL_IDS, found_by=found_by)
+    found = differences(model, inputs, trace_parts(module, inputs))
+    assert set(found) > OF_IMAGES
     assert max(value for value in found.values() if not isinstance(value, str)) < 1e-6
 
 
@@ -181,8 +193,8 @@ def test_a_patch_counted_as_a_class_row() -> None:
 
 
 def test_padded_patches_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_masks(module: nn.Module, see: Callable[..., None]) -> Any:
-        return on_call(module, lambda entered, left, _: see(entered, left, {}))
+    def without_masks(module: nn.Module, see: Callable[..., None], *left: Any) -> Any:
+        return on_call(module, lambda entered, left, _: see(entered, left, {}), *left)
 
     monkeypatch.setattr(vision_stages, "on_call", without_masks)
     model = measured("siglip2_vision_model")

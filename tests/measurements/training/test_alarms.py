@@ -1,8 +1,11 @@
 """Alarms: planted faults are found, healthy trainings raise none."""
 
+import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
@@ -10,6 +13,7 @@ from support.tiny_models import tiny_model
 from torch import nn
 
 from normprobe import align_norms, find_parts, watch
+from normprobe.measurements.training.alarms import Alarm, Judge
 
 STEPS = 12
 Change = Callable[[nn.Module], object]
@@ -239,3 +243,52 @@ def test_a_healthy_training_raises_none(name: str) -> None:
 def test_a_planted_fault_is_found(name: str) -> None:
     model_type, options, expected = FAULTS[name]
     assert expected in alarms_of(model_type, **options)
+
+
+#: A forward of prompts without pictures.
+TEXT_ALONE = SimpleNamespace(varies=(-math.inf, math.nan), pixels=[])
+
+
+def states(norm: float = 1.0, **nonfinite: int) -> pd.DataFrame:
+    """Rows of text and special tokens by layer; ``text_2=3``: three are broken behind layer 2."""
+    rows = [
+        {
+            "group": group, "layer": layer, "dtype": "float32", "norm_max": norm,
+            "norm_geometric_mean": norm, "nonfinite": nonfinite.get(f"{group}_{layer}", 0),
+        }
+        for layer in range(4)
+        for group in ("text", "special")
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [(3.1, []), (3.2, ["the norm of text tokens after layer 0 grew 10 x from step 100 to 200"])],
+)
+def test_norms_may_grow_by_ten_over_more_than_a_hundred_steps(
+    factor: float, expected: list[str]
+) -> None:
+    """Measured every 50 steps, from step 100 on."""
+    judge = Judge()
+    raised: list[Alarm] = []
+    for number in range(8):
+        raised += judge.states(100 + 50 * number, states(factor**number), TEXT_ALONE)
+    assert [alarm.words for alarm in raised if alarm.where == "text"] == expected
+    assert {alarm.name for alarm in raised} <= {"growth"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"text_2": 3, "text_3": 5}, "3 states of text tokens are not finite after layer 2"),
+        (
+            {"text_1": 1, "special_1": 2, "text_2": 9},
+            "3 states of text and special tokens are not finite after layer 1",
+        ),
+        ({"text_0": 4, "text_3": 6}, "4 states of text tokens are not finite at the decoder input"),
+    ],
+)
+def test_states_are_broken_where_they_are_first(broken: dict[str, int], words: str) -> None:
+    found = Judge().states(7, states(**broken), TEXT_ALONE)
+    assert found == [Alarm(7, "nonfinite", "states", words)]

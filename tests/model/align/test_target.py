@@ -126,6 +126,21 @@ def test_positions_behind_the_projector_are_no_scale(model_type):
     assert after["projector_output", VISUAL] == pytest.approx(aligned.target_norm, rel=0.01)
 
 
+def test_what_doubles_some_visual_tokens_alone_is_no_scale():
+    model = copy.deepcopy(tiny_model("llava"))
+    inputs, language = tiny_inputs(model), model.model.language_model
+    second, forward = int((inputs["input_ids"][0] == IMAGE).nonzero()[1]), language.forward
+
+    def with_one_moved(**named):
+        moved = torch.zeros_like(named["inputs_embeds"])
+        moved[:, second] = 1e-3
+        return forward(**named | {"inputs_embeds": named["inputs_embeds"] + moved})
+
+    language.forward = with_one_moved
+    aligned = align(MeasuredModel(model, find_parts(model)), 2.0, [inputs])
+    assert aligned.scale is None
+
+
 @pytest.mark.parametrize("model_type", ["blip-2", "florence2"])
 def test_without_inputs_position_terms_are_refused(model_type):
     model = tiny_model(model_type)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from support.tiny_models import tiny_model
 
@@ -28,6 +27,8 @@ TARGETS = ["q_proj", "linear_1"]
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
+    from peft import LoraConfig, get_peft_model  # slow
+
     """A saved base, and an adapter on decoder, encoder, projector and table."""
     base, adapter = tmp_path / "base", tmp_path / "adapter"
     tiny_model("llava").save_pretrained(base)

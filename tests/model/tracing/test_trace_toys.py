@@ -112,6 +112,23 @@ class InTower(Toy):
         return nn.Identity()
 
 
+class Stemmed(Toy):
+    """Light blocks cut the patches; they are a list that sees the pixels first."""
+
+    class Cutter(Eye):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cuts = nn.ModuleList(nn.Sequential(nn.LayerNorm(12)) for _ in range(3))
+
+        def forward(self, picture: Tensor) -> Tensor:
+            for cut in self.cuts:
+                picture = cut(picture)
+            return super().forward(picture)
+
+    def make_eye(self) -> nn.Module:
+        return self.Cutter()
+
+
 class DeepStack(Toy):
     """The second layer reads a sum, the third does not, the fourth does."""
 
@@ -240,6 +257,7 @@ def placeholders(inputs: dict[str, Tensor]) -> Tensor:
     [
         (Toy, "in-sequence", "bridge", ()),
         (InTower, "in-sequence", "eye.knot", ()),
+        (Stemmed, "in-sequence", "bridge", ()),
         (DeepStack, "in-sequence", "bridge", (2, 4)),
         (CrossAttention, "cross-attention", "bridge", ()),
         (NoProjector, "cross-attention", None, ()),
@@ -260,6 +278,12 @@ def test_parts_of_a_home_made_model(kind, fusion, projector, injected):
     assert traced.text_embedding == "lexicon"
     assert traced.decoder_layers == "spine"
     assert traced.injected_layers == injected
+
+
+@pytest.mark.parametrize("kind", [Toy, InTower, Stemmed, DeepStack])
+def test_blocks_of_the_encoder_are_the_weighty_ones(kind):
+    toy = made(kind)
+    assert trace_parts(toy, inputs_of(toy)).encoder_layers == "eye.rods"
 
 
 @pytest.mark.parametrize("kind", [Toy, InTower, DeepStack, Added, Regrouped, Dressed])

@@ -20,6 +20,7 @@ from normprobe.report.page.document import (
     shared_facts,
     short_titles,
 )
+from normprobe.report.page.markup import block
 from normprobe.run import compare, load_run
 from normprobe.runs.run_folder import RunFolder, RunStore
 
@@ -287,3 +288,13 @@ def test_runs_are_told_apart_in_few_words(others: list[RunStore], titles: list[s
 
 def test_a_local_model_has_the_name_of_its_folder() -> None:
     assert run_title(run(model="/home/me/out/checkpoint")) == "layers: checkpoint, mmbench"
+
+
+def test_no_control_character_reaches_a_page() -> None:
+    name = "a\x1b[31m\x00\x9b\u202e\ud800 1.2 x"
+    made = [block(kind, name) for kind in ("heading", "sentence", "note", "warning")]
+    made += [block("table", [(name, "")], [[name]], 0), block("picture", name, name)]
+    made.append(block("asked", f"one\n{name}", [name]))
+    for html in made:
+        assert all(line.isprintable() for line in html.split("\n")), html
+        assert r"a\x1b[31m\x00\x9b\u202e\ud800" in html

@@ -1,0 +1,191 @@
+"""What one forward tells of a decoder before it is measured: layers that run once, in one stream.
+
+Hooks read what leaves a layer as what enters the next. A decoder that runs its layers several
+times, or whose layers return another tensor first, would be measured all the same, and wrongly.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normprobe.errors import NormprobeError
+from normprobe.failures import is_native
+from normprobe.hooks import (
+    after_call,
+    attached,
+    before_call,
+    hidden_state_of,
+    observing,
+    on_this_thread,
+    run_until,
+)
+from normprobe.inputs.on_device import moved_to
+from normprobe.model.find.overrides import CROSS_ATTENTION
+from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.tracing.recording import tensors
+from normprobe.statistics.token_metrics import token_norms
+
+#: How far norms of two forwards may be apart by the order in which kernels add, relative.
+_ROUNDING = 1e-3
+
+
+def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
+    """See once, by the first batch, that the decoder is one that is measured rightly.
+
+    What speaks against it without refuting it becomes a doubt of the model.
+
+    Raises:
+        NormprobeError: a layer runs more than once a forward, or does not return first what enters
+            the next one.
+    """
+    if model.forward_seen:
+        return
+    first = _Forward(model.decoder_layers)
+    drew = first.run(model, inputs)
+    if not first.calls[len(first.layers)]:
+        return  # it fails on these inputs: the measurement says how
+    first.refuse_several_passes(model)
+    doubts = [model.doubt, _padding_doubt(model, inputs)]
+    if first.apart and model.parts.fusion != CROSS_ATTENTION:  # which may change all text between
+        doubts.append(
+            f"no token enters decoder layer {first.apart[0]} as it left the layer before: its turn "
+            "there is not seen"
+        )
+    if drew or _may_differ(model.model):
+        second = _Forward(model.decoder_layers)
+        second.run(model, inputs)
+        doubts.append(first.difference(second))
+    model.doubt = "; ".join(filter(None, doubts))
+    model.forward_seen = True
+
+
+class _Forward:
+    """A forward to its end, of which the norms behind each layer are kept, and how often it ran."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers = layers
+        self.calls = Counter[int]()  # by layer, from 1
+        self.norms: dict[int, Tensor] = {}
+        self.apart: list[int] = []  # layers that no row enters as it left the one before
+        self._output: Any = None  # of the layer that ran last
+        self._fault: NormprobeError | None = None
+
+    def run(self, model: MeasuredModel, inputs: Mapping[str, Any]) -> bool:
+        """Run it, and say whether it drew random numbers."""
+        handles = []
+        for number, layer in enumerate(self.layers, start=1):
+            handles.append(before_call(layer, partial(self._enter, number)))
+            handles.append(after_call(layer, partial(self._leave, number)))
+        head = getattr(model.model, "get_output_embeddings", lambda: None)()
+        if isinstance(head, nn.Module):  # logits of all tokens may need more memory than all else
+            handles.append(head.register_forward_pre_hook(on_this_thread(_last_token)))
+        with observing(model.model), attached(*handles):
+            inputs, before = moved_to(model.model, inputs), _random_states()
+            with suppress(NormprobeError):  # behind the layers weights may not have been read
+                run_until(model.model, inputs)
+        if self._fault is not None:
+            raise self._fault
+        return before != _random_states()
+
+    def _enter(self, number: int, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if number > 1 and not self.calls[number] and self._output is not None:
+            entered = hidden_state_of((kwargs.get("hidden_states"), args, kwargs))
+            if not handed_on(self._output, entered):
+                self.apart.append(number)
+                if self._fault is None and is_among(self._output, entered):
+                    self._fault = NormprobeError(
+                        f"decoder layer {number - 1} returns several states, and the first of "
+                        f"them is not what enters layer {number}",
+                        "let the layers return the hidden state first: a module around each that "
+                        "does so is enough",
+                    )
+        self._output = None
+        self.calls[number] += 1
+
+    def _leave(self, number: int, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self._output = output
+        if self.calls[number] == 1:
+            self.norms[number] = token_norms(hidden_state_of(output)).float().sum()
+
+    def refuse_several_passes(self, model: MeasuredModel) -> None:
+        number, calls = self.calls.most_common(1)[0]
+        if calls > 1:
+            raise NormprobeError(
+                f"decoder layer {number} of {model} runs {calls} times in one forward: expected "
+                "once",
+                "pass inputs that it reads in one pass, without guidance, or --batch-size 1 if it "
+                "reads sample by sample; layers that are looped over are not supported",
+            )
+
+    def difference(self, other: "_Forward") -> str:
+        """A doubt where the norms of another forward of the same batch are others."""
+        for number, norms in self.norms.items():
+            apart = float((other.norms.get(number, norms) - norms).abs() / norms)
+            if apart > _ROUNDING:
+                return (
+                    "the model draws random numbers or counts its calls: two forwards of one batch "
+                    f"differ, by {apart:.1%} in the norms behind layer {number}, and this is one "
+                    "of them"
+                )
+        return ""
+
+
+def _may_differ(model: nn.Module) -> bool:
+    """Whether a forward may differ from the last without a draw that can be seen: own code may."""
+    # accelerate replaces forwards as well.
+    patched = (vars(m).get("forward") for m in model.modules() if not hasattr(m, "_hf_hook"))
+    return not is_native(model) or any(each is not None for each in patched)
+
+
+def handed_on(output: Any, entered: Tensor) -> bool:
+    """Whether any row of what a layer returns first enters the next one as it is."""
+    state = hidden_state_of(output)
+    if state is entered:
+        return True
+    here = state.to(entered.device)  # layers may lie on several devices
+    return here.shape == entered.shape and bool((here == entered).all(-1).any())
+
+
+def is_among(output: Any, entered: Tensor) -> bool:
+    """Whether what enters a layer is one of the tensors that the one before returned."""
+    return any(
+        each is entered or (each.shape == entered.shape and torch.equal(each.to(entered), entered))
+        for each in tensors(output)
+    )
+
+
+def _last_token(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Of what enters the head the last position."""
+    state = args[0] if args else None
+    return (state[:, -1:], *args[1:]) if isinstance(state, Tensor) and state.dim() == 3 else None
+
+
+def _random_states() -> list[Any]:
+    """Where the generators of Python, NumPy and torch stand."""
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if in_use else ())]
+    return [random.getstate(), repr(np.random.get_state()), *(s.numpy().tobytes() for s in states)]
+
+
+def _padding_doubt(model: MeasuredModel, inputs: Mapping[str, Any]) -> str:
+    """A doubt where prompts begin or end in padding, by the tokenizer's id, and no mask says so."""
+    ids, mask = text_ids(inputs, model.parts)
+    if ids is None or mask is not None or model.padding_id is None:
+        return ""
+    padding = (ids == model.padding_id).int()
+    at_edges = [edge.cumprod(-1).sum(-1) for edge in (padding, padding.flip(-1))]
+    # One in every prompt may begin or close it.
+    padded = sum(int(edge.sum()) for edge in at_edges if edge.max() > 1 or edge.min() < edge.max())
+    if not padded:
+        return ""
+    return (
+        f"{padded} tokens at the edges of the prompts have the id of padding, {model.padding_id}, "
+        "and no attention_mask hides them: they are measured as tokens"
+    )

@@ -1,0 +1,253 @@
+"""Decoders that would be measured wrongly: told by one forward, whatever measures them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
+from support.tiny_models import tiny_model
+from torch import Tensor, nn
+
+from normprobe import NormprobeError, Probe, find_parts
+from normprobe.model.first_forward import check_forward
+from normprobe.model.measured_model import MeasuredModel
+
+pytestmark = pytest.mark.usefixtures("unrendered")
+
+
+@pytest.fixture
+def model() -> Any:
+    return copy.deepcopy(tiny_model("llava"))
+
+
+class Running(nn.ModuleList):
+    """A list of layers that the decoder runs in another way than one after the other."""
+
+    how: Callable[[list[nn.Module]], list[Any]]
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return self.how([*found]) if isinstance(index, slice) else found
+
+
+def run_so(model: Any, how: Callable[[list[nn.Module]], list[Any]], layers: Any = None) -> None:
+    stack = Running(layers or model.model.language_model.layers)
+    stack.how = how
+    model.model.language_model.layers = stack
+
+
+def measured(model: Any) -> MeasuredModel:
+    return MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+
+
+class Decoy(nn.Module):
+    """A layer that returns another tensor of the same shape before its state."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, state: Tensor, **named: Any) -> tuple[Tensor, Tensor]:
+        left = self.layer(state, **named)
+        return torch.ones_like(left), left
+
+    def state(self, state: Tensor, **named: Any) -> Tensor:
+        left: Tensor = self(state, **named)[1]
+        return left
+
+
+def looped(layers: list[nn.Module]) -> list[nn.Module]:
+    return [layers[0], layers[1], layers[1], layers[2]]
+
+
+def test_a_layer_that_is_looped_over_is_refused(model: Any) -> None:
+    run_so(model, looped)
+    with pytest.raises(NormprobeError, match=r"decoder layer 2 of .* runs 2 times in one forward"):
+        Probe(model).layers(tiny_inputs(model))
+
+
+def test_two_passes_of_the_whole_stack_are_refused(model: Any) -> None:
+    """As guidance runs it, with another prompt the second time."""
+    language = model.model.language_model
+    once = language.forward
+
+    def twice(*args: Any, **named: Any) -> Any:
+        once(*args, **named)
+        return once(*args, **named)
+
+    language.forward = twice
+    with pytest.raises(NormprobeError, match="runs 2 times in one forward"):
+        Probe(model).layers(tiny_inputs(model))
+
+
+def test_a_layer_that_is_listed_twice_is_refused(model: Any) -> None:
+    layers = model.model.language_model.layers
+    layers[2] = layers[0]
+    with pytest.raises(NormprobeError, match="decoder layer 3 is layer 1"):
+        Probe(model).layers(tiny_inputs(model))
+
+
+def test_a_decoy_in_front_of_the_state_is_refused(model: Any) -> None:
+    decoys = [Decoy(layer) for layer in model.model.language_model.layers]
+    run_so(model, lambda layers: [layer.state for layer in layers], decoys)
+    with pytest.raises(NormprobeError, match="layer 1 returns several states, and the first"):
+        check_forward(measured(model), tiny_inputs(model))
+
+
+def test_a_state_that_changes_between_layers_is_a_doubt(model: Any) -> None:
+    def scaled(layer: nn.Module) -> Any:
+        return lambda state, **named: layer(1.5 * state, **named)
+
+    run_so(model, lambda layers: [layers[0], scaled(layers[1]), layers[2]])
+    run = Probe(model).layers(tiny_inputs(model))
+    (doubt,) = run.record["doubts"]
+    assert "no token enters decoder layer 2 as it left the layer before" in doubt
+
+
+@pytest.mark.parametrize(
+    ("used", "generator"), [(True, None), (False, None), (True, torch.Generator())]
+)
+def test_random_numbers_are_a_doubt_where_they_change_a_state(
+    used: bool, generator: torch.Generator | None, model: Any
+) -> None:
+    def drawing(layer: nn.Module) -> Any:
+        def forward(state: Tensor, **named: Any) -> Tensor:
+            drawn = torch.randn(state.shape, generator=generator)
+            return layer(state + 0.5 * drawn if used else state, **named)
+
+        return forward
+
+    first = model.model.language_model.layers[0]
+    first.forward = drawing(copy.deepcopy(first))
+    run = Probe(model).layers(tiny_inputs(model))
+    told = [doubt for doubt in run.record.get("doubts", []) if "draws random numbers" in doubt]
+    assert len(told) == used
+    assert not used or "in the norms behind layer 1" in told[0]
+
+
+@pytest.mark.parametrize(("begin", "end", "told"), [(0, 3, 3), (2, 0, 2), (0, 1, 0), (0, 0, 0)])
+def test_padding_without_a_mask_is_a_doubt(begin: int, end: int, told: int, model: Any) -> None:
+    inputs = tiny_inputs(model)
+    ids = inputs["input_ids"]
+    pad, word = 7, ids[:, -1:]
+    edges = (ids.new_full((1, begin), pad), ids.new_full((1, end), pad))
+    without = {
+        "pixel_values": inputs["pixel_values"],
+        "input_ids": torch.cat([edges[0], torch.where(ids == pad, word, ids), edges[1]], dim=1),
+    }
+    found = measured(model)
+    found.padding_id = pad
+    check_forward(found, without)
+    assert (f"{told} tokens at the edges" in found.doubt) == bool(told)
+    assert bool(found.doubt) == bool(told)
+    masked = measured(model)
+    masked.padding_id = pad
+    mask = torch.ones_like(without["input_ids"])
+    check_forward(masked, {**without, "attention_mask": mask})
+    assert masked.doubt == ""
+
+
+def test_the_head_reads_one_token_and_the_forward_runs_once(model: Any) -> None:
+    """Logits of all tokens may need more memory than all else."""
+    shapes = []
+    model.lm_head.register_forward_hook(lambda _, args, logits: shapes.append(logits.shape))
+    found, inputs = measured(model), tiny_inputs(model, batch_size=2)
+    for _ in range(2):
+        check_forward(found, inputs)
+    assert [shape[1] for shape in shapes] == [1]
+
+
+def test_a_forward_that_fails_is_told_by_the_measurement(model: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no such shape")
+
+    model.model.language_model.layers[1].forward = fail
+    found = measured(model)
+    check_forward(found, tiny_inputs(model))
+    assert not found.forward_seen
+    with pytest.raises(NormprobeError, match="no such shape"):
+        Probe(model).layers(tiny_inputs(model))
+
+
+def replace_embedding(language: Any) -> None:
+    table = nn.Embedding(*language.embed_tokens.weight.shape)
+    language.embed_tokens = table
+
+
+def replace_layer(language: Any) -> None:
+    layer = copy.deepcopy(language.layers[1])
+    with torch.no_grad():
+        layer.mlp.down_proj.weight.mul_(5)
+    language.layers[1] = layer
+
+
+def delete_layer(language: Any) -> None:
+    del language.layers[2]
+
+
+def append_layer(language: Any) -> None:
+    layer = copy.deepcopy(language.layers[0])
+    layer.self_attn.layer_idx = len(language.layers)
+    language.layers.append(layer)
+    language.config.num_hidden_layers = len(language.layers)
+    if getattr(language.config, "layer_types", None):
+        language.config.layer_types = [*language.config.layer_types, "full_attention"]
+
+
+@pytest.mark.parametrize(
+    "change", [replace_embedding, replace_layer, delete_layer, append_layer, "projector"]
+)
+def test_a_probe_that_is_used_again_finds_what_was_replaced(change: Any, model: Any) -> None:
+    probe, inputs = Probe(model), tiny_inputs(model)
+    before = probe.layers(inputs).table
+    if change == "projector":
+        projector = copy.deepcopy(model.model.multi_modal_projector)
+        with torch.no_grad():
+            projector.linear_2.weight.mul_(9)
+        model.model.multi_modal_projector = projector
+    else:
+        change(model.model.language_model)
+    again, anew = probe.layers(inputs).table, Probe(model).layers(inputs).table
+    assert len(anew) != len(before) or not np.array_equal(anew["norm_mean"], before["norm_mean"])
+    np.testing.assert_array_equal(again["norm_mean"], anew["norm_mean"])
+    interface = probe.interface(inputs).table
+    np.testing.assert_array_equal(
+        interface["norm_mean"], Probe(model).interface(inputs).table["norm_mean"]
+    )
+
+
+def test_a_cache_in_the_inputs_stays_as_it_is(model: Any) -> None:
+    inputs = tiny_inputs(model)
+    with torch.no_grad():
+        cache = model(**inputs, use_cache=True).past_key_values
+    length = cache.get_seq_length()
+    ids = torch.tensor([[9, 11, 12]])
+    more = {
+        "input_ids": ids,
+        "attention_mask": torch.ones(1, length + 3, dtype=torch.long),
+        "past_key_values": cache,
+    }
+    probe = Probe(model)
+    first, second = (probe.layers(more).table["norm_mean"].to_numpy() for _ in range(2))
+    assert cache.get_seq_length() == length
+    np.testing.assert_array_equal(first, second)
+
+
+def test_an_input_that_cannot_be_copied_is_refused(model: Any) -> None:
+    class Own:
+        def __deepcopy__(self, _: Any) -> Any:
+            raise TypeError("not twice")
+
+    with pytest.raises(NormprobeError, match=r"past_key_values \(Own\) cannot be copied"):
+        Probe(model).layers({**tiny_inputs(model), "past_key_values": Own()})
+
+
+def test_an_input_that_is_missing_is_told_in_one_line() -> None:
+    """What Qwen2.5-VL raises without the grid of its patches is an AttributeError."""
+    model = tiny_model("qwen2_5_vl")
+    inputs = {n: value for n, value in tiny_inputs(model).items() if n != "image_grid_thw"}
+    with pytest.raises(NormprobeError, match="fails on these inputs"):
+        Probe(model).layers(inputs)
