@@ -477,6 +477,18 @@ def test_states_that_a_scaler_would_skip_are_judged_all_the_same() -> None:
         assert [alarm.name for alarm in seen.alarms] == ["nonfinite"]
 
 
+def test_states_that_are_not_finite_are_counted() -> None:
+    model = tiny_model("llava").train()
+    inputs = batch(model, 0)
+    visual = int((inputs["input_ids"] == model.config.image_token_id).sum())
+    with watch(model, 1, output=None) as seen:
+        model(**inputs | {"pixel_values": inputs["pixel_values"] * torch.nan})
+        seen.end_step()
+    entered = seen.run().table.query("layer == 0").set_index("group")
+    assert entered.loc["visual", ["tokens", "nonfinite"]].tolist() == [0, visual]
+    assert entered.loc["text", "nonfinite"] == 0
+
+
 def test_what_is_wrong_in_several_steps_is_told_once() -> None:
     model = tiny_model("llava").train()
     with watch(model, 1, output=None) as seen:

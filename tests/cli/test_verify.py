@@ -133,6 +133,15 @@ def test_other_versions_are_told(here: Path) -> None:
     assert "device: device was cuda, is cpu" in told
 
 
+def test_batches_of_several_sizes_are_told(here: Path) -> None:
+    """A run that went on with another batch size."""
+    RunFolder.open(here / "out").note(batch_size=1, batch_sizes=[1, 4])
+    result = invoke("verify", "out")
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.stdout.split())
+    assert "the run took 1 and 4 samples a batch, and these were measured with 1" in told
+
+
 def test_what_cannot_be_measured_again_is_refused(
     here: Path, measured: Measured, tmp_path: Path
 ) -> None:

@@ -215,6 +215,15 @@ def test_a_planted_gap_is_found_in_every_layer(planted, box, gap):
     assert rows["cosine_gap"].to_numpy() == pytest.approx(gap, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("values", "inside"),
+    [([1.0, np.nan], [1.0, 0.0]), ([np.nan, 1.0], [1.0, 0.0]), ([1.0, 2.0], [1.0, 1.0])],
+)
+def test_one_side_alone_is_not_shown(values, inside):
+    """Of the other side there is no number, and so no gap."""
+    assert np.isnan(measure._sides(np.array(values), np.array(inside))).all()
+
+
 def test_places_are_asked_once_a_size(monkeypatch):
     model, builder = loaded("llava")
     asked = []

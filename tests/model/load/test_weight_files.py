@@ -2,7 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -62,6 +65,47 @@ def test_only_the_files_that_are_needed_are_opened(tmp_path: Path) -> None:
     assert weights.tensors(KEYS[:HALF]).keys() == set(KEYS[:HALF])
     with pytest.raises(NormprobeError, match=r"lacks the weight file w-2\.safetensors"):
         weights.tensors(KEYS[HALF:])
+
+
+class OnAHub(Repository):
+    """Nothing of it is here. Spans count from the end of a file."""
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    def path_here(self, file: str) -> None:
+        return None
+
+    def fetch_if_any(self, file: str) -> None:
+        return None
+
+    def holds(self, file: str) -> bool:
+        return file == "model.safetensors"
+
+    def remote_header(self, file: str) -> dict[str, Any]:
+        data = self._data()
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        del header["__metadata__"]
+        return {key: SimpleNamespace(**info) for key, info in header.items()}
+
+    def read_spans(
+        self, file: str, spans: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[int, bytearray]]:
+        for begin, end in spans:
+            yield begin, bytearray(self._data()[begin : end or None])
+
+    def _data(self) -> bytes:
+        return Path(self.source, "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("keys", [KEYS, KEYS[:1], KEYS[-1:], KEYS[1::3]])
+def test_tensors_come_by_ranges_of_bytes(keys: list[str], tmp_path: Path) -> None:
+    hub = OnAHub("tiny", str(write(tmp_path, "safetensors")), None)
+    found = WeightFiles(hub, range_reads=True).tensors(keys)
+    assert sorted(found) == keys
+    for key in keys:
+        assert torch.equal(found[key], WEIGHTS[key])
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:

@@ -229,6 +229,20 @@ class NewLines(Toy):
         return super().write(tokens, torch.cat([pairs, lines], dim=2).flatten(1, 2))
 
 
+class Guided(Toy):
+    """Blocks that read the words beside the picture run first, and shift the odds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.glance, self.hunch = nn.Linear(12, SPINE), nn.ModuleList(Rung(SPINE) for _ in "abc")
+
+    def forward(self, tokens: Tensor, picture: Tensor) -> dict[str, Tensor]:
+        flow = torch.cat([self.lexicon(tokens), self.glance(picture)], dim=1)
+        for rung in self.hunch:
+            flow, _ = rung(flow=flow)
+        return {"odds": super().forward(tokens, picture)["odds"] + flow.mean()}
+
+
 class Blind(Toy):
     def write(self, tokens: Tensor, visual: Tensor) -> Tensor:
         return self.lexicon(tokens)
@@ -280,7 +294,7 @@ def test_parts_of_a_home_made_model(kind, fusion, projector, injected):
     assert traced.injected_layers == injected
 
 
-@pytest.mark.parametrize("kind", [Toy, InTower, Stemmed, DeepStack])
+@pytest.mark.parametrize("kind", [Toy, InTower, Stemmed, DeepStack, Guided])
 def test_blocks_of_the_encoder_are_the_weighty_ones(kind):
     toy = made(kind)
     assert trace_parts(toy, inputs_of(toy)).encoder_layers == "eye.rods"
