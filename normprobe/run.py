@@ -130,7 +130,7 @@ class Run:
     @property
     def has_theory(self) -> bool:
         """Whether ``show`` has more to print with ``theory``."""
-        return _offered(self.store).theory and self.store.has_table("theory")
+        return _offered(self.store).theory and self.store.rows_of("theory") is not None
 
     def show_published(self, console: "Console") -> None:
         """Print what the paper says of the model, where it says something."""

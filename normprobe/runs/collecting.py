@@ -337,7 +337,7 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:
-        of = ", ".join(f"{kind}s" for kind in kinds or ["image"])
+        of = ", ".join(f"{kind}s" for kind in kinds or [unit])
         warning = f"{few}: the intervals are widened for so few; they speak of {of} like these"
     run.add_warning(warning)
     return warning

@@ -34,7 +34,7 @@ from normprobe.report.figures.style import (
     mark_layers,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, TEXT, VISUAL
+from normprobe.schema import ATTENTION_INPUT, OTHER_MEDIA, SPECIAL, TEXT, VISUAL
 
 # --- layers.csv ----------------------------------------------------------------------------------
 
@@ -50,11 +50,12 @@ METRICS = (
     metric_panel("within_modal_cosine", "mean cosine over pairs within the group", "cosine"),
 )
 
-#: What the first screen of a page shows.
-STORY = tuple(
-    metric_panel(metric, title, groups=(*OTHER_MEDIA, TEXT, VISUAL))
-    for metric, title in (("norm", "Loudness: L2 norm"), ("angle", "Turning: radians per layer"))
-)
+
+def story(layers: pd.DataFrame) -> list[Panel]:
+    """What the first screen of a page shows: visual beside text tokens, or special ones."""
+    groups = (*OTHER_MEDIA, TEXT, VISUAL) if (layers["group"] == VISUAL).any() else (TEXT, SPECIAL)
+    titles = {"norm": "Loudness: L2 norm", "angle": "Turning: radians per layer"}
+    return [metric_panel(metric, title, groups=groups) for metric, title in titles.items()]
 
 
 def own_panels(run: RunStore) -> list[Panel]:
@@ -264,7 +265,8 @@ def _declared(
     name: str, table: str, shown: Sequence[Panel], columns: int, height: float, **more: Any
 ) -> Drawing:
     def draw(title: str, rows: pd.DataFrame, ax: Given = None) -> Figure:
-        return draw_panels(title, shown, rows, ax, columns=columns, height=height, **more)
+        held = [panel for panel in shown if panel.values(rows).size] or shown
+        return draw_panels(title, held, rows, ax, columns=columns, height=height, **more)
 
     return Drawing(name, (table,), draw)
 

@@ -181,12 +181,14 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
     return by_place.reset_index(drop=True)
 
 
-#: What a massive token is, and what is told without such tokens; shown below the numbers.
+#: What a massive token is; shown below the numbers.
 MASSIVE = (
     f"massive token: its largest magnitude is above {MASSIVE_MAGNITUDE:g} and at least "
     f"{MASSIVE_RATIO:g} times the median magnitude of all tokens of its sequence (Sun et al., "
-    "2024). without: means over the tokens that are massive in no layer."
+    "2024)."
 )
+#: What is told without such tokens.
+WITHOUT_MASSIVE = "without: means over the tokens that are massive in no layer."
 
 #: The other kinds of tokens.
 KINDS_LEGEND = (
@@ -264,7 +266,7 @@ def _by_token_median(massive: pd.DataFrame) -> str:
         return ""
     told = _how_many(massive, "massive_by_token_median", _TOLD).removesuffix(".")
     ratio = significant(float(massive["peak_to_token_median_max"].max()), 3)
-    told = told or f"none is, at up to {ratio} times"
+    told = told or f"none is: {ratio} times at most, of any token"
     return f"By the median of the token itself, which a loud group moves less, {told}."
 
 
@@ -416,7 +418,15 @@ COLUMNS = [
         for words, suffix in (("all", ""), ("without", SUFFIX))
     ),
 ]
-MASSIVE_LEGEND = (
-    "massive: how many tokens of all samples. % in 10 dim.: share of |h|^2 in the ten largest "
-    "dimensions of a token. ratio: visual / text mean."
-)
+
+
+def terminal_legend(massive: pd.DataFrame) -> str:
+    """What the columns are that a terminal shows; ratios have none without visual tokens."""
+    told = [
+        "massive: how many tokens of all samples. % in 10 dim.: share of |h|^2 in the ten largest "
+        "dimensions of a token.",
+        MASSIVE,
+    ]
+    if not _rows(massive, VISUAL).empty:
+        told[1:] = ["ratio: visual / text mean.", MASSIVE, WITHOUT_MASSIVE]
+    return " ".join(told)

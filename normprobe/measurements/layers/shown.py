@@ -19,10 +19,10 @@ from normprobe.measurements.layers.assumptions import (
 from normprobe.measurements.layers.figures import (
     ACCOUNTED,
     METRICS,
-    STORY,
     THEORY,
     by_layer,
     own_panels,
+    story,
 )
 from normprobe.measurements.layers.words import (
     attention_input_verdict,
@@ -91,8 +91,8 @@ def show(run: RunStore, console: Console) -> None:
         )
         print_sentence(branches.branches_verdict(of_branches), console)
     if run.has_table("massive"):
-        legend = [f"{massive.MASSIVE_LEGEND} {massive.MASSIVE}"]
         table = run.table("massive")
+        legend = [massive.terminal_legend(table)]
         print_by_layer(
             "Massive activations", table, massive.COLUMNS, console, legend, "massive.csv"
         )
@@ -155,8 +155,8 @@ def headline(run: RunStore) -> str:
 def lead(run: RunStore) -> Markup:
     """Loudness and turning by layer."""
     layers = run.rows_of("layers")
-    story = [] if layers is None else charts(STORY, layers)
-    return side_by_side(story) + note(_LINES) if story else Markup()
+    drawn = [] if layers is None else charts(story(layers), layers)
+    return side_by_side(drawn) + note(_LINES) if drawn else Markup()
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -216,7 +216,7 @@ _PARTS = (
         _as_it_is,
         massive.MASSIVE_PANELS,
         massive_words,
-        f"{massive.MASSIVE} {massive.KINDS_LEGEND} {_OVER}",
+        f"{massive.MASSIVE} {massive.WITHOUT_MASSIVE} {massive.KINDS_LEGEND} {_OVER}",
     ),
     _Part(
         "What accounts for it in Eq. 13",

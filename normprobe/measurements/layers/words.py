@@ -1,5 +1,6 @@
 """What layers.csv says, in sentences."""
 
+import numpy as np
 import pandas as pd
 
 from normprobe.measurements.layers.accounted import accounted_verdict
@@ -12,16 +13,25 @@ from normprobe.measurements.layers.ratios import (
     visual_states_are_attended,
 )
 from normprobe.measurements.layers.turns import turns_verdict
-from normprobe.report.ratio_words import FAST, LOUD, brackets, hold_inverses, ratio_in_words
+from normprobe.report.ratio_words import (
+    FAST,
+    LOUD,
+    brackets,
+    hold_inverses,
+    ratio_in_words,
+    times,
+)
+from normprobe.report.readable import significant
 from normprobe.report.sentences import (
     broken_states_sentence,
+    carried_sentence,
     carried_sentences,
     layers_in_words,
     other_media,
     out_of,
 )
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, TEXT, VISUAL
+from normprobe.schema import ATTENTION_INPUT, RATIOS_TO_TEXT, SPECIAL, TEXT, VISUAL
 
 
 def verdict(run: RunStore) -> str:
@@ -61,7 +71,7 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
     several += [r for group in media for r in ratios_to_text(layers, "angle", group).values()]
     told = [ratio for ratio in (ratio_after(layers, 0), *several, *others) if ratio.usable]
     if not told:
-        return ""
+        return text_verdict(layers)
     samples = int(layers["samples"].max()) if intervals else None
     closing = brackets(told, samples, "layers" if several else "")
     arithmetic = ratio_after(layers, 0, RATIOS_TO_TEXT["norm"])
@@ -88,6 +98,22 @@ def layers_verdict(layers: pd.DataFrame, *, intervals: bool = True) -> str:
             entering = f"{_tokens(layers, group).capitalize()} enter the decoder {louder}"
             sentences.append(f"{entering}{turn and f', and turn {turn}'}.")
     return " ".join([*sentences, closing, *carried_sentences(layers)])
+
+
+def text_verdict(layers: pd.DataFrame) -> str:
+    """Of prompts without pictures: how text tokens grow, and which special token is loud."""
+    text = layers[layers["group"] == TEXT].sort_values("layer")
+    norms, numbers = text["norm_mean"].to_numpy(float), text["layer"].to_numpy(int)
+    grown = norms[1:] / norms[:-1]
+    if (layers["group"] == VISUAL).any() or not grown.size or not np.isfinite(grown).all():
+        return ""
+    sentence = (
+        f"Text tokens enter the decoder with a mean norm of {significant(norms[0])} and leave "
+        f"layer {numbers[-1]} with {significant(norms[-1])}, {times(norms[-1] / norms[0])} as "
+        f"much; layer {numbers[1:][grown.argmax()]} alone makes it {times(grown.max())}."
+    )
+    carried = carried_sentence(layers[layers["group"] == SPECIAL], SPECIAL)
+    return " ".join(filter(None, [sentence, carried]))
 
 
 def loudness(layers: pd.DataFrame, *, beside_inverses: bool = False) -> str:

@@ -20,7 +20,6 @@ from normprobe.measurements.layers.figures import (
     ACCOUNTED,
     CROSSED,
     METRICS,
-    STORY,
     THEORY,
     by_layer,
     draw_accounted,
@@ -28,16 +27,17 @@ from normprobe.measurements.layers.figures import (
     draw_theory,
     drawings,
     own_panels,
+    story,
 )
 from normprobe.measurements.layers.table import layer_intervals, layers_table
 from normprobe.quantities import declared
 from normprobe.report.charts import Panel, charts
 from normprobe.report.figures.lines import BAND_WORDS, INTERVAL_WORDS
 from normprobe.runs.run_folder import RunStore
-from normprobe.schema import TEXT, VISUAL
+from normprobe.schema import SPECIAL, TEXT, VISUAL
 
 PANELS = {
-    "layers": (*METRICS, *STORY),
+    "layers": (*METRICS, *story(pd.DataFrame({"group": [VISUAL]}))),
     "theory": THEORY,
     "accounted": ACCOUNTED,
     "branches": branches.BRANCH_PANELS,
@@ -96,6 +96,24 @@ def test_the_figures_of_a_run_stand_in_order_and_its_own_numbers_come_last() -> 
     assert {curve.column for curve in mine.curves} == {"mine_mean"}
     assert {curve.column for curve in other.curves} == {"other_mean"}
     assert own_panels(plain) == []
+
+
+def test_panels_without_a_number_are_not_drawn() -> None:
+    """Of text alone there is no ratio."""
+    of_text = made_massive.tables(groups=(TEXT,), massive=True)["massive"]
+    (drawing,) = (one for one in drawings(RunStore({})) if one.name == "massive")
+    titles = [axes.get_title(loc="left") for axes in drawing.draw("", of_text).axes]
+    assert titles == [
+        "(a) share of |h|² in largest dim.",
+        "(b) share of |h|² in 10 largest dim.",
+        "(c) share of massive tokens",
+    ]
+
+
+def test_a_page_shows_special_tokens_where_there_are_no_visual_ones() -> None:
+    for groups, shown in (((VISUAL, TEXT, SPECIAL), {VISUAL, TEXT}), ((TEXT, SPECIAL), {SPECIAL})):
+        (loudness, _) = story(pd.DataFrame({"group": groups}))
+        assert shown <= {curve.name for curve in loudness.curves}
 
 
 # --- theory --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from normprobe.measurements.layers.massive import (
     dimensions_table,
     massive_table,
     massive_verdict,
+    terminal_legend,
 )
 from normprobe.schema import TEXT, VISUAL
 
@@ -249,3 +250,5 @@ def test_text_alone_has_words() -> None:
     made = made_massive.tables(groups=("text",))
     text = massive_verdict(made["massive"], made["dimensions"])
     assert text.startswith("No token is massive") and "visual" not in text
+    assert "ratio" not in terminal_legend(made["massive"])
+    assert "ratio" in terminal_legend(PLANTED["massive"])

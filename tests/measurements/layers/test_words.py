@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from support import made_tables
 
@@ -26,6 +27,27 @@ def with_intervals(table, **spread):
                 table[f"{column}_{ends}_low"] = table[column] / (1 + by)
                 table[f"{column}_{ends}_high"] = table[column] * (1 + by)
     return table
+
+
+def test_text_alone_grows_and_a_special_token_is_loud():
+    text = made_tables.layer_rows("text", [2.0, 30.0, 40.0, 50.0], FLAT)
+    special = made_tables.layer_rows("special", [2.0, 30.0, 900.0, 60.0], FLAT)
+    special["norm_q50"] = [2.0, 30.0, 45.0, 60.0]
+    special = special.assign(
+        loudest_share=0.97, loudest_token='"<s>"', loudest_position=0, loudest_samples=56
+    )
+    told = (
+        "Text tokens enter the decoder with a mean norm of 2.000 and leave layer 3 with 50.00, "
+        "25 x as much; layer 1 alone makes it 15 x."
+    )
+    sink = (
+        " After layer 2 the mean norm of special tokens is 20 x their median: the loudest token "
+        'of a sample holds 97 % of it, in 56 of 56 samples "<s>" at position 0.'
+    )
+    assert layers_verdict(text) == told
+    assert layers_verdict(pd.concat([text, special])) == told + sink
+    assert layers_verdict(text[text["layer"] == 0]) == ""
+    assert layers_verdict(text.assign(norm_mean=[np.nan, 1.0, 2.0, 3.0])) == ""
 
 
 def test_louder_and_slower_with_intervals():
