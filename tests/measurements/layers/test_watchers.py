@@ -32,6 +32,7 @@ from normprobe.measurements.layers.branches import RATIO_METRICS
 from normprobe.measurements.layers.massive import massive_tables, massive_verdict
 from normprobe.measurements.layers.watchers import BranchWatcher, MassiveActivations
 from normprobe.model.measured_model import MeasuredModel
+from normprobe.quantities import declared
 from normprobe.schema import BRANCHES, PAIR, TEXT, TOKEN_GROUPS
 from normprobe.statistics.token_metrics import POOLED_GROUPS, group_masks
 from normprobe.versions import is_line_5
@@ -601,13 +602,14 @@ def test_a_loud_group_is_massive_by_the_median_of_its_sequence_alone():
 
     text = sentence(loud)
     assert "Massive tokens: 2 of " in text
-    assert "By the median of the token itself, which a loud group moves less, none is, at " in text
+    assert "By the median of the token itself, which a loud group moves less, none is: " in text
 
 
 def test_which_token_is_massive_in_numbers():
     """Each number of massive_tokens.csv against the states."""
     case = planted("llava", "left")
     table = tables(case)["massive_tokens"]
+    assert set(table) == set(declared("measurements.layers")["massive_tokens"].columns)
     last = table[(table["group"] == schema.TEXT) & (table["layer"] == 1)]
     assert last["samples"].sum() == 4  # the last token of each sample
     for row in last.itertuples():
