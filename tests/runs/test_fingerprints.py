@@ -26,6 +26,14 @@ def test_files_below_a_folder_are_told_apart_by_their_paths(tmp_path: Path) -> N
     assert found["0:below/a.txt"] == found["1:a.txt"] != found["0:a.txt"]
 
 
+def test_runs_below_a_folder_are_none_of_its_files(tmp_path: Path) -> None:
+    """A folder of data may be a run itself: then its files count."""
+    for name in ("run.json", "a.txt", "runs/first/run.json", "runs/first/layers.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert list(fingerprints(str(tmp_path))) == ["0:a.txt", "0:run.json"]
+
+
 def test_a_copy_is_the_same_and_a_byte_makes_another(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"weights")
     (tmp_path / "b").write_bytes(b"weights")

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from normprobe.errors import NormprobeError
+from normprobe.measurements.cause import table as table_module
 from normprobe.measurements.cause.table import tables
 
 SAMPLES, LAYERS = 12, 3
@@ -117,6 +118,19 @@ def test_angles_are_geometric_means_over_tokens(rows):
     removed = told(table, "norm-at-layer", "share_removed")
     wanted = 1 - sums["norm-at-layer"] / sums["untouched"]
     assert removed["effect"] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_an_image_counts_for_the_share_where_it_holds_one_layer(rows, monkeypatch):
+    """The intervals of few images are widened by how many there are."""
+    counted = []
+    real = table_module.interval
+    monkeypatch.setattr(
+        table_module, "interval", lambda *given: counted.append(given[-1]) or real(*given)
+    )
+    lost = (rows["image_hash"] == "i0") & (rows["layer"] == 2)
+    tables(rows[~(lost & (rows["intervention"] == "norm-at-layer"))])
+    assert [SAMPLES // 2] in [np.ravel(images).tolist() for images in counted]
+    assert not any(np.ravel(images).tolist() == [SAMPLES // 2 - 1] for images in counted)
 
 
 def test_a_dose_beyond_blank_and_placebo_is_off_the_map(rows):

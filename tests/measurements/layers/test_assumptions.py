@@ -16,6 +16,11 @@ from normprobe import find_parts
 from normprobe.measurements import measurement
 from normprobe.measurements.layers.assumptions import (
     CRITERIA,
+    EXEMPT,
+    FAILS,
+    HOLDS,
+    OPEN,
+    _verdict,
     assumptions_table,
     between,
     layer_ranges,
@@ -213,6 +218,22 @@ def test_nothing_is_judged_on_what_is_left_of_states_that_are_not_finite() -> No
     assert (row["holds_in"], row["open_in"], row["fails_in"]) == ("1-2, 5-6", "3-4", "")
     assert row["verdict"] == "open"
     assert row["worst"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (set(), EXEMPT),
+        ({HOLDS}, HOLDS),
+        ({FAILS}, FAILS),
+        ({HOLDS, FAILS}, "fails in some layers"),
+        ({OPEN, FAILS}, "fails in some layers"),
+        ({HOLDS, OPEN}, OPEN),
+        ({HOLDS, OPEN, FAILS}, "fails in some layers"),
+    ],
+)
+def test_one_layer_that_fails_is_told(states: set[str], told: str) -> None:
+    assert _verdict(states) == told
 
 
 # --- which decoders are judged ------------------------------------------------------------------
