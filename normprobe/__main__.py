@@ -1,6 +1,8 @@
 """The command ``normprobe``, and ``python -m normprobe``."""
 
 import signal
+import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -13,5 +15,18 @@ def main() -> None:
     command_line()
 
 
+def _forget_working_folder() -> None:
+    """Import nothing from there, as the command does not: data may lie beside an ``av.py``.
+
+    ``python -m`` and torchrun put the folder first. A checkout of normprobe is one, too.
+    """
+    here = Path.cwd()
+    if Path(__file__).parents[1] != here and not sys.flags.safe_path:
+        sys.path[:] = [*filter(None, sys.path)]
+        if sys.path[:1] == [str(here)]:
+            del sys.path[0]
+
+
 if __name__ == "__main__":
+    _forget_working_folder()
     main()

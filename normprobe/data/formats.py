@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 # The reader's block has to hold the longest row, here the whole file; Arrow counts it in 32 bits.
 _MAX_BLOCK = 2**31 - 1
 
-# Run lengths let a parquet file of a few kB claim more rows than memory holds. No benchmark comes
-# near.
-_MAX_ROWS = 10_000_000
+# Run lengths and compression let a parquet file of a few kB hold more than memory does. No benchmark
+# comes near.
+_MAX_ROWS = 1_000_000
+_MAX_BYTES, _MAX_GROWTH = 2**28, 16  # or so many times its bytes, if that is more
 _ROWS_AT_ONCE = 500
 
 # A row that starts inside a cell: a number and a tab after a line break.
 _MERGED = r"\n\d+\t"
+STATE = "state.json"  # of a saved data set: names its files
 #: What to do with a file of no known form.
 WRITE_LINES = 'write FILE.jsonl, a line each: {"image": "cat.jpg", "prompt": "What is it?"}'
 
@@ -151,18 +153,12 @@ def read_parquet(paths: Sequence[Path]) -> Rows:
     for path in paths:
         try:
             with parquet.ParquetFile(path, memory_map=True) as file:
-                claimed = file.metadata.num_rows
-                table = _read_rows(file) if claimed <= _MAX_ROWS else None
+                table = _read_rows(file, path)
         except (OSError, MemoryError, ValueError, pa.ArrowException) as error:
             raise NormprobeError(
                 f"{path}: expected a parquet file ({first_line(error)})",
                 "download the file again, and check that it is complete",
             ) from error
-        if table is None:
-            raise NormprobeError(
-                f"{path}: expected at most {_MAX_ROWS} rows, the file claims {claimed}",
-                "split the file",
-            )
         tables.append(table)
         places += [Place(str(path), row + 1) for row in range(table.num_rows)]
     try:
@@ -177,13 +173,33 @@ def read_parquet(paths: Sequence[Path]) -> Rows:
     return Rows(table, str(paths[0]), places)
 
 
-def _read_rows(file: ParquetFile) -> pa.Table:
+def _read_rows(file: ParquetFile, path: Path) -> pa.Table:
     """All rows, a few at a time: at once, pictures take twice the memory and far longer."""
     import pyarrow as pa
 
-    table = pa.Table.from_batches(file.iter_batches(_ROWS_AT_ONCE), file.schema_arrow)
+    claimed, room = file.metadata.num_rows, max(_MAX_BYTES, _MAX_GROWTH * path.stat().st_size)
+    if claimed > _MAX_ROWS:
+        raise _too_large(path, f"{_MAX_ROWS} rows", f"the file claims {claimed}")
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    # A cell that repeats is stored once: each may be as large as all that is stored of its column.
+    largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
+    batches, taken = [], 0
+    for batch in file.iter_batches(max(1, min(_ROWS_AT_ONCE, room // max(1, largest)))):
+        batches.append(batch)
+        taken += sum(map(_bytes_of, batch.columns))
+        if taken > room:
+            raise _too_large(path, f"{room} bytes of cells", "received more")
+    table = pa.Table.from_batches(batches, file.schema_arrow)
     table.validate(full=True)  # text that is not UTF-8 would fail where it is read
     return table
+
+
+def _bytes_of(column: pa.Array) -> int:
+    """What its cells take; those that repeat may still stand there once."""
+    import pyarrow as pa
+
+    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).nbytes
 
 
 def read_json_lines(path: Path, bad: BadRows) -> list[Row]:
@@ -279,13 +295,17 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
+def _too_large(path: Path, most: str, received: str) -> NormprobeError:
+    return NormprobeError(f"{path}: expected at most {most}, {received}", "split the file")
+
+
 def _no_rows(path: Path) -> NormprobeError:
     return NormprobeError(f"{path}: the file holds no rows", "check that the file is complete")
 
 
 def is_saved_folder(folder: Path) -> bool:
     """Whether a folder holds a saved data set, of one split or of several."""
-    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    return any((folder / name).is_file() for name in (STATE, "dataset_dict.json"))
 
 
 def read_saved_folder(folder: Path) -> list[tuple[str, Rows]]:
@@ -296,6 +316,8 @@ def read_saved_folder(folder: Path) -> list[tuple[str, Rows]]:
         for path in _named_files(folder):
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"it names {str(path)!a}, outside of it")
+            if path.name != STATE:
+                _refuse_compressed(path)
         loaded = datasets.load_from_disk(str(folder))
         splits = loaded if isinstance(loaded, dict) else {"": loaded}
         for split in splits.values():
@@ -313,10 +335,22 @@ def _named_files(folder: Path) -> Iterator[Path]:
     index = folder / "dataset_dict.json"
     splits = json.loads(index.read_text())["splits"] if index.is_file() else ["."]
     for split in splits:
-        state = folder / split / "state.json"
+        state = folder / split / STATE
         yield state
         for file in json.loads(state.read_text())["_data_files"]:
             yield folder / split / file["filename"]
+
+
+def _refuse_compressed(path: Path) -> None:
+    """Refuse cells that take more than the file: saved ones are mapped as they are."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as file:
+        taken = 0
+        for batch in pa.ipc.open_stream(file):
+            taken += batch.nbytes
+            if taken > file.size():
+                raise ValueError(f"{path.name} is compressed")
 
 
 def load_hub_table(benchmark: Benchmark, subset: str) -> tuple[Rows, dict[str, str | None]]:

@@ -23,6 +23,7 @@ from normprobe.errors import first_line
 #: What is decoded. Pillow reads more, some of it (EPS) by running another program.
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
 
+_AT_ONCE = 2**20  # samples that are scaled at a time, in float64
 _REPLACE = "replace the image with a complete PNG, JPEG or WebP file"
 
 
@@ -175,13 +176,17 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
     """
     import numpy as np
 
-    samples: Any = np.asarray(image, dtype=np.float64)
-    finite = samples[np.isfinite(samples)]
-    darkest, brightest = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    samples: Any = np.asarray(image).reshape(-1)
+    finite = samples[np.isfinite(samples)] if image.mode == "F" else samples
+    darkest, brightest = map(float, (finite.min(), finite.max()) if finite.size else (0, 1))
     whites = {"F": (1.0, 255.0, 65535.0), "I": (255.0, 65535.0)}.get(image.mode, (65535.0,))
     black, white = 0.0, next((w for w in whites if brightest <= w), brightest)
     if darkest < 0 or brightest > whites[-1]:
         black, white = darkest, brightest
-    samples = np.nan_to_num(samples, nan=black, posinf=white, neginf=black)
-    scaled = (samples - black) / max(white - black, np.finfo(np.float64).tiny)
-    return Image.fromarray(np.round(scaled * 255).astype(np.uint8))
+    grey = np.empty(samples.shape, np.uint8)
+    for begin in range(0, len(samples), _AT_ONCE):
+        part = samples[begin : begin + _AT_ONCE].astype(np.float64)
+        part = np.nan_to_num(part, nan=black, posinf=white, neginf=black)
+        scaled = (part - black) / max(white - black, np.finfo(np.float64).tiny)
+        grey[begin : begin + _AT_ONCE] = np.round(scaled * 255)
+    return Image.fromarray(grey.reshape(image.height, image.width))

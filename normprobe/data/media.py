@@ -117,6 +117,8 @@ def read_video(named: Any, root: Path, where: Place, fps: Any = None) -> Video:
     for name in named:
         frames.append(read_image_file(name, root, where))
         _bounded(where, len(frames), frames[-1].size)
+        if frames[-1].size != frames[0].size:
+            break  # refused below
     return video_of(frames, fps, where)
 
 
@@ -135,6 +137,8 @@ def decode_video(path: Path, where: Place | str) -> Video:
             for frame in file.decode(stream):
                 _bounded(where, len(frames) + 1, (frame.width, frame.height))
                 frames.append(frame.to_image())
+                if frames[-1].size != frames[0].size:
+                    break  # refused below
             fps = stream.average_rate
     return video_of(frames, float(fps) if fps else None, where)
 
@@ -152,7 +156,9 @@ def video_of(frames: Any, fps: float | None, where: Place | str = "video") -> Vi
     if not frames or len({frame.size for frame in frames}) > 1 or 0 in frames[0].size:
         sizes = ", ".join(sorted({f"{f.width}x{f.height}" for f in frames})) or "no frame"
         raise BadRow(where, f"expected frames of one size, received {sizes}", "convert the video")
-    return Video(tuple(frame.convert("RGB") for frame in frames), fps)
+    # To convert what is RGB copies it.
+    pictures = (frame if frame.mode == "RGB" else frame.convert("RGB") for frame in frames)
+    return Video(tuple(pictures), fps)
 
 
 def read_audio(named: Any, root: Path, where: Place, rate: Any = None) -> Audio:
@@ -204,6 +210,8 @@ def _array(path: Path, where: Place | str) -> NDArray[Any]:
 
     with _reading(f"the array {path.name[:200]!a}", where):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it holds several")
     return array
 
 

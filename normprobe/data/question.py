@@ -139,8 +139,8 @@ def _check_columns(row: Row, columns: Sequence[str]) -> None:
 
 
 def json_content(row: Row) -> bytes:
-    """The content of a row of JSON, whatever the order of its names."""
-    return json.dumps(row.cells, sort_keys=True).encode()
+    """The content of a row, whatever the order of its names."""
+    return json.dumps(dict(row.cells), sort_keys=True, default=repr).encode()
 
 
 def all_questions(sources: Sequence[QuestionSource]) -> list[Question]:
