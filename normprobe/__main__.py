@@ -1,12 +1,13 @@
 """The command ``normprobe``, and ``python -m normprobe``."""
 
-import signal
+import os
 import sys
-from pathlib import Path
 
 
 def main() -> None:
     """Run the command line. Until a command can say what it leaves, Ctrl-C just ends it."""
+    import signal
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -20,11 +21,9 @@ def _forget_working_folder() -> None:
 
     ``python -m`` and torchrun put the folder first. A checkout of normprobe is one, too.
     """
-    here = Path.cwd()
-    if Path(__file__).parents[1] != here and not sys.flags.safe_path:
-        sys.path[:] = [*filter(None, sys.path)]
-        if sys.path[:1] == [str(here)]:
-            del sys.path[0]
+    first, package = sys.path[:1], os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
+    if first == [os.getcwd()] != [package]:  # noqa: PTH109
+        del sys.path[0]
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # The reader's block has to hold the longest row, here the whole file; Arrow counts it in 32 bits.
 _MAX_BLOCK = 2**31 - 1
 
-# Run lengths and compression let a parquet file of a few kB hold more than memory does. No benchmark
-# comes near.
+# Run lengths and compression let a parquet file of a few kB hold more than memory does. No
+# benchmark comes near.
 _MAX_ROWS = 1_000_000
 _MAX_BYTES, _MAX_GROWTH = 2**28, 16  # or so many times its bytes, if that is more
 _ROWS_AT_ONCE = 500
@@ -180,10 +180,10 @@ def _read_rows(file: ParquetFile, path: Path) -> pa.Table:
     claimed, room = file.metadata.num_rows, max(_MAX_BYTES, _MAX_GROWTH * path.stat().st_size)
     if claimed > _MAX_ROWS:
         raise _too_large(path, f"{_MAX_ROWS} rows", f"the file claims {claimed}")
+    # A cell that repeats is stored once: each may be as large as all that is stored of a group of
+    # rows. (Arrow aborts where what it says of a column is damaged.)
     groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
-    # A cell that repeats is stored once: each may be as large as all that is stored of its column.
-    largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
+    largest = max((group.total_byte_size for group in groups), default=0)
     batches, taken = [], 0
     for batch in file.iter_batches(max(1, min(_ROWS_AT_ONCE, room // max(1, largest)))):
         batches.append(batch)
@@ -199,7 +199,8 @@ def _bytes_of(column: pa.Array) -> int:
     """What its cells take; those that repeat may still stand there once."""
     import pyarrow as pa
 
-    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).nbytes
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return int(plain.nbytes)
 
 
 def read_json_lines(path: Path, bad: BadRows) -> list[Row]:

@@ -96,11 +96,20 @@ def _table_content(options: Sequence[str], row: Row) -> bytes:
 
 def _table_prompt(template: str, options: Sequence[str], row: Row) -> str:
     cells = {
-        "question": row.text("question"),
+        "question": _question(row, "question"),
         "hint": _optional_text(row, "hint"),
         "options": lettered(_options(row, options)),
     }
     return fill_template(template, cells)
+
+
+def _question(row: Row, column: str) -> str:
+    """What is asked. Of an empty cell, which may say "nan", the prompt would lack it."""
+    text = row.text(column)
+    if not is_present(text):
+        where = row.place.at(column)
+        raise BadRow(where, f"expected text, received {text}", "fill the cell or remove its row")
+    return text
 
 
 def _options(row: Row, columns: Sequence[str]) -> list[tuple[str, Any]]:
@@ -127,9 +136,10 @@ def _answer(columns: Sequence[str], row: Row) -> Answer | None:
         return None
     text = str(cell).strip()
     held = [name for name in columns if name in row.cells]
-    letters = tuple(letter for letter, option in _options(row, held) if is_present(option))
-    if letters and text.isdecimal() and int(text) < len(letters):
-        text = letters[int(text)]
+    options = _options(row, held)
+    letters = tuple(letter for letter, option in options if is_present(option))
+    if letters and text.isdecimal() and len(text) < 3 and int(text) < len(options):
+        text = options[int(text)][0]
     if not letters:  # the options stand in the question
         known = (("yes", "no"), tuple("ABCD"))
         letters = next((each for each in known if text in each or text.lower() in each), ())
@@ -227,7 +237,7 @@ def read_official(
 
 def _json_prompt(benchmark: Benchmark, form: JsonFile, row: Row) -> str:
     cells = {
-        "question": row.text(form.question),
+        "question": _question(row, form.question),
         "options": lettered((name[-1], row.cells[name]) for name in benchmark.options),
     }
     return fill_template(benchmark.template, cells)

@@ -122,7 +122,7 @@ def _of_captions(path: Path, whole: Mapping[str, Any]) -> Iterator[Row]:
     images = _by_id(whole, "images")
     for number, annotation in enumerate(whole["annotations"], start=1):
         named = annotation if isinstance(annotation, dict) else {}
-        caption = images.get(named.get("image_id"), {}).get("caption")
+        caption = _of_id(images, named.get("image_id")).get("caption")
         if caption is None:
             continue
         spans = named.get("tokens_positive")
@@ -139,7 +139,7 @@ def _of_references(
         place = Place(str(path), number, unit="entry")
         told = named.get("ann_id")
         one = told[0] if isinstance(told, list) and len(told) == 1 else told
-        found = annotations.get(one) if isinstance(one, int | str) else None
+        found = _of_id(annotations, one) or None
         sentences = named.get("sentences")
         for sentence in sentences if isinstance(sentences, list) else [None]:
             of = sentence if isinstance(sentence, dict) else {}
@@ -171,6 +171,11 @@ def _by_id(whole: Mapping[str, Any], name: str) -> dict[Any, Mapping[str, Any]]:
     }
 
 
+def _of_id(entries: Mapping[Any, Mapping[str, Any]], key: Any) -> Mapping[str, Any]:
+    """The entry of this id; nothing where there is none, or it is no id."""
+    return entries.get(key, {}) if isinstance(key, int | str) else {}
+
+
 def _pictures(
     images: Mapping[Any, Mapping[str, Any]], folder: Path, row: Row, rows: Mapping[str, Row]
 ) -> tuple[Image.Image, ...]:
@@ -182,10 +187,17 @@ def _pictures(
             "leave out expressions of no box or of several",
         )
     where = row.place.at("file_name")
-    name = text_cell(images.get(annotation.get("image_id"), {}).get("file_name"), where)
+    name = text_cell(_of_id(images, annotation.get("image_id")).get("file_name"), where)
     roots = [folder / below for below in _FOLDERS]
-    root = next((root for root in roots if (root / name).is_file()), folder)
+    root = next((root for root in roots if _is_file(root / name)), folder)
     return (read_image_file(name, root, where),)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # no file has so long a name
+        return False
 
 
 def _referent(row: Row, prompt: str, images: Sequence[Image.Image]) -> Referent:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from cli.conftest import assert_two_lines
 from support import made_tables
+from support.commands import spawned
 from support.made_runs import run_folder
 from typer.testing import Result
 
@@ -166,3 +167,12 @@ def test_streams_that_take_nothing(closed: str, output: str) -> None:
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
         assert ("llava" in done.stdout) == (closed != ">&-")
+
+
+def test_nothing_is_imported_from_the_working_folder(tmp_path: Path) -> None:
+    """Data lie there, and may lie beside an ``av.py``; ``python -m`` looks there first."""
+    for name in ("av", "typer", "signal", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('was imported')")
+    ended = spawned(tmp_path, ["--version"], {})
+    assert ended.stderr == ""
+    assert ended.stdout.startswith("normprobe ")

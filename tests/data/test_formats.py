@@ -1,9 +1,11 @@
+import datasets
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from data.published import write_tsv
-from normprobe.data.formats import read_json_lines, read_parquet, read_tsv
+from normprobe.data import formats
+from normprobe.data.formats import read_json_lines, read_parquet, read_saved_folder, read_tsv
 from normprobe.data.rows import BadRows
 from normprobe.errors import NormprobeError
 
@@ -103,3 +105,39 @@ def test_a_parquet_that_claims_more_rows_than_memory_holds(tmp_path):
     assert path.stat().st_size < 100_000
     with pytest.raises(NormprobeError, match="the file claims 10000001"):
         read_parquet([path])
+
+
+BIG = "x" * 2**16  # a cell; thousands of it take some hundred bytes of a file
+
+
+@pytest.mark.parametrize("kind", ["text", "dictionary"])
+def test_a_parquet_of_a_few_bytes_that_fills_memory_is_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(formats, "_MAX_BYTES", 2**22)
+    cells = pa.array([BIG] * 2000)
+    table = pa.table({"prompt": cells.dictionary_encode() if kind == "dictionary" else cells})
+    del cells
+    path = tmp_path / "val.parquet"
+    parquet.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    del table
+    own = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(own)
+    pa.set_memory_pool(counting)
+    try:
+        with pytest.raises(NormprobeError, match="expected at most 4194304 bytes of cells"):
+            read_parquet([path])
+    finally:
+        pa.set_memory_pool(own)
+    assert counting.max_memory() < 2**25
+
+
+def test_cells_of_a_saved_data_set_that_take_more_than_its_file_are_refused(tmp_path):
+    folder, table = tmp_path / "saved", pa.table({"question": [BIG] * 200})
+    datasets.Dataset(table).save_to_disk(folder)
+    assert len(read_saved_folder(folder)[0][1].places) == 200
+    (file,) = folder.glob("*.arrow")
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(file, table.schema, options=options) as stream:
+        stream.write_table(table)
+    with pytest.raises(NormprobeError, match=r"expected a saved data set .* is compressed"):
+        read_saved_folder(folder)

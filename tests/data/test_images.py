@@ -1,6 +1,7 @@
 import base64
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -61,6 +62,7 @@ def numbers(*values, dtype):
         (numbers(65535, 30000, 200, 0, dtype=np.uint16), [255, 117, 1, 0], {}),
         (numbers(0.0, 0.5, 1.0, dtype=np.float32), [0, 128, 255], {"file_format": "TIFF"}),
         (numbers(-100_000, 0, 100_000, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
+        (numbers(-(2**31), 0, 2**31 - 1, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
         (numbers(np.nan, np.nan, dtype=np.float32), [0, 0], {"file_format": "TIFF"}),
         (numbers(7.0, 7.0, dtype=np.float32), [7, 7], {"file_format": "TIFF"}),
         (numbers(0, 128, 255, dtype=np.int32), [0, 128, 255], {"file_format": "TIFF"}),
@@ -74,6 +76,20 @@ def test_what_a_viewer_would_show(image, expected, options):
     assert picture.mode == "RGB"
     shown = [colour if isinstance(colour, tuple) else (colour,) * 3 for colour in expected]
     assert [picture.getpixel((x, 0)) for x in range(len(shown))] == shown
+
+
+def test_wide_samples_are_scaled_a_part_at_a_time():
+    """In float64 all at once, the few kB of a picture took 40 bytes a pixel."""
+    samples = np.arange(1500 * 2000, dtype=np.uint16).reshape(1500, 2000)
+    data = encode(Image.fromarray(samples))
+    tracemalloc.start()
+    try:
+        picture = decode_image(data, WHERE)
+        assert tracemalloc.get_traced_memory()[1] < 12 * samples.size + 2**25
+    finally:
+        tracemalloc.stop()
+    expected = np.round(samples.astype(np.float64) / 65535 * 255)
+    np.testing.assert_array_equal(np.asarray(picture)[..., 0], expected)
 
 
 def test_cmyk_jpeg():

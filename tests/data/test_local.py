@@ -4,8 +4,10 @@ import json
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from data.published import BLUE, RED, encode, write_lines
 from normprobe.data.data_set import open_data
@@ -350,3 +352,13 @@ def test_a_folder_of_images_stays_inside(tmp_path, photo):
     assert "leaves the folder" in reasons["images/link.png"]
     assert "no plain file" in reasons["images/pipe.png"]
     assert "no known image format" in reasons["images/vector.png"]
+
+
+def test_a_table_of_prompts_needs_no_ids(tmp_path):
+    path = tmp_path / "mine.parquet"
+    columns = {"prompt": ["Why?", "Why?"], "more": [{"bytes": b"x"}, {"bytes": b"y"}]}
+    parquet.write_table(pa.table(columns), path)
+    first, second = open_data(str(path))
+    assert first.prompt == second.prompt == "Why?"
+    assert first.id != second.id
+    assert not second.id.endswith("-2")  # their content differs

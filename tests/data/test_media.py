@@ -182,6 +182,9 @@ def test_the_bundled_sample_needs_no_decoder():
         ({"video": "long.npy"}, "cannot be decoded"),
         ({"video": "empty"}, "received no frame"),
         ({"video": "sizes"}, "frames of one size"),
+        ({"video": ["sizes/4.png", "sizes/5.png", "none.png"]}, "frames of one size, received 4x4"),
+        ({"video": "several.npy"}, r"the array 'several.npy' .*it holds several"),
+        ({"audio": "several.npy", "rate": 8000}, r"the array 'several.npy' .*it holds several"),
         ({"video": "frames.npy", "fps": "fast"}, "expected frames a second"),
         ({"video": ["frames.npy"]}, "frames.npy"),
         ({"video": 3}, "expected a video or a list of its frames"),
@@ -201,6 +204,8 @@ def test_what_is_wrong_is_said(tmp_path, cells, match):
         file.setparams((1, 2, 8000, 0, "NONE", ""))
     np.save(tmp_path / "frames.npy", FRAMES)
     np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
+    np.savez(tmp_path / "several.npz", FRAMES, WAVE)
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
     whole = (tmp_path / "frames.npy").read_bytes()
     (tmp_path / "long.npy").write_bytes(whole.replace(b"(5, 32, 48, 3)", b"(9**9,32,48,3)"))
     (tmp_path / "empty").mkdir()

@@ -494,3 +494,19 @@ def test_the_papers_draw_names_its_three_sources(hub):
     assert calls == [PUBLISHED[name].call for name in parts.values()]
     assert (data.name, len(list(data))) == ("paper", 30)
     assert [source["revision"] for source in data.provenance["sources"]] == [COMMIT] * 3
+
+
+def test_a_question_that_would_be_left_out_is_a_bad_row(tmp_path):
+    """A cell ``nan`` is empty: the prompt would be the options alone."""
+    columns = PUBLISHED["ai2d"].columns | {"question": ["nan", "Why?"], "image": [PICTURE] * 2}
+    with pytest.raises(NormprobeError, match="row 1, column question: expected text, received nan"):
+        list(from_columns(tmp_path, columns))
+
+
+def test_an_answer_by_its_number_counts_options_that_are_left_out(tmp_path):
+    cells = {"options": [["nan", "cat", "dog", "ox"]] * 2, "answer": ["1", "9" * 5000]}
+    columns = PUBLISHED["ai2d"].columns | cells | {"image": [PICTURE] * 2}
+    first, second = from_columns(tmp_path, columns)
+    assert first.prompt.split("\n")[1] == "B. cat"
+    assert first.answer == Answer("B", ("B", "C", "D"))
+    assert second.answer.options == ()

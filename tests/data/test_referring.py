@@ -56,3 +56,22 @@ def test_references_beside_instances(folder):
         assert [sample.referent.word for sample in samples] == ["red cup", "left cup", "dog"]
         assert samples[1].prompt == "Where is left cup?"
         assert samples[0].referent.box == samples[1].referent.box == (2, 3, 12, 8)
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [([7], "boxes without expressions"), ({}, "boxes without expressions")],
+)
+def test_an_image_id_that_is_none_is_no_image(folder, image, said):
+    whole = coco("the red cup on the left", "a dog")
+    whole["annotations"] = [ANNOTATIONS[0] | {"image_id": image}]
+    with pytest.raises(NormprobeError, match=said):
+        open_data(str(write_lines(folder / "a.json", whole)))
+
+
+def test_a_name_that_no_file_can_have_is_a_bad_row(folder):
+    whole = coco("the red cup on the left", "a dog")
+    whole["images"][0]["file_name"] = "a" * 5000
+    data = open_data(str(write_lines(folder / "a.json", whole)), skip_bad=True)
+    assert [sample.id for sample in data] == ["referring/80"]
+    assert "cannot be read" in data.bad.skipped[0].reason
