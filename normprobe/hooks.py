@@ -178,6 +178,27 @@ def with_state(output: Any, path: Sequence[Any], change: Callable[[Tensor], Tens
     return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
 
+def changing_input(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    """Change the hidden state that enters ``layer``, each time this thread runs it."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return with_changed_input(change, args, kwargs)
+
+    return layer.register_forward_pre_hook(on_this_thread(hook), with_kwargs=True)
+
+
+def with_changed_input(
+    change: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a layer with another hidden state."""
+    if isinstance(kwargs.get("hidden_states"), Tensor):
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+    path = path_to_state((args, kwargs))
+    assert path is not None  # else reading it has failed before
+    changed: tuple[tuple[Any, ...], dict[str, Any]] = with_state((args, kwargs), path, change)
+    return changed
+
+
 def _first_state(value: Any, field: str = HIDDEN_STATE) -> Tensor | None:
     path = path_to_state(value, field)
     if path is None:

@@ -3,7 +3,6 @@
 against_precision(probe, probe, "int8-token", data="scenes").sentence
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -96,7 +95,6 @@ def against_precision(
     told = [headroom(now)]
     if how:
         now = replace(now, facts={**now.facts, "dtype": f"{now.facts['dtype']} reading {how}"})
-        tolerance = math.inf if tolerance is None else tolerance
         told = [_share(new, read)]
     if errors:
         sums = pd.DataFrame(errors).groupby(["stage", "group", "linear"]).sum()
@@ -108,7 +106,7 @@ def against_precision(
         words = [f"{at[1]} {significant(sqnr[at], 2)} dB ({at[0]} {at[2]})" for at in lowest]
         told += [f"Lowest SQNR of what they read: {', '.join(words)}."] * bool(words)
     table = _costs(pd.DataFrame(costs)) if costs else None
-    found = checked(now, before, tolerance)
+    found = checked(now, before, tolerance, judged=not how or tolerance is not None)
     told = [found.sentence, *told, "" if table is None else _told(table)]
     return replace(found, sentence=" ".join(filter(None, told)), costs=table)
 

@@ -234,8 +234,8 @@ def test_a_tolerance_is_that_of_the_type(specimen: Baseline) -> None:
     }.items():
         of = replace(specimen, facts={**specimen.facts, "dtype": dtype})
         assert allowed_of(of, of, None) == pytest.approx(allowed), dtype
-    for wrong in (float("nan"), -1.0):
-        with pytest.raises(NormprobeError, match="--tolerance: expected a number from 0 on"):
+    for wrong in (float("nan"), -1.0, float("inf")):
+        with pytest.raises(NormprobeError, match="--tolerance: expected a finite number from 0 on"):
             checked(specimen, specimen, wrong)
 
 
@@ -406,3 +406,26 @@ def test_a_test_report_has_a_test_a_state(specimen: Baseline) -> None:
     assert (different.get("tests"), different.get("failures")) == (states, "1")
     assert (unknown.get("tests"), unknown.get("errors")) == ("1", "1")
     assert len(different.findall("testcase/failure")) == 1
+
+
+def test_a_type_that_a_baseline_was_not_measured_in_widens_nothing(specimen: Baseline) -> None:
+    """The states of the specimen are bfloat16; shifted a little, they are no such numbers."""
+    own = {**specimen.facts, "dtype": "float32"}
+    now = replace(specimen, facts=own)
+    assert allowed_of(now, specimen, None) == 0.1
+    other = specimen.states.assign(largest=specimen.states["largest"] * 1.0001)
+    forged = replace(specimen, states=other)
+    assert allowed_of(now, forged, None) == 1e-4
+    assert (
+        allowed_of(replace(forged, facts=specimen.facts), replace(forged, facts=own), None) == 0.1
+    )
+
+
+@pytest.mark.parametrize("turned_round", [False, True])
+def test_a_layer_that_one_side_lacks_is_named(specimen: Baseline, turned_round: bool) -> None:
+    last = specimen.states[specimen.states["stage"] == "layer 1"].assign(stage="layer 99")
+    more = replace(specimen, states=pd.concat([specimen.states, last], ignore_index=True))
+    found = checked(more, specimen) if turned_round else checked(specimen, more)
+    who = "baseline" if turned_round else "model"
+    assert found.verdict == DIFFERENT
+    assert found.sentence.endswith(f"The {who} has no layer 99: other layers, or parts.")

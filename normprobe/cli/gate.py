@@ -85,11 +85,13 @@ def check(
             raise typer.BadParameter("--junit would replace what --against reads")
         with console.lasting_imports():
             from normprobe import check as check_
-            from normprobe.measurements.check.baseline import checked
+            from normprobe.measurements.check.baseline import checked, require_tolerance
             from normprobe.precision import against_precision
             from normprobe.probe import Probe
             from normprobe.runs.files import write_by_rename
 
+        if tolerance is not None:
+            require_tolerance(tolerance)
         probe = Probe(model, **vars(loading))
         asked = {name: getattr(sampling, name) for name in _DRAWN}
         like = None if against is None else _known(against, asked)

@@ -29,6 +29,7 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel, text_ids
+from normprobe.model.row_order import check_order, keeps_order
 from normprobe.model.tracing.recording import tensors
 from normprobe.statistics.token_metrics import token_norms
 
@@ -58,6 +59,8 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
             f"no token enters decoder layer {first.apart[0]} as it left the layer before: its turn "
             "there is not seen"
         )
+    if not all(map(keeps_order, model.decoder_layers)):
+        check_order(model, inputs)
     if drew or _may_differ(model.model):
         second = _Forward(model.decoder_layers)
         second.run(model, inputs)
@@ -106,6 +109,14 @@ class _Forward:
                         "let the layers return the hidden state first: a module around each that "
                         "does so is enough",
                     )
+            elif self._fault is None and self._hands_on_two(entered, (args, kwargs)):
+                self._fault = NormprobeError(
+                    f"decoder layer {number - 1} hands two states on to layer {number}: the hidden "
+                    "state is not one of them, but their sum, where an update stands beside its "
+                    "residual",
+                    "measure the model in transformers, and hold the states that this engine saves "
+                    "against it: normprobe check MODEL --states DIR",
+                )
         self._output = None
         self.calls[number] += 1
 
@@ -113,6 +124,15 @@ class _Forward:
         self._output = output
         if self.calls[number] == 1:
             self.norms[number] = token_norms(hidden_state_of(output)).float().sum()
+
+    def _hands_on_two(self, entered: Tensor, given: Any) -> bool:
+        """Whether another tensor like the state left the layer before, and enters this one."""
+        received = [each for each in tensors(given) if each.shape == entered.shape]
+        return any(
+            not torch.equal(each.to(entered), entered) and any(map(partial(_is, each), received))
+            for each in tensors(self._output)
+            if each.shape == entered.shape and each.is_floating_point()
+        )
 
     def refuse_several_passes(self, model: MeasuredModel) -> None:
         number, calls = self.calls.most_common(1)[0]
@@ -153,12 +173,13 @@ def handed_on(output: Any, entered: Tensor) -> bool:
     return here.shape == entered.shape and bool((here == entered).all(-1).any())
 
 
+def _is(one: Tensor, other: Tensor) -> bool:
+    return one is other or torch.equal(one.to(other), other)
+
+
 def is_among(output: Any, entered: Tensor) -> bool:
     """Whether what enters a layer is one of the tensors that the one before returned."""
-    return any(
-        each is entered or (each.shape == entered.shape and torch.equal(each.to(entered), entered))
-        for each in tensors(output)
-    )
+    return any(each.shape == entered.shape and _is(each, entered) for each in tensors(output))
 
 
 def _last_token(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -23,9 +23,11 @@ from normprobe.errors import NormprobeError, did_you_mean
 from normprobe.hooks import (
     after_call,
     attached,
+    changing_input,
     hidden_state_of,
     on_this_thread,
     path_to_state,
+    with_changed_input,
     with_state,
 )
 from normprobe.model.find.residual import Residual
@@ -124,7 +126,7 @@ def intervened(
         elif done.name == GAIN:
             stack.enter_context(_gained(layers, done.dose, rows.visual))
         elif (change := _change_of(done, rows, other)) is not None:
-            stack.enter_context(attached(_changing_input(layers[0], change)))
+            stack.enter_context(attached(changing_input(layers[0], change)))
         yield
 
 
@@ -203,7 +205,7 @@ def called_as_loud_as_text(
         entered.append(_scaled(x, rows.visual, as_loud_as_text(x, rows)))
         return entered[0]
 
-    args, kwargs = _with_changed_input(change, args, kwargs)
+    args, kwargs = with_changed_input(change, args, kwargs)
     returned = hidden_state_of(layer.forward(*args, **kwargs))  # its hooks have run
     return entered[0], returned
 
@@ -308,25 +310,6 @@ def _gained(layers: Sequence[nn.Module], gain: float, visual: Tensor) -> Iterato
             f"what decoder layer {changed.index(0) + 1} adds to its input cannot be followed",
             f"leave {GAIN} out; {FREEZE} and {SCALE} need not follow it",
         )
-
-
-def _changing_input(layer: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _with_changed_input(change, args, kwargs)
-
-    return layer.register_forward_pre_hook(on_this_thread(hook), with_kwargs=True)
-
-
-def _with_changed_input(
-    change: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a layer with another hidden state."""
-    if isinstance(kwargs.get("hidden_states"), Tensor):
-        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
-    path = path_to_state((args, kwargs))
-    assert path is not None  # else reading it has failed before
-    changed: tuple[tuple[Any, ...], dict[str, Any]] = with_state((args, kwargs), path, change)
-    return changed
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

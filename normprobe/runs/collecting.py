@@ -333,14 +333,21 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     unit = "sample" if kinds[1:] else "".join(kinds) or "image"
     if rows["image_hash"].isna().all():
         unit = "sample" if kinds else "prompt"
-    few = f"{units} {unit}{'' if units == 1 else 's'}"
+    few, of = _number_of(units, unit), ", ".join(f"{kind}s" for kind in kinds or [unit])
+    without = int(rows["sample_id"][rows["image_hash"].isna()].nunique())
+    if 0 < without < units:
+        few = f"{_number_of(units - without, unit)} and {_number_of(without, 'sample')} without"
+        of = "samples"
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
     else:
-        of = ", ".join(f"{kind}s" for kind in kinds or [unit])
         warning = f"{few}: the intervals are widened for so few; they speak of {of} like these"
     run.add_warning(warning)
     return warning
+
+
+def _number_of(things: int, thing: str) -> str:
+    return f"{things} {thing}{'' if things == 1 else 's'}"
 
 
 def _media(rows: pd.DataFrame) -> list[str]:

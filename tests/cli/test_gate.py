@@ -349,3 +349,9 @@ def test_the_action_and_the_hook_run_the_command() -> None:
     assert "${{" not in script  # inputs are no code
     assert hook["entry"] == "normprobe check"
     assert hook["pass_filenames"] is False
+
+
+def test_a_tolerance_that_lets_all_pass_is_refused_at_once(run: Run, tmp_path: Path) -> None:
+    result = run("check", "specimen", "--against", tmp_path, "--tolerance", "inf")
+    assert result.exit_code == 1
+    assert "--tolerance: expected a finite number from 0 on, received inf" in result.stderr

@@ -251,3 +251,88 @@ def test_an_input_that_is_missing_is_told_in_one_line() -> None:
     inputs = {n: value for n, value in tiny_inputs(model).items() if n != "image_grid_thw"}
     with pytest.raises(NormprobeError, match="fails on these inputs"):
         Probe(model).layers(inputs)
+
+
+class Around(nn.Module):
+    """A layer, and what is made of its state."""
+
+    def __init__(self, layer: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.change = layer, change
+
+    def forward(self, state: Tensor, **named: Any) -> Tensor:
+        return self.change(self.layer(state, **named))
+
+
+def flipped(state: Tensor) -> Tensor:
+    return state.flip(1)
+
+
+def two_swapped(state: Tensor) -> Tensor:
+    order = torch.arange(state.shape[1])
+    order[[2, 5]] = order[[5, 2]]
+    return state[:, order]
+
+
+@pytest.mark.parametrize("change", [flipped, two_swapped])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_layer_that_returns_tokens_in_another_order_is_refused(
+    model: Any, at: int, change: Callable[[Tensor], Tensor]
+) -> None:
+    layers = model.model.language_model.layers
+    layers[at - 1] = Around(layers[at - 1], change)
+    said = rf"changes the order of its tokens in decoder layer {at}: row \d+ leaves as row \d+"
+    with pytest.raises(NormprobeError, match=said):
+        Probe(model).layers(tiny_inputs(model))
+
+
+def test_a_hook_that_does_so_is_refused(model: Any) -> None:
+    layer = model.model.language_model.layers[1]
+    layer.register_forward_hook(lambda module, args, output: flipped(output))
+    with pytest.raises(NormprobeError, match="the order of its tokens in decoder layer 2"):
+        check_forward(measured(model), tiny_inputs(model))
+
+
+def test_a_stack_that_does_so_between_layers_is_refused(model: Any) -> None:
+    layer = model.model.language_model.layers[2]
+    change = lambda module, args: (flipped(args[0]), *args[1:])  # noqa: E731
+    layer.register_forward_pre_hook(change)
+    layer.register_forward_hook(lambda module, args, output: output)
+    with pytest.raises(NormprobeError, match="order of its tokens between decoder layers 2 and 3"):
+        check_forward(measured(model), tiny_inputs(model))
+
+
+@pytest.mark.parametrize("change", [lambda state: state, lambda state: 3 * state])
+def test_own_layers_that_keep_the_order_are_measured(
+    model: Any, change: Callable[[Tensor], Tensor]
+) -> None:
+    layers = model.model.language_model.layers
+    layers[0] = Around(layers[0], change)
+    found = measured(model)
+    check_forward(found, tiny_inputs(model))
+    assert found.forward_seen
+
+
+class Beside(nn.Module):
+    """As engines write layers: the update is handed on beside what it is added to."""
+
+    def __init__(self, layer: nn.Module, *, last: bool) -> None:
+        super().__init__()
+        self.layer, self.last = layer, last
+
+    def forward(self, state: Any, **named: Any) -> Any:
+        state = sum(state) if isinstance(state, tuple) else state
+        left = self.layer(state, **named)
+        return left if self.last else (left - state, state)
+
+
+def test_an_update_that_is_handed_on_beside_its_residual_is_refused(model: Any) -> None:
+    """Hooks would read the update as the state."""
+    inputs = tiny_inputs(model)
+    logits = model(**inputs).logits
+    layers = model.model.language_model.layers
+    for place, layer in enumerate([*layers]):
+        layers[place] = Beside(layer, last=place + 1 == len(layers))
+    torch.testing.assert_close(model(**inputs).logits, logits)
+    with pytest.raises(NormprobeError, match="layer 1 hands two states on to layer 2"):
+        Probe(model).layers(inputs)

@@ -240,8 +240,16 @@ def test_no_place_is_known_and_the_run_goes_on(data: DataSet) -> None:
 
 def test_a_run_of_clips_speaks_of_clips() -> None:
     """Their tokens are visual, too."""
-    groups = {"sample_id": list("aab"), "group": ["visual", "video", "text"]}
+    groups = {"sample_id": list("aab"), "group": ["visual", "video", "video"]}
     run = RunStore({})
-    note = collecting.note_confidence(run, pd.DataFrame({**groups, "image_hash": ["1", "1", None]}))
+    note = collecting.note_confidence(run, pd.DataFrame({**groups, "image_hash": ["1", "1", "2"]}))
     assert note.startswith("2 clips: ") and note.endswith("they speak of clips like these")
     assert run.record["media"] == ["clip"]
+
+
+def test_samples_without_an_image_are_not_counted_as_images() -> None:
+    hashes = ["1", "2", "2", *[None] * 8]
+    groups = {"sample_id": list("abcdefghijk"), "group": ["visual"] * 3 + ["text"] * 8}
+    note = collecting.note_confidence(RunStore({}), pd.DataFrame({**groups, "image_hash": hashes}))
+    assert note.startswith("2 images and 8 samples without: ")
+    assert note.endswith("they speak of samples like these")

@@ -45,6 +45,8 @@ FORMAT = "normprobe baseline 1"
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 #: No finer than the digits of a fingerprint.
 _FINEST = 1e-6
+#: To how many parts a number of a file is exact.
+_DIGITS = 1e-8
 #: A mean norm is surer than a direction: errors of tokens and dimensions cancel out in it.
 _SURER = 10.0
 
@@ -258,9 +260,18 @@ class Checked:
         return text.decode() + "\n"
 
 
-def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> Checked:
-    """Compare states in the order of the forward; ``tolerance``: in parts of their length."""
-    allowed = allowed_of(now, before, tolerance)
+def checked(
+    now: Baseline, before: Baseline, tolerance: float | None = None, *, judged: bool = True
+) -> Checked:
+    """Compare states in the order of the forward.
+
+    Args:
+        now: the states of a model.
+        before: what they are to be.
+        tolerance: in parts of their length; None: that of the type.
+        judged: False where nobody says how far they may be apart.
+    """
+    allowed = allowed_of(now, before, tolerance) if judged else math.inf
     table = pd.DataFrame(list(_compared(now, before, allowed)), columns=[*_COLUMNS])
     if "input_sqnr" in now.states:
         table = table.merge(now.states[["stage", "group", "input_sqnr"]], "left")
@@ -274,7 +285,7 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
         types = " against ".join(dict.fromkeys(str(of.facts.get("dtype")) for of in (now, before)))
         alone = bool(table["turned"].isna().all())  # a run of another command knows no directions
         what, within = ("norms", allowed / _SURER) if alone else ("states", allowed)
-        if allowed == math.inf:
+        if not judged:
             told = f"The largest difference of {len(table)} states of {samples} is {far} of their"
             return Checked(table, MEASURED, f"{told} length ({types}).")
         told = f"All {len(table)} {what} of {samples} are the same within {within:g} of their"
@@ -289,17 +300,36 @@ def checked(now: Baseline, before: Baseline, tolerance: float | None = None) -> 
 
 
 def allowed_of(now: Baseline, before: Baseline, tolerance: float | None) -> float:
-    """The tolerance that was asked for, or that of the coarser of two types."""
+    """The tolerance that was asked for, or that of the coarser of two types.
+
+    A baseline may say what it likes: a type that its states are no numbers of widens nothing.
+    """
     if tolerance is not None:
-        if not tolerance >= 0:
-            raise NormprobeError(
-                f"--tolerance: expected a number from 0 on, received {tolerance}",
-                "leave it out for that of the type",
-            )
-        return tolerance
-    types = re.findall(r"b?float\w+", " ".join(str(of.facts.get("dtype")) for of in (now, before)))
-    coarser = max(map(_tolerance_of, types), default=_FINEST)
-    return coarser
+        return require_tolerance(tolerance)
+    said, own = (re.findall(r"b?float\w+", str(of.facts.get("dtype"))) for of in (before, now))
+    types = [*own, *(name for name in said if _holds(before, name))]
+    return max(map(_tolerance_of, types), default=_FINEST)
+
+
+def require_tolerance(tolerance: float) -> float:
+    """Refuse what is no number of parts of a length, or lets all pass."""
+    if not 0 <= tolerance < math.inf:
+        raise NormprobeError(
+            f"--tolerance: expected a finite number from 0 on, received {tolerance}",
+            "leave it out for that of the type",
+        )
+    return tolerance
+
+
+def _holds(baseline: Baseline, name: str) -> bool:
+    """Whether the largest numbers behind decoder layers are numbers of a type; none: it may be."""
+    dtype, states = getattr(torch, name, None), baseline.states
+    if not isinstance(dtype, torch.dtype):
+        return False
+    behind = states["stage"].str.startswith("layer ") & states["largest"].notna()
+    largest = torch.tensor(states["largest"][behind].to_numpy(np.float64))
+    near = (largest.to(dtype).double() - largest).abs() <= _DIGITS * largest
+    return bool(near.all())
 
 
 def _tolerance_of(name: str) -> float:
@@ -428,6 +458,9 @@ _LAYER = (
 
 def _hint(table: pd.DataFrame, first: str, now: Baseline, before: Baseline, allowed: float) -> str:
     """What such a difference usually means."""
+    for who, side in (("model", now), ("baseline", before)):
+        if first not in set(side.states["stage"]):
+            return f"The {who} has no {_words(first).removeprefix('the ')}: other layers, or parts."
     here = table[(table["stage"] == first) & table["differs"]]
     known = here[here["moved"].notna()]
     if first == INPUTS:
