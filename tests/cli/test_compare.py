@@ -134,6 +134,8 @@ def test_different_samples_are_said(run: Run, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, sample_ids=[name]) for name in ("a", "b")]
     result = run("compare", *folders, "-o", "out")
     assert "warning: the runs measured different samples" in result.stderr
+    quiet = run("compare", *folders, "-o", "out", "--overwrite", "-q")
+    assert (quiet.stdout, quiet.stderr) == ("out\n", "")
     assert json.loads((tmp_path / "out/run.json").read_text())["warnings"]
     same = [make_run(tmp_path / name, sample_ids=["x"]) for name in ("c", "d")]
     assert "warning" not in run("compare", *same, "-o", "other").stderr
