@@ -29,7 +29,7 @@ from normprobe.hooks import (
 from normprobe.inputs.on_device import moved_to
 from normprobe.model.find.overrides import CROSS_ATTENTION
 from normprobe.model.measured_model import MeasuredModel, text_ids
-from normprobe.model.row_order import check_order, keeps_order
+from normprobe.model.row_order import check_order, runs_other_code
 from normprobe.model.tracing.recording import tensors
 from normprobe.statistics.token_metrics import token_norms
 
@@ -59,7 +59,7 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
             f"no token enters decoder layer {first.apart[0]} as it left the layer before: its turn "
             "there is not seen"
         )
-    if not all(map(keeps_order, model.decoder_layers)):
+    if any(map(runs_other_code, model.decoder_layers)):
         check_order(model, inputs)
     if drew or _may_differ(model.model):
         second = _Forward(model.decoder_layers)
@@ -86,7 +86,7 @@ class _Forward:
         for number, layer in enumerate(self.layers, start=1):
             handles.append(before_call(layer, partial(self._enter, number)))
             handles.append(after_call(layer, partial(self._leave, number)))
-        head = getattr(model.model, "get_output_embeddings", lambda: None)()
+        head = _head_of(model.model)
         if isinstance(head, nn.Module):  # logits of all tokens may need more memory than all else
             handles.append(head.register_forward_pre_hook(on_this_thread(_last_token)))
         with observing(model.model), attached(*handles):
@@ -159,9 +159,13 @@ class _Forward:
 
 def _may_differ(model: nn.Module) -> bool:
     """Whether a forward may differ from the last without a draw that can be seen: own code may."""
-    # accelerate replaces forwards as well.
-    patched = (vars(m).get("forward") for m in model.modules() if not hasattr(m, "_hf_hook"))
-    return not is_native(model) or any(each is not None for each in patched)
+    head = _head_of(model)
+    modules = (module for module in model.modules() if module is not head)
+    return not is_native(model) or any(map(runs_other_code, modules))
+
+
+def _head_of(model: nn.Module) -> Any:
+    return getattr(model, "get_output_embeddings", lambda: None)()
 
 
 def handed_on(output: Any, entered: Tensor) -> bool:

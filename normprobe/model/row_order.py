@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normprobe.errors import NormprobeError
-from normprobe.failures import is_native
 from normprobe.hooks import (
     attached,
     changing_input,
@@ -36,13 +35,19 @@ _DIMENSIONS = 128
 #: The noise of a row is that of another one where its cosine with it is larger than this, than what
 #: chance makes, and than twice that with its own.
 _ALONG = 0.5
+#: Whose modules keep the order, draw by generators that are known, and count no calls.
+_LIBRARIES = ("torch.", "transformers.", "accelerate.", "peft.", "normprobe.")
 #: Rows that are compared, at most.
 _ROWS = 2048
 
 
-def keeps_order(layer: nn.Module) -> bool:
-    """Whether it is code of transformers, which nothing changes."""
-    return is_native(layer) and "forward" not in vars(layer) and not layer._forward_hooks
+def runs_other_code(module: nn.Module) -> bool:
+    """Whether a module runs code that is none of the libraries', be it in a hook."""
+    if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate replaces it, too
+        return True
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    homes = (getattr(each, "__module__", None) for each in (type(module), *hooks))
+    return not all(str(home).startswith(_LIBRARIES) for home in homes)
 
 
 def check_order(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:

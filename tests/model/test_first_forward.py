@@ -1,6 +1,7 @@
 """Decoders that would be measured wrongly: told by one forward, whatever measures them."""
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,27 @@ def test_random_numbers_are_a_doubt_where_they_change_a_state(
     told = [doubt for doubt in run.record.get("doubts", []) if "draws random numbers" in doubt]
     assert len(told) == used
     assert not used or "in the norms behind layer 1" in told[0]
+
+
+def test_a_hook_that_counts_its_calls_is_a_doubt(model: Any) -> None:
+    calls: list[None] = []
+
+    def louder(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        calls.append(None)
+        return output * len(calls)
+
+    model.model.language_model.layers[1].mlp.register_forward_hook(louder)
+    (doubt,) = Probe(model).layers(tiny_inputs(model)).record["doubts"]
+    assert "draws random numbers or counts its calls" in doubt
+    assert "in the norms behind layer 2" in doubt
+
+
+def test_random_numbers_of_a_layers_own_are_a_doubt(model: Any) -> None:
+    """No generator that is known has moved."""
+    layers, own = model.model.language_model.layers, random.SystemRandom()
+    layers[0] = Around(layers[0], lambda state: state * (1 + own.random()))
+    (doubt,) = Probe(model).layers(tiny_inputs(model)).record["doubts"]
+    assert "draws random numbers or counts its calls" in doubt
 
 
 @pytest.mark.parametrize(("begin", "end", "told"), [(0, 3, 3), (2, 0, 2), (0, 1, 0), (0, 0, 0)])
