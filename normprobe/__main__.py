@@ -21,8 +21,11 @@ def _forget_working_folder() -> None:
 
     ``python -m`` and torchrun put the folder first. A checkout of normprobe is one, too.
     """
-    first, package = sys.path[:1], os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
-    if first == [os.getcwd()] != [package]:  # noqa: PTH109
+    try:
+        here = os.getcwd()  # noqa: PTH109
+    except OSError:  # it was deleted
+        return
+    if sys.path[:1] == [here] != [os.path.dirname(os.path.dirname(__file__))]:  # noqa: PTH120
         del sys.path[0]
 
 

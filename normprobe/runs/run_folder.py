@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 from PIL import Image
-from pyarrow.dataset import dataset
+from pyarrow.dataset import ParquetFileFormat, dataset
 
 from normprobe.errors import NormprobeError, did_you_mean, first_line
 from normprobe.runs.files import (
@@ -257,7 +257,9 @@ class SampleParts:
             # Permissive: a column that is empty in one part takes its type from the others.
             schema = pyarrow.unify_schemas(map(_schema, files), promote_options="permissive")
             wanted = [name for name in schema.names if columns is None or name in columns]
-            return dataset(files, schema=schema).to_table(wanted)
+            # Else a bit that a disk turned round would be another number.
+            held = ParquetFileFormat(page_checksum_verification=True)
+            return dataset(files, schema=schema, format=held).to_table(wanted)
         except _UNREADABLE:
             for file, error in self._damaged():
                 raise NormprobeError(
@@ -270,7 +272,7 @@ class SampleParts:
         for file in self._files():
             try:
                 _schema(file)
-                pyarrow.parquet.read_table(file)
+                pyarrow.parquet.read_table(file, page_checksum_verification=True)
             except _UNREADABLE as error:
                 yield file, error
 
@@ -285,7 +287,7 @@ class SampleParts:
     def _write(self, name: str, table: pyarrow.Table) -> None:
         # Serialised in memory, so that every refusal of the disk comes from one place.
         buffer = io.BytesIO()
-        pyarrow.parquet.write_table(table, buffer)
+        pyarrow.parquet.write_table(table, buffer, write_page_checksum=True)
         write_by_rename(self._folder / name, buffer.getvalue())
 
 
