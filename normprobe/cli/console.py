@@ -175,6 +175,7 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
     with _messages_of_the_package(level), _stdout_is_data():
         try:
             with interrupting():
+                _require_working_folder()
                 yield
         except KeyboardInterrupt as interrupt:
             folder: Path | None = getattr(interrupt, "folder", None)
@@ -192,6 +193,16 @@ def reported(display: Display, *, resumes: bool = False) -> Iterator[None]:
                 json_object(error=_entries(known))
             tell(known)
             raise typer.Exit(FAILED) from None
+
+
+def _require_working_folder() -> None:
+    """Libraries look it up when they are loaded, and end the process without it."""
+    try:
+        Path.cwd()
+    except OSError:
+        raise NormprobeError(
+            "the working folder is not there any more", "change into a folder that is: cd"
+        ) from None
 
 
 def tell(failure: NormprobeError) -> None:

@@ -50,6 +50,16 @@ def test_a_model_that_is_not_there(command: str, run: Run, tmp_path: Path) -> No
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("words", ["layers specimen -n 1", "show out", "check specimen"])
+def test_a_working_folder_that_was_deleted(
+    words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert_two_lines(run(*words.split()), "the working folder is not there any more")
+
+
 def test_a_folder_without_a_config(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert_two_lines(run("layers", "./empty"), "config.json")
