@@ -131,9 +131,7 @@ def test_visual_states_of_cross_attention_enter_no_decoder():
 
 
 def test_nothing_to_compare():
-    text = made_tables.layer_rows("text", [1, 2], [np.nan, 0.1])
-    assert layers_verdict(made_tables.with_ratios(text)) == ""
-    visual = text.assign(group="visual")
+    visual = made_tables.layer_rows("visual", [1, 2], [np.nan, 0.1])
     assert layers_verdict(made_tables.with_ratios(visual)) == ""
     assert layers_verdict(made_tables.layers().iloc[:0]) == ""
     assert layers_verdict(layers([1, 1], [0, 0], [np.nan, 0.1], [np.nan, 0])) == ""
