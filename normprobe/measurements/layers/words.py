@@ -104,9 +104,10 @@ def text_verdict(layers: pd.DataFrame) -> str:
     """Of prompts without pictures: how text tokens grow, and which special token is loud."""
     text = layers[layers["group"] == TEXT].sort_values("layer")
     norms, numbers = text["norm_mean"].to_numpy(float), text["layer"].to_numpy(int)
-    grown = norms[1:] / norms[:-1]
-    if (layers["group"] == VISUAL).any() or not grown.size or not np.isfinite(grown).all():
+    known = len(norms) > 1 and np.isfinite(norms).all() and norms.min() > 0
+    if (layers["group"] == VISUAL).any() or not known:
         return ""
+    grown = norms[1:] / norms[:-1]
     sentence = (
         f"Text tokens enter the decoder with a mean norm of {significant(norms[0])} and leave "
         f"layer {numbers[-1]} with {significant(norms[-1])}, {times(norms[-1] / norms[0])} as "
