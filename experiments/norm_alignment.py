@@ -175,15 +175,15 @@ def report(results: pd.DataFrame) -> str:
     lines = [f"| mean over {seeds} seeds, 95 % interval | {' | '.join(VARIANTS)} |"]
     lines.append("|---|" + "---:|" * len(VARIANTS))
     for quantity, name in REPORTED.items():
-        cells = [_interval(_by_seed(results, variant, quantity)) for variant in VARIANTS]
+        cells = [interval(_by_seed(results, variant, quantity)) for variant in VARIANTS]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "| accuracy against no norm, paired by seed | difference |", "|---|---:|"]
     baseline = _by_seed(results, NO_NORM, "accuracy")
     for variant in VARIANTS[1:]:
         gained = _by_seed(results, variant, "accuracy") - baseline
-        lines.append(f"| {variant} | {_interval(gained, sign='+')} |")
+        lines.append(f"| {variant} | {interval(gained, sign='+')} |")
     gained = _by_seed(results, COMPENSATED, "accuracy") - _by_seed(results, ALIGNED, "accuracy")
-    lines.append(f"| {COMPENSATED}, against {ALIGNED} | {_interval(gained, sign='+')} |")
+    lines.append(f"| {COMPENSATED}, against {ALIGNED} | {interval(gained, sign='+')} |")
     for quantity, title in (("norm", "visual / text norm"), ("cosine", "visual / text cosine")):
         lines += ["", f"| layer: {title} | {' | '.join(VARIANTS)} |"]
         lines.append("|---:|" + "---:|" * len(VARIANTS))
@@ -209,7 +209,7 @@ def _by_seed(
     return chosen.set_index("seed")["value"]
 
 
-def _interval(values: "pd.Series[float]", sign: str = "") -> str:
+def interval(values: "pd.Series[float]", sign: str = "") -> str:
     """Mean and half the width of the 95 % interval; the mean alone of a single seed."""
     if values.empty:
         return "-"

@@ -4,7 +4,8 @@ As in LLaVA, the projector is first trained alone on captions, then the projecto
 model together on questions. The vision encoder stays frozen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,14 @@ from torch.nn import functional
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
 from experiments.specimen.chat import DESCRIBE, IMAGE_PREFIX
-from experiments.specimen.packing import CAPTION_KIND, NO_LABEL, Encoder, answer_scores, pack
+from experiments.specimen.packing import (
+    CAPTION_KIND,
+    NO_LABEL,
+    Encoder,
+    PackedBatch,
+    answer_scores,
+    pack,
+)
 from experiments.specimen.pixels import to_pixel_values
 from experiments.specimen.pretrain_language import LEARNING_RATE, WEIGHT_DECAY
 from experiments.specimen.questions import Question, ask_many
@@ -127,6 +135,17 @@ def answer_loss(
     """
     scenes = [sample_scene(rng) for _ in range(BATCH_SIZE)]
     batch = pack([IMAGE_PREFIX] * BATCH_SIZE, [ask(scene, rng) for scene in scenes], encode)
+    return batch_loss(model, batch, scenes)
+
+
+def batch_loss(
+    model: Any, batch: PackedBatch, scenes: Sequence[Scene]
+) -> tuple[torch.Tensor, dict[str, tuple[int, int]]]:
+    """Run the model on packed dialogues about scenes, one scene each.
+
+    Returns:
+        As ``answer_loss``.
+    """
     hidden = model.model(
         input_ids=batch.input_ids,
         pixel_values=to_pixel_values([render(scene) for scene in scenes]),
@@ -136,7 +155,7 @@ def answer_loss(
     ).last_hidden_state
     labelled = batch.labels != NO_LABEL
     logits, labels = model.lm_head(hidden[labelled]), batch.labels[labelled]
-    loss = functional.cross_entropy(logits, labels)
+    loss = functional.cross_entropy(logits.float(), labels)
     return loss, answer_scores(logits.argmax(-1) == labels, batch, labelled)
 
 

@@ -7,6 +7,7 @@ but the context is computed only once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -16,6 +17,18 @@ from experiments.specimen.questions import Question
 
 NO_LABEL = -100
 CAPTION_KIND = "caption"
+
+
+class Form(NamedTuple):
+    """How a question and its answer are written."""
+
+    cue: str = ANSWER_CUE  # between them
+    lead: str = " "  # before the answer
+    end: int = EOS_ID  # the token behind it
+    pad: int = PAD_ID
+
+
+SPECIMEN_FORM = Form()
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,7 @@ def pack(
     encode: Encoder,
     *,
     learn_context: bool = False,
+    form: Form = SPECIMEN_FORM,
 ) -> PackedBatch:
     """Pack dialogues into one padded batch.
 
@@ -73,6 +87,7 @@ def pack(
         questions: Questions of each dialogue.
         encode: Text to token ids.
         learn_context: Whether context and question tokens are labels too (group 0).
+        form: How questions and answers are written.
 
     Returns:
         The batch.
@@ -84,8 +99,8 @@ def pack(
         labels = (ids[1:] if learn_context else [NO_LABEL] * (start - 1)) + [NO_LABEL]
         groups, segments, positions = [0] * start, [0] * start, list(range(start))
         for index, question in enumerate(asked, start=1):
-            prompt = encode(question.text) + encode(ANSWER_CUE)
-            answer = [*encode(" " + question.answer), EOS_ID]
+            prompt = encode(question.text) + encode(form.cue)
+            answer = [*encode(form.lead + question.answer), form.end]
             turn = prompt + answer[:-1]
             ids += turn
             labels += prompt[1:] if learn_context else [NO_LABEL] * (len(prompt) - 1)
@@ -95,7 +110,7 @@ def pack(
             positions += range(start, start + len(turn))
         rows.append((ids, labels, groups, segments, positions))
     columns = zip(*rows, strict=True)
-    fills = (PAD_ID, NO_LABEL, 0, -1, 0)
+    fills = (form.pad, NO_LABEL, 0, -1, 0)
     ids_, labels_, groups_, segments_, positions_ = (
         _pad(column, fill) for column, fill in zip(columns, fills, strict=True)
     )

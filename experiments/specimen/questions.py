@@ -45,18 +45,22 @@ def ask(scene: Scene, kind: str, rng: np.random.Generator) -> Question | None:
     return None if made is None else Question(kind, *made)
 
 
-def ask_many(scene: Scene, count: int, rng: np.random.Generator) -> list[Question]:
+def ask_many(
+    scene: Scene, count: int, rng: np.random.Generator, among: Sequence[str] = ()
+) -> list[Question]:
     """Ask several questions, kinds drawn with the weights of ``QUESTION_KINDS``.
 
     Args:
         scene: The scene that the questions are about.
         count: How many questions.
         rng: Source of all randomness.
+        among: Kinds to draw from; none: all.
 
     Returns:
         Exactly ``count`` questions.
     """
-    kinds, weights = list(QUESTION_KINDS), np.array(list(QUESTION_KINDS.values()))
+    kinds = list(among or QUESTION_KINDS)
+    weights = np.array([QUESTION_KINDS[kind] for kind in kinds])
     questions: list[Question] = []
     while len(questions) < count:
         for index in rng.choice(len(kinds), size=2 * count, p=weights / weights.sum()):

