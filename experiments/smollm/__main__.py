@@ -7,7 +7,6 @@ on. ``--short`` is the same in a few minutes, and shows no more than that it run
 """
 
 import argparse
-import json
 import platform
 import sys
 import time

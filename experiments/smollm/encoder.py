@@ -64,7 +64,7 @@ def halved(teacher: CLIPVisionModel) -> CLIPVisionModel:
 def averaged(patches: Tensor) -> Tensor:
     """Means over 2 x 2 patches: ``[batch, 64, width]`` becomes ``[batch, 16, width]``."""
     side = IMAGE_SIZE // PATCH_SIZE
-    grid = patches.unflatten(1, (side, side)).movedim(-1, 1)
+    grid = patches.mT.reshape(len(patches), -1, side, side)
     return functional.avg_pool2d(grid, 2).flatten(2).mT
 
 

@@ -83,7 +83,7 @@ def released(file: Path) -> tuple[Any, Any]:
     """Decoder in float32 and tokenizer of a GGUF file, with a token for images as last row."""
     checkpoint = open_checkpoint(str(file))
     decoder: Any = load_model(checkpoint, device="cpu", dtype="float32")
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.source)  # type: ignore[no-untyped-call]
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.source)
     return with_image_token(decoder, tokenizer)
 
 
@@ -135,7 +135,8 @@ def grown(
         if isinstance(layer, nn.Linear):
             layer.reset_parameters()
     table = decoder.get_input_embeddings().weight.detach()
-    loud = {USUAL: loudness(model), QUIET: float(row_norms(table).mean())}
+    rows = row_norms(table)
+    loud = {USUAL: loudness(model), QUIET: float(rows[rows > 0].mean())}
     if variant != COLD:
         taught(projector, vision, Words(table, base.tokenizer), seed, word_steps, folder, log)
     if variant in loud:

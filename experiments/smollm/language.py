@@ -19,10 +19,17 @@ from experiments.specimen.training import Averages, Trainer, TrainingLog, is_log
 
 STEPS = 30
 LEARNING_RATE = 2e-3
-#: An update of LoRA counts alpha / r: the projector wants a smaller learning rate than it does.
-LORA = {"r": 8, "lora_alpha": 64}
 #: Every linear layer of the decoder.
 LAYERS = r".*\.(q|k|v|o|gate|up|down)_proj"
+
+
+def lora(layers: str) -> LoraConfig:
+    """LoRA on layers whose names a pattern fits.
+
+    An update counts alpha / r, more than is usual: the projector beside it wants a smaller learning
+    rate than LoRA does.
+    """
+    return LoraConfig(r=8, lora_alpha=64, target_modules=layers)
 
 
 def instructed(base: Base, steps: int, folder: Path, log: TrainingLog) -> Base:
@@ -37,13 +44,13 @@ def instructed(base: Base, steps: int, folder: Path, log: TrainingLog) -> Base:
     path = folder / "language.pt"
     base.decoder.requires_grad_(False)
     torch.manual_seed(0)
-    lora: Any = get_peft_model(base.decoder, LoraConfig(**LORA, target_modules=LAYERS))
+    adapted: Any = get_peft_model(base.decoder, lora(LAYERS))
     if path.exists():
-        set_peft_model_state_dict(lora, torch.load(path, weights_only=True))
+        set_peft_model_state_dict(adapted, torch.load(path, weights_only=True))
     else:
         learn(base, steps, log)
-        torch.save(get_peft_model_state_dict(lora, save_embedding_layers=False), path)
-    return base._replace(decoder=lora.merge_and_unload())
+        torch.save(get_peft_model_state_dict(adapted, save_embedding_layers=False), path)
+    return base._replace(decoder=adapted.merge_and_unload())
 
 
 def learn(base: Base, steps: int, log: TrainingLog) -> None:

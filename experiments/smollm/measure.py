@@ -1,5 +1,7 @@
 """What a trained model knows, and what normprobe says of it: the rows of the results."""
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from experiments.smollm.grow import CONTEXT, Base, processor_of
-from experiments.smollm.scenes import held_out
+from experiments.smollm.scenes import drawn, held_out
 from experiments.smollm.train import Plan, watched_prompts
 from experiments.specimen.packing import NO_LABEL, Encoder, pack
 from experiments.specimen.pixels import to_pixel_values
@@ -140,6 +142,29 @@ def answers(model: Any, base: Base) -> pd.DataFrame:
         other = asked(model, base, [*scenes[1:], scenes[0]], questions).add_suffix("_shuffled")
         found.append(pd.concat([own, other], axis=1).assign(kind=kind, item=range(len(items))))
     return pd.concat(found, ignore_index=True)
+
+
+def guessed(steps: int = 500) -> pd.DataFrame:
+    """The same questions without a picture: answers as often as training gives them to a question.
+
+    Returns:
+        As ``answers``; shuffled pictures change nothing.
+    """
+    given: dict[str, Counter[str]] = defaultdict(Counter)
+    for step in range(steps):
+        for question in (each for of_scene in drawn(0, 2, step)[1] for each in of_scene):
+            given[question.text][question.answer] += 1
+    found = []
+    for kind, items in held_out().items():
+        for number, question in enumerate(item.question for item in items):
+            counts = given[question.text]
+            # One more than was counted of each: no answer is impossible.
+            share = (counts[question.answer] + 1) / (counts.total() + len(counts) + 1)
+            right = question.answer == max(counts, key=lambda answer: counts[answer], default="")
+            told = {"kind": kind, "item": number, "correct": right, "nll": -math.log(share)}
+            shuffled = {"correct_shuffled": right, "nll_shuffled": told["nll"]}
+            found.append({**told, **shuffled, "seed": 0})
+    return pd.DataFrame(found)
 
 
 @torch.no_grad()

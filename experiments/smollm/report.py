@@ -3,16 +3,19 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-import numpy as np
 import pandas as pd
 
 from experiments.norm_alignment import interval
-from experiments.smollm.grow import NORM, USUAL
+from experiments.smollm.grow import USUAL
+from experiments.smollm.measure import guessed
 from experiments.tables import markdown
 
 Tables = Mapping[str, pd.DataFrame]
 Column = tuple[str, float]  # variant and learning rate
 
+RUN = ["variant", "learning_rate", "seed"]
+#: Visual tokens as loud as text: their ratio, by geometric means.
+LEVEL = (0.8, 1.25)
 LAYERS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 30)
 STEPS = (0, 5, 10, 20, 40, 80)
 CAUSED = {
@@ -45,8 +48,8 @@ def report(tables: Tables) -> str:
 
 def answered(answers: pd.DataFrame, columns: list[Column]) -> str:
     """Accuracy and nats an answer; ± over seeds, in brackets over the images."""
-    header = [f"{_seeds(answers)} seeds", *map(_title, columns)]
-    rows = []
+    header = [f"{_seeds(answers)} seeds", *map(_title, columns), "question alone"]
+    alone, rows = guessed(), []
     for name, words in (
         ("correct", "right answers"),
         ("correct_shuffled", "same, images shuffled"),
@@ -54,10 +57,11 @@ def answered(answers: pd.DataFrame, columns: list[Column]) -> str:
         ("nll_shuffled", "same, images shuffled"),
     ):
         cells = [_both(_of(answers, column), name) for column in columns]
-        rows.append([words, *cells])
+        rows.append([words, *cells, _both(alone, name)])
     for kind in answers["kind"].unique():
         of_kind = answers[answers["kind"] == kind]
         cells = [f"{_of(of_kind, column)['correct'].mean():.3f}" for column in columns]
+        cells.append(f"{alone.loc[alone['kind'] == kind, 'correct'].mean():.3f}")
         rows.append([f"right, {kind}", *cells])
     return markdown(header, rows)
 
@@ -104,6 +108,8 @@ def by_layer(results: pd.DataFrame, columns: list[Column]) -> str:
         for layer in LAYERS[words == "angle" :]:
             at = results[(results["quantity"] == quantity) & (results["layer"] == layer)]
             rows.append([f"{words}, layer {layer}", *_cells(at, columns)])
+    level = _level_from(results[results["quantity"] == "final_ratio"])
+    rows.append(["norms level (0.8 to 1.25) from layer", *_cells(level, columns)])
     return markdown(["visual / text at the end", *map(_title, columns)], rows)
 
 
@@ -122,18 +128,17 @@ def sinks(results: pd.DataFrame, columns: list[Column]) -> str:
     rows = []
     for group in ("special", "text", "visual"):
         peaks = results[results["quantity"] == f"peak_max_{group}"]
-        most = peaks.loc[peaks.groupby(["variant", "learning_rate", "seed"])["value"].idxmax()]
+        most = peaks.loc[peaks.groupby(RUN)["value"].idxmax()]
         rows.append([f"largest magnitude, {group}", *_cells(most, columns)])
         massive = results[results["quantity"] == f"massive_tokens_{group}"]
         at = massive.assign(value=massive["value"] > 0)
-        by = ["variant", "learning_rate", "seed"]
-        layers = at.groupby(by)["value"].sum().reset_index()
+        layers = at.groupby(RUN)["value"].sum().reset_index()
         rows.append([f"layers with massive tokens, {group}", *_cells(layers, columns)])
     for name, words in (("first", "the first token"), ("visual", "visual tokens")):
         share = results[results["quantity"] == f"attention_{name}"]
         for first, last in ((1, 10), (11, 20), (21, 30)):
             at = share[share["layer"].between(first, last)]
-            mean = at.groupby(["variant", "learning_rate", "seed"])["value"].mean().reset_index()
+            mean = at.groupby(RUN)["value"].mean().reset_index()
             cells = _cells(mean, columns)
             rows.append([f"attention of text to {words}, layers {first}-{last}", *cells])
     return markdown(["", *map(_title, columns)], rows)
@@ -144,6 +149,14 @@ def cost(runs: pd.DataFrame) -> str:
     steps = " + ".join(f"{runs[name].iloc[0]}" for name in ("steps_1", "steps_2"))
     hours = runs["cpu_seconds"].sum() / 3600
     return f"{len(runs)} runs of {steps} steps: {hours:.2f} CPU hours, measurements included."
+
+
+def _level_from(ratios: pd.DataFrame) -> pd.DataFrame:
+    """By run, the layer behind which the ratio never leaves ``LEVEL``."""
+    uneven = ratios[~ratios["value"].between(*LEVEL)]
+    last = uneven.groupby(RUN)["layer"].max().rename("value") + 1
+    runs = pd.MultiIndex.from_frame(ratios[RUN].drop_duplicates())
+    return last.reindex(runs, fill_value=0).reset_index()
 
 
 # --- cells ---------------------------------------------------------------------------------------

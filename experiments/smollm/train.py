@@ -5,7 +5,6 @@ norm, and LoRA on every linear layer of the decoder do. Each step draws its scen
 from its own seed, so that a run that was killed goes on as if it had not been.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 from PIL import Image
 
 from experiments.smollm.grow import CONTEXT, Base, processor_of
-from experiments.smollm.language import LORA
+from experiments.smollm.language import lora
 from experiments.smollm.scenes import BATCH_SIZE, drawn, fresh
 from experiments.specimen.finetune import batch_loss
 from experiments.specimen.held_out import KINDS
@@ -72,7 +71,7 @@ def train(model: Any, base: Base, plan: Plan, folder: Path, log: TrainingLog) ->
         model.requires_grad_(False)
         if stage == 2:
             torch.manual_seed(plan.seed)
-            peft = get_peft_model(model, LoraConfig(**LORA, target_modules=LAYERS))  # changes the decoder in place
+            peft = get_peft_model(model, lora(LAYERS))  # changes the decoder in place
         for name in ("multi_modal_projector", "alignment_norm"):
             for part in (module for path, module in model.named_modules() if path.endswith(name)):
                 part.requires_grad_(True)
@@ -107,8 +106,8 @@ def train(model: Any, base: Base, plan: Plan, folder: Path, log: TrainingLog) ->
                 if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
                     weights = {name: weight.detach() for name, weight in trained.items()}
                     told = {"stage": stage, "step": step + 1, "weights": weights, "losses": losses}
-                    torch.save({**told, "trainer": trainer.state()}, file.with_suffix(".new"))
-                    os.replace(file.with_suffix(".new"), file)
+                    torch.save({**told, "trainer": trainer.state()}, written := folder / "new.pt")
+                    written.replace(file)
             watching.step = steps
             watching.read_inputs(prompts)
     if peft is not None:
@@ -133,7 +132,7 @@ def _encoder(tokenizer: Any) -> Encoder:
 def watched_prompts(base: Base) -> Any:
     """The same prompts for each reading of every run; no test scene is among them."""
     rng = np.random.default_rng([0, 100])
-    scenes, dialogues = fresh(rng), []
+    scenes, dialogues = fresh(rng), list[Any]()
     while len(dialogues) < WATCHED_PROMPTS:
         scene = next(scenes)
         question = ask(scene, KINDS[len(dialogues) % len(KINDS)], rng)

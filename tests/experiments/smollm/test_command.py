@@ -1,0 +1,53 @@
+"""The command line, with a tiny decoder; and that the committed tables are whole."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import experiments
+from experiments.smollm import __main__ as command
+from experiments.smollm import train as training
+from experiments.smollm.grow import COLD, GAINS, QUIET, USUAL, Base
+
+pytestmark = pytest.mark.slow  # no behaviour of the package
+
+FOLDER = Path(experiments.__file__).parent
+
+
+@pytest.fixture
+def short(
+    base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], pytest.MonkeyPatch]:
+    decoder = tmp_path / "tiny.gguf"
+    decoder.write_bytes(b"tiny")
+    monkeypatch.setattr(command, "released", lambda file: base[1:])
+    options = ["--short", "--output", str(tmp_path / "runs"), "--decoder", str(decoder)]
+    return options, monkeypatch
+
+
+def test_a_short_run_is_not_repeated(
+    short: tuple[list[str], pytest.MonkeyPatch], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options, monkeypatch = short
+    command.main(options)
+    told = capsys.readouterr().out
+    assert "| right answers |" in told and "| freeze: nats |" in told
+    monkeypatch.setattr(training, "step_loss", None)
+    command.main(options)
+    assert capsys.readouterr().out == told
+    runs = pd.read_csv(tmp_path / "runs/runs.csv")
+    assert [*runs["variant"]] == ["usual", "norm"]
+    assert {"seed", "torch", "transformers", "peft", "decoder_xxh3"} < {*runs}
+    assert runs["cpu_seconds"].gt(0).all()
+
+
+def test_runs_of_the_full_form() -> None:
+    planned = list(command.plans(3, (20, 80), short=False))
+    first = [(plan.variant, plan.seed) for plan in planned if plan.variant in (USUAL, *GAINS)]
+    assert len({plan.name for plan in planned}) == len(planned) == 24
+    for seed in range(3):
+        assert {variant for variant, at in first if at == seed} == {USUAL, *GAINS}
+        for variant, rates in ((USUAL, 2), ("norm", 2), ("norm_half", 1), (QUIET, 1), (COLD, 1)):
+            same = [plan for plan in planned if (plan.variant, plan.seed) == (variant, seed)]
+            assert len(same) == rates
