@@ -74,7 +74,7 @@ def by_step(folder: Path, plan: Plan) -> Iterator[dict[str, Any]]:
             at = {"stage": stage, "step": row["training_step"], "layer": row["layer"]}
             if row["group"] == "visual":
                 yield {"quantity": "ratio", **at, "value": row[RATIO]}
-            if row["group"] in ("visual", "text"):
+            if row["group"] in ("visual", "text") and not row["layer"]:
                 yield {"quantity": f"{row['group']}_norm", **at, "value": row["norm_mean"]}
         for row in run.tables["gradients"].to_dict("records"):
             at = {"stage": stage, "step": row["training_step"]}

@@ -9,6 +9,7 @@ import experiments
 from experiments.smollm import __main__ as command
 from experiments.smollm import train as training
 from experiments.smollm.grow import COLD, GAINS, QUIET, USUAL, Base
+from experiments.smollm.report import report
 
 pytestmark = pytest.mark.slow  # no behaviour of the package
 
@@ -51,3 +52,26 @@ def test_runs_of_the_full_form() -> None:
         for variant, rates in ((USUAL, 2), ("norm", 2), ("norm_half", 1), (QUIET, 1), (COLD, 1)):
             same = [plan for plan in planned if (plan.variant, plan.seed) == (variant, seed)]
             assert len(same) == rates
+
+
+TABLES = {name: pd.read_csv(FOLDER / f"smollm/{name}.csv") for name in command.TABLES}
+
+
+def test_the_readme_quotes_the_results() -> None:
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    quoted = card.split("<!-- smollm: begin -->\n")[1].split("<!-- smollm: end -->")[0]
+    assert quoted == report(TABLES)
+
+
+def test_every_run_is_whole() -> None:
+    """Each has all answers, readings and layers; which runs there are, the tables say."""
+    runs = TABLES["runs"].groupby(["variant", "learning_rate", "seed"]).size()
+    assert runs.eq(1).all()
+    answers = TABLES["answers"].groupby(["variant", "learning_rate", "seed"]).size()
+    assert answers.eq(200).all() and answers.index.equals(runs.index)
+    results = TABLES["results"]
+    assert not results.duplicated([*results.columns[:7]]).any()
+    for quantity, rows in (("final_ratio", 31), ("attention_first", 30)):
+        found = results[results["quantity"] == quantity]
+        sizes = found.groupby(["variant", "learning_rate", "seed"]).size()
+        assert sizes.eq(rows).all() and sizes.index.equals(runs.index)
