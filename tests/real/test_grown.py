@@ -33,21 +33,24 @@ def test_the_released_sink_stays_on_the_first_token(
     """Whatever stands behind it: massive in the middle layers, and attended to."""
     special = value(tables, variant, "massive_tokens_special")
     assert special.loc[14:26].gt(0).all() and special.loc[:8].eq(0).all()
-    assert value(tables, variant, "peak_max_special").max() > 8_000
+    assert value(tables, variant, "peak_max_special").max() > 15_000
     assert value(tables, variant, "attention_first").mean() > 0.15
 
 
 def test_they_enter_as_loud_as_their_variant_says(tables: dict[str, pd.DataFrame]) -> None:
-    """The text of the prompts is 0.86 times as loud as the mean row of the table."""
-    norm, usual = (value(tables, variant, "final_ratio") for variant in ("norm", "usual"))
-    assert norm[0] == pytest.approx(1.17, abs=0.1)
-    assert usual[0] == pytest.approx(5.7, abs=1.0)
+    """The mean row of the table is 3.20 long, the text of the prompts 2.76."""
+    first = tables["results"].query(
+        "quantity == 'ratio' and layer == 0 and stage == 1 and step == 0"
+    )
+    ratio = first.set_index("variant")["value"]
+    assert ratio["norm"] == pytest.approx(3.2 / 2.76, rel=0.02)
+    assert ratio["usual"] > 4
 
 
 def test_the_released_decoder_levels_them_out(tables: dict[str, pd.DataFrame]) -> None:
-    usual = value(tables, "usual", "final_ratio")
-    assert usual[4] < usual[0] / 2
-    assert usual.loc[12:].between(0.6, 1.4).all()
+    ratio = value(tables, "usual", "final_ratio")
+    assert ratio[1] < 0.6 * ratio[0] and ratio[4] < ratio[0] / 3
+    assert ratio.loc[20:].between(0.7, 1.4).all()
 
 
 def test_each_test_question_was_asked(tables: dict[str, pd.DataFrame]) -> None:
