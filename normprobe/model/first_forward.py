@@ -129,7 +129,7 @@ class _Forward:
         """Whether another tensor like the state left the layer before, and enters this one."""
         received = [each for each in tensors(given) if each.shape == entered.shape]
         return any(
-            not torch.equal(each.to(entered), entered) and any(map(partial(_is, each), received))
+            not _is(each, entered) and any(map(partial(_is, each), received))
             for each in tensors(self._output)
             if each.shape == entered.shape and each.is_floating_point()
         )
@@ -178,7 +178,8 @@ def handed_on(output: Any, entered: Tensor) -> bool:
 
 
 def _is(one: Tensor, other: Tensor) -> bool:
-    return one is other or torch.equal(one.to(other), other)
+    """Whether a tensor is another, or a copy of it, also where it holds NaN."""
+    return one is other or torch.equal(one.to(other).nan_to_num(), other.nan_to_num())
 
 
 def is_among(output: Any, entered: Tensor) -> bool:

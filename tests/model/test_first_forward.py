@@ -13,7 +13,7 @@ from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, find_parts
-from normprobe.model.first_forward import check_forward
+from normprobe.model.first_forward import _is, check_forward
 from normprobe.model.measured_model import MeasuredModel
 
 pytestmark = pytest.mark.usefixtures("unrendered")
@@ -346,6 +346,13 @@ class Beside(nn.Module):
         state = sum(state) if isinstance(state, tuple) else state
         left = self.layer(state, **named)
         return left if self.last else (left - state, state)
+
+
+def test_a_state_that_holds_nan_is_itself() -> None:
+    """Broken states are measured, and told as such: their layers hand on one state."""
+    state = torch.tensor([[1.0, torch.nan, torch.inf]])
+    assert _is(state.clone(), state)
+    assert not _is(state + 1, state)
 
 
 def test_an_update_that_is_handed_on_beside_its_residual_is_refused(model: Any) -> None:
