@@ -57,6 +57,11 @@ def test_token_groups_of_a_real_batch(specimen_processor, samples):
     assert ((groups == P) == (mask == 0)).all()
 
 
+def test_the_first_position_can_be_marked():
+    inputs = {"image_input_idx": torch.tensor([[[0, 1]]])}
+    assert marked_positions(inputs, torch.Size((1, 3))).tolist() == [[True, True, False]]
+
+
 @pytest.mark.parametrize(
     "inputs",
     [

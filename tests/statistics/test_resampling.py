@@ -247,6 +247,16 @@ def test_the_scale_of_a_column(column: str, scale: Scale) -> None:
     assert scale_of(column) is scale
 
 
+@pytest.mark.parametrize("upwards", [True, False])
+def test_ratios_to_text_wherever_its_row_stands(upwards: bool) -> None:
+    rows = sample_rows()
+    table = table_of(rows, by_tokens=True).sort_values("group", ascending=upwards)
+    resampled = Resampled(table, rows, ["group"])
+    means = resampled.means("norm_mean", by_tokens=True)
+    expected = means / means[:, (table["group"] == "text").to_numpy()]
+    np.testing.assert_allclose(resampled.to_text(means), expected, rtol=1e-12)
+
+
 def test_rows_of_other_cells_do_not_count() -> None:
     rows = sample_rows()
     table = table_of(rows, by_tokens=True).query("group == 'text'")

@@ -1,8 +1,10 @@
 """A short name for each compared run, and the training step that it measured."""
 
+from typing import Any
+
 import pytest
 
-from normprobe.measurements.compare.measure import labels_of, step_of
+from normprobe.measurements.compare.measure import alike, labels_of, step_of
 
 
 @pytest.mark.parametrize(
@@ -73,3 +75,20 @@ def test_attention_by_part_is_one_word_where_the_parts_agree() -> None:
     }
     older = {"model": "m", "attn_implementation": "eager"}
     assert labels_of([same, apart, older], ["a", "b", "c"]) == ["sdpa", "sdpa/eager", "eager"]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({}, ["same weights"]),
+        ({"dtype": "float32"}, []),  # other numbers, whatever they were rounded from
+        ({"weight_digests": {"x": "1"}}, ["other weights"]),
+        (
+            {"weight_digests": {"a": "1", "b": "3"}},
+            ["other weights (1 of 2 tensors differ, first b)"],
+        ),
+    ],
+)
+def test_weights_are_compared_in_one_type(other: dict[str, Any], told: list[str]) -> None:
+    record = {"dtype": "bfloat16", "weight_digests": {"a": "1", "b": "2"}}
+    assert alike([record, record | other], ["first", "second"]) == told

@@ -56,6 +56,13 @@ def test_statistics_equal_numpy(weight: torch.Tensor) -> None:
         assert row["norm_q25"] == pytest.approx(exact, rel=1e-5)
 
 
+def test_an_id_of_two_tokens_is_one_row() -> None:
+    """Some tokenizers name an id twice."""
+    table = torch.tensor([[3.0, 4.0], [6.0, 8.0], [0.0, 1.0]])
+    found = embedding_statistics(table, tokenizer_ids=[1, 0, 1, 1]).set_index("rows")
+    assert found.loc["tokenizer_rows", ["count", "norm_mean"]].tolist() == [2, 7.5]
+
+
 def test_ranking_names_both_ends(weight: torch.Tensor) -> None:
     norms = row_norms(weight)
     table = token_ranking(norms, range(ROWS - 100), {3}, top=5)
