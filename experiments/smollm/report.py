@@ -48,7 +48,7 @@ def report(tables: Tables) -> str:
 
 def answered(answers: pd.DataFrame, columns: list[Column]) -> str:
     """Accuracy and nats an answer; ± over seeds, in brackets over the images."""
-    header = [f"{_seeds(answers)} seeds", *map(_title, columns), "question alone"]
+    header = [f"seeds: {_seeds(answers)}", *map(_title, columns), "question alone"]
     alone, rows = guessed(), []
     for name, words in (
         ("correct", "right answers"),
