@@ -23,12 +23,11 @@ from packaging.specifiers import SpecifierSet
 
 from normprobe.card import quantities, ranked_numbers, repeating_command, require_sound, revision_of
 from normprobe.data.data_set import data_names
-from normprobe.errors import NormprobeError, first_line
+from normprobe.errors import NormprobeError, first_line, number_of
 from normprobe.quantities import INTERVAL
 from normprobe.report.page.blocks import heading, note, scatter, sentence, shown_table
 from normprobe.report.page.document import Section, page
 from normprobe.report.ranking import DISPARITY, with_brackets
-from normprobe.report.readable import number_of
 from normprobe.report.sentences import correlation_sentence, correlation_table
 from normprobe.run import Run, explained
 from normprobe.runs.files import is_own

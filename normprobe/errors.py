@@ -58,6 +58,11 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {' or '.join(near)}? {otherwise}" if near else otherwise
 
 
+def number_of(things: int, thing: str) -> str:
+    """E.g. ``1 sample``, ``2 samples``."""
+    return f"{things} {thing}{'s' * (things != 1)}"
+
+
 def _cut(text: str, most: int) -> str:
     """The words that fit, and dots where there were more; a single word may be cut anywhere."""
     if len(text) <= most:

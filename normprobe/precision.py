@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from normprobe.check import batches_of, take_baseline
 from normprobe.data.sample import Sample
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, number_of
 from normprobe.hooks import after_call, attached, observing, run_until
 from normprobe.inputs.answers import AnswerTokens, answer_tokens, with_tokens
 from normprobe.inputs.on_device import inputs_for
@@ -32,7 +32,7 @@ from normprobe.model.interventions import quantised_inputs
 from normprobe.model.load.required_tensors import everything
 from normprobe.model.measured_model import MeasuredModel
 from normprobe.probe import Probe
-from normprobe.report.readable import number_of, significant
+from normprobe.report.readable import significant
 from normprobe.schema import PADDING, TOKEN_GROUPS, VISUAL
 from normprobe.statistics.bootstrap import LINEAR, LOGARITHM, interval
 from normprobe.statistics.resampling import Resampled

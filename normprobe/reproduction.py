@@ -15,13 +15,12 @@ from typing import NamedTuple
 import pandas as pd
 from rich.filesize import decimal
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, number_of
 from normprobe.measurements import measurement
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
 from normprobe.paper.tables import PaperTable
 from normprobe.report.page.blocks import heading, note, printed
 from normprobe.report.page.document import Section, page
-from normprobe.report.readable import number_of
 from normprobe.runs.begin import provenance
 from normprobe.runs.files import write_by_rename
 from normprobe.runs.processes import Send, done_apart, failure_of

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, number_of
 from normprobe.model.checkpoint import is_here
 from normprobe.model.find.overrides import OVERRIDE_KEYS as KEYS_OF_PARTS
 from normprobe.options import Loading
 from normprobe.probe import Probe
-from normprobe.report.readable import number_of, significant
+from normprobe.report.readable import significant
 from normprobe.run import Run, explained, load_run, require_repeatable
 from normprobe.runs.begin import differing
 from normprobe.runs.run_folder import ROW_KEYS

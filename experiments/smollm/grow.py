@@ -13,17 +13,16 @@ from transformers import (
     CLIPVisionModel,
     LlavaConfig,
     LlavaForConditionalGeneration,
-    LlavaProcessor,
 )
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from experiments.smollm.encoder import POOLED_PATCH_SIZE, VISUAL_TOKENS, features
 from experiments.smollm.words import Words, taught
 from experiments.specimen.architecture import VISION_FEATURE_LAYER
+from experiments.specimen.chat import build_processor
 from experiments.specimen.packing import Form
 from experiments.specimen.pixels import to_pixel_values
-from experiments.specimen.scenes import IMAGE_SIZE, render, sample_scene
+from experiments.specimen.scenes import render, sample_scene
 from experiments.specimen.training import TrainingLog
 from normprobe import align_norms
 from normprobe.model.checkpoint import open_checkpoint
@@ -161,16 +160,4 @@ def loudness(model: Any) -> float:
 
 def processor_of(tokenizer: Any) -> Any:
     """A processor that makes 16 visual tokens of a 64 x 64 picture."""
-    image_processor = CLIPImageProcessorPil(
-        size={"shortest_edge": IMAGE_SIZE},
-        crop_size={"height": IMAGE_SIZE, "width": IMAGE_SIZE},
-    )
-    return LlavaProcessor(  # type: ignore[no-untyped-call]
-        image_processor,
-        tokenizer,
-        patch_size=POOLED_PATCH_SIZE,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,  # the class token, which "default" drops
-        chat_template=CHAT_TEMPLATE,
-        image_token=IMAGE,
-    )
+    return build_processor(tokenizer, patch_size=POOLED_PATCH_SIZE, chat_template=CHAT_TEMPLATE)

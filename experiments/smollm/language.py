@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from experiments.smollm.grow import USER, Base
 from experiments.smollm.scenes import drawn
-from experiments.specimen.packing import NO_LABEL, Encoder, pack
+from experiments.specimen.packing import NO_LABEL, Encoder, hidden_states, pack
 from experiments.specimen.scenes import caption
 from experiments.specimen.training import Averages, Trainer, TrainingLog, is_log_step
 
@@ -64,12 +64,7 @@ def learn(base: Base, steps: int, log: TrainingLog) -> None:
         contexts = [f"{USER}{caption(scene)}\n" for scene in scenes]
         batch = pack(contexts, asked, encode, form=base.form)
         with torch.autocast("cpu", torch.bfloat16):
-            hidden = decoder.model(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                position_ids=batch.position_ids,
-                use_cache=False,
-            ).last_hidden_state
+            hidden = hidden_states(decoder, batch)
             labelled = batch.labels != NO_LABEL
             logits = decoder.lm_head(hidden[labelled]).float()
         loss = functional.cross_entropy(logits, batch.labels[labelled])

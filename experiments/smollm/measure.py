@@ -14,7 +14,7 @@ from torch.nn import functional
 from experiments.smollm.grow import CONTEXT, Base, processor_of
 from experiments.smollm.scenes import drawn, held_out
 from experiments.smollm.train import Plan, watched_prompts
-from experiments.specimen.packing import NO_LABEL, Encoder, pack
+from experiments.specimen.packing import NO_LABEL, Encoder, hidden_states, pack
 from experiments.specimen.pixels import to_pixel_values
 from experiments.specimen.questions import Question
 from experiments.specimen.scenes import Scene, render
@@ -182,13 +182,8 @@ def asked(
         asking = [[question] for question in questions[part]]
         batch = pack([CONTEXT] * len(shown), asking, encode, form=base.form)
         with torch.autocast("cpu", torch.bfloat16):
-            hidden = model.model(
-                input_ids=batch.input_ids,
-                pixel_values=to_pixel_values([render(scene) for scene in shown]),
-                attention_mask=batch.attention_mask,
-                position_ids=batch.position_ids,
-                use_cache=False,
-            ).last_hidden_state
+            pixels = to_pixel_values([render(scene) for scene in shown])
+            hidden = hidden_states(model, batch, pixel_values=pixels)
         for states, labels in zip(hidden, batch.labels, strict=True):
             labelled = labels != NO_LABEL
             logits, wanted = model.lm_head(states[labelled]), labels[labelled]

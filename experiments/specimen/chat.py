@@ -72,14 +72,21 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def build_processor(tokenizer: PreTrainedTokenizerFast) -> Any:
+def build_processor(
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    patch_size: int = PATCH_SIZE,
+    chat_template: str = CHAT_TEMPLATE,
+) -> Any:
     """Join the tokenizer with the image processor.
 
     Args:
         tokenizer: The trained tokenizer.
+        patch_size: Pixels of a side of what a visual token shows.
+        chat_template: How dialogues are written.
 
     Returns:
-        A ``LlavaProcessor`` that makes 64 x 64 pixels and 64 visual tokens of an image.
+        A ``LlavaProcessor`` that makes 64 x 64 pixels and a visual token a patch of an image.
     """
     image_processor = CLIPImageProcessorPil(
         size={"shortest_edge": IMAGE_SIZE},
@@ -88,9 +95,9 @@ def build_processor(tokenizer: PreTrainedTokenizerFast) -> Any:
     return LlavaProcessor(  # type: ignore[no-untyped-call]
         image_processor,
         tokenizer,
-        patch_size=PATCH_SIZE,
+        patch_size=patch_size,
         vision_feature_select_strategy="default",
         # The "default" strategy drops the class token, which this number stands for.
         num_additional_image_tokens=1,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
     )

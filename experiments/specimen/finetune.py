@@ -20,6 +20,7 @@ from experiments.specimen.packing import (
     Encoder,
     PackedBatch,
     answer_scores,
+    hidden_states,
     pack,
 )
 from experiments.specimen.pixels import to_pixel_values
@@ -146,13 +147,8 @@ def batch_loss(
     Returns:
         As ``answer_loss``.
     """
-    hidden = model.model(
-        input_ids=batch.input_ids,
-        pixel_values=to_pixel_values([render(scene) for scene in scenes]),
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        use_cache=False,
-    ).last_hidden_state
+    pixels = to_pixel_values([render(scene) for scene in scenes])
+    hidden = hidden_states(model, batch, pixel_values=pixels)
     labelled = batch.labels != NO_LABEL
     logits, labels = model.lm_head(hidden[labelled]), batch.labels[labelled]
     loss = functional.cross_entropy(logits.float(), labels)

@@ -7,7 +7,7 @@ but the context is computed only once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -122,6 +122,24 @@ def pack(
         position_ids=positions_,
         kinds=[[question.kind for question in asked] for asked in questions],
     )
+
+
+def hidden_states(model: Any, batch: PackedBatch, **pixels: torch.Tensor) -> torch.Tensor:
+    """What the last layer and its norm leave of a packed batch, shape (B, T, hidden).
+
+    Args:
+        model: A language model, or one that takes ``pixels`` too, with its head beside ``model``.
+        batch: The batch.
+        **pixels: Of the images, if there are some.
+    """
+    states: torch.Tensor = model.model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        use_cache=False,
+        **pixels,
+    ).last_hidden_state
+    return states
 
 
 def answer_scores(

@@ -7,7 +7,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from experiments.specimen.architecture import build_language_model
 from experiments.specimen.chat import ANSWER_CUE, DESCRIBE, train_tokenizer
-from experiments.specimen.packing import CAPTION_KIND, NO_LABEL, Encoder, answer_scores, pack
+from experiments.specimen.packing import (
+    CAPTION_KIND,
+    NO_LABEL,
+    Encoder,
+    answer_scores,
+    hidden_states,
+    pack,
+)
 from experiments.specimen.questions import Question, ask_many
 from experiments.specimen.scenes import caption, sample_scene
 from experiments.specimen.training import Averages, Trainer, TrainingLog, is_log_step
@@ -83,12 +90,7 @@ def pretrain_language(
                 asked[-1] = Question(CAPTION_KIND, DESCRIBE, caption(scene))
         contexts = [caption_context(caption(scene)) for scene in scenes]
         batch = pack(contexts, questions, encode, learn_context=True)
-        hidden = model.model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            use_cache=False,
-        ).last_hidden_state
+        hidden = hidden_states(model, batch)
         labelled = batch.labels != NO_LABEL
         logits, labels = model.lm_head(hidden[labelled]), batch.labels[labelled]
         losses = functional.cross_entropy(logits, labels, reduction="none")

@@ -10,9 +10,8 @@ import typer
 
 from normprobe.cli import console
 from normprobe.cli.paper_made import make
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, number_of
 from normprobe.paper.artefacts import Artefact, Changes, PaperCommand
-from normprobe.report.readable import number_of
 from normprobe.reproduction import (
     Forecast,
     Job,

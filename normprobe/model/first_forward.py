@@ -179,7 +179,10 @@ def handed_on(output: Any, entered: Tensor) -> bool:
 
 def _is(one: Tensor, other: Tensor) -> bool:
     """Whether a tensor is another, or a copy of it, also where it holds NaN."""
-    return one is other or torch.equal(one.to(other).nan_to_num(), other.nan_to_num())
+    return one is other or (
+        other.is_floating_point()
+        and torch.allclose(one.to(other), other, rtol=0.0, atol=0.0, equal_nan=True)
+    )
 
 
 def is_among(output: Any, entered: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from normprobe.errors import visible
+from normprobe.errors import number_of, visible
 from normprobe.paper import ALSO
 from normprobe.paper.numbers import (
     NOT_A_TOKEN,
@@ -23,7 +23,6 @@ from normprobe.report.readable import (
     MISSING,
     SUPERSCRIPTS,
     ReadableTable,
-    number_of,
     readable_token,
     significant,
 )

@@ -49,11 +49,6 @@ def of_one_size(numbers: Sequence[float]) -> list[str]:
     ]
 
 
-def number_of(things: int, thing: str) -> str:
-    """E.g. ``1 sample``, ``2 samples``."""
-    return f"{things} {thing}{'s' * (things != 1)}"
-
-
 def count(value: float) -> str:
     """A number of tokens: exact below a million, then like ``2.880M``; NaN gives ``-``."""
     if math.isnan(value):

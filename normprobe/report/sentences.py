@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from normprobe.errors import number_of
 from normprobe.report.ratio_words import (
     Ratio,
     Words,
@@ -14,7 +15,7 @@ from normprobe.report.ratio_words import (
     ratio_in_words,
     times,
 )
-from normprobe.report.readable import number_of, readable_token
+from normprobe.report.readable import readable_token
 from normprobe.schema import (
     DECODER_INPUT,
     IMAGE,

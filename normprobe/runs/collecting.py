@@ -15,7 +15,7 @@ from normprobe.console_state import has_colour
 from normprobe.data.data_set import DataSet
 from normprobe.data.rows import BadRows
 from normprobe.data.sample import Sample
-from normprobe.errors import NormprobeError
+from normprobe.errors import NormprobeError, number_of
 from normprobe.hooks import untaken
 from normprobe.inputs.builder import InputBuilder
 from normprobe.inputs.on_device import completed, dtype_of
@@ -333,10 +333,10 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
     unit = "sample" if kinds[1:] else "".join(kinds) or "image"
     if rows["image_hash"].isna().all():
         unit = "sample" if kinds else "prompt"
-    few, of = _number_of(units, unit), ", ".join(f"{kind}s" for kind in kinds or [unit])
+    few, of = number_of(units, unit), ", ".join(f"{kind}s" for kind in kinds or [unit])
     without = int(rows["sample_id"][rows["image_hash"].isna()].nunique())
     if 0 < without < units:
-        few = f"{_number_of(units - without, unit)} and {_number_of(without, 'sample')} without"
+        few = f"{number_of(units - without, unit)} and {number_of(without, 'sample')} without"
         of = "samples"
     if units == 1:
         warning = f"{few}: no intervals, and nothing is said of others"
@@ -344,10 +344,6 @@ def note_confidence(run: RunStore, rows: pd.DataFrame) -> str:
         warning = f"{few}: the intervals are widened for so few; they speak of {of} like these"
     run.add_warning(warning)
     return warning
-
-
-def _number_of(things: int, thing: str) -> str:
-    return f"{things} {thing}{'' if things == 1 else 's'}"
 
 
 def _media(rows: pd.DataFrame) -> list[str]:

@@ -353,6 +353,7 @@ def test_a_state_that_holds_nan_is_itself() -> None:
     state = torch.tensor([[1.0, torch.nan, torch.inf]])
     assert _is(state.clone(), state)
     assert not _is(state + 1, state)
+    assert not _is(state.nan_to_num(), state)
 
 
 def test_an_update_that_is_handed_on_beside_its_residual_is_refused(model: Any) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from normprobe.errors import NormprobeError, first_line, markdown_text, visible
+from normprobe.errors import NormprobeError, first_line, markdown_text, number_of, visible
 from normprobe.measurements.check.measure import (
     INPUTS,
     LOGITS,
@@ -24,7 +24,7 @@ from normprobe.measurements.check.measure import (
     layer_stage,
     place_of,
 )
-from normprobe.report.readable import ReadableTable, number_of, readable_table, significant
+from normprobe.report.readable import ReadableTable, readable_table, significant
 from normprobe.report.table_text import markdown
 from normprobe.runs.begin import differing
 from normprobe.schema import (

@@ -4,6 +4,7 @@ from functools import partial
 
 from rich.console import Console
 
+from normprobe.errors import number_of
 from normprobe.measurements.grounding.figures import GAPS, SIDE_LOOKS
 from normprobe.measurements.grounding.measure import QUANTITIES
 from normprobe.measurements.grounding.words import verdict
@@ -11,7 +12,7 @@ from normprobe.report.charts import charts
 from normprobe.report.page.blocks import curves, heading, note, sentence
 from normprobe.report.page.blocks import shown_table as shown
 from normprobe.report.page.markup import Markup
-from normprobe.report.readable import number_of, significant
+from normprobe.report.readable import significant
 from normprobe.report.terminal import (
     ALIGNED,
     BandColumn,

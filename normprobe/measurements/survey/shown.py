@@ -6,6 +6,7 @@ from itertools import chain
 import pandas as pd
 from rich.console import Console
 
+from normprobe.errors import number_of
 from normprobe.measurements.survey.figures import survey_dots
 from normprobe.measurements.survey.measure import FACTS
 from normprobe.measurements.survey.printed import printed_of, printed_table
@@ -46,7 +47,7 @@ def show(run: RunStore, console: Console) -> None:
     """Print a line a model, why models lack numbers, and what all of them say."""
     survey = run.table("survey")
     shown = {header: name for header, name in _COLUMNS.items() if survey[name].notna().any()}
-    title = f"{len(survey)} model{'s' * (len(survey) != 1)}"
+    title = number_of(len(survey), "model")
     notes = [*_NOTES, *(_OF_LAYERS if "inertia gap" in shown else ())]
     print_ranked(title, ranked(survey), shown, notes, console)
     for reason in reasons(survey):

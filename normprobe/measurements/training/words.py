@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from normprobe.errors import number_of
 from normprobe.report.ratio_words import Ratio, factor
-from normprobe.report.readable import number_of
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import VISUAL
 

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from normprobe.errors import NormprobeError
-from normprobe.report.readable import number_of
+from normprobe.errors import NormprobeError, number_of
 from normprobe.runs.run_folder import RunFolder, RunStore, image_name
 from normprobe.schema import IMAGE
 

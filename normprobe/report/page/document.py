@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from normprobe.errors import number_of
 from normprobe.report.page.blocks import first_sentence, heading, picture, shown_table
 from normprobe.report.page.markup import (
     Markup,
@@ -19,7 +20,7 @@ from normprobe.report.page.markup import (
     render,
     source,
 )
-from normprobe.report.readable import number_of, significant
+from normprobe.report.readable import significant
 from normprobe.runs.files import json_text, own_files
 from normprobe.runs.fingerprints import one_digest
 from normprobe.runs.run_folder import COMPLETE, RunStore
