@@ -1,5 +1,8 @@
 """The first released weights: SmolLM2-135M-Instruct, as a package of the index carries them."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -17,6 +20,7 @@ from normprobe.run import Run, load_run
 
 pytestmark = pytest.mark.real
 
+ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ["The capital of France is", "Why does the moon have phases? Say it in one sentence."]
 SINK, SINK_DIMENSION = "<|im_start|>", 507
 
@@ -81,6 +85,14 @@ def states(model: Any, tokenizer: Any) -> Iterator[list[list[np.ndarray]]]:
             model(**tokenizer(text, return_tensors="pt", add_special_tokens=False))
         found.append(kept)
     yield found
+
+
+def test_the_page_of_results_finds_the_file(file: Path) -> None:
+    page = (ROOT / "docs/explanation/results.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^SMOLLM2=.*?\)$", page, re.M | re.S)
+    script = f'PATH={Path(sys.executable).parent}:$PATH; {line}; echo "$SMOLLM2"'
+    found = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == str(file)
 
 
 def test_it_knows_the_capital_of_france(model: Any, tokenizer: Any) -> None:

@@ -167,7 +167,10 @@ CASES = {
         forms=WORDS,
     ),
     "layers-text-alone": Case(
-        "layers", {"layers": LAYERS[LAYERS["group"] == "text"], **NO_THEORY}, forms=WORDS
+        "layers",
+        {"layers": LAYERS[LAYERS["group"] == "text"], **NO_THEORY},
+        {"image_hashes": {"text/1": None}},
+        (*WORDS, "page"),
     ),
     "layers-odd": Case(
         "layers",

@@ -48,8 +48,6 @@ from normprobe.report.terminal import (
 from normprobe.runs.run_folder import RunStore
 from normprobe.schema import MODALITIES, TEXT, TOKEN_GROUPS, VISUAL
 
-_OVER = "Intervals and bands are over images."
-_LINES = f"Lines: means over tokens. {_OVER} Layer 0: decoder input."
 #: Metrics of the table and the heat map: header, word, column.
 _METRICS = (
     ("norm", "norm", "norm_mean"),
@@ -156,7 +154,18 @@ def lead(run: RunStore) -> Markup:
     """Loudness and turning by layer."""
     layers = run.rows_of("layers")
     drawn = [] if layers is None else charts(story(layers), layers)
-    return side_by_side(drawn) + note(_LINES) if drawn else Markup()
+    return side_by_side(drawn) + note(_lines(run)) if drawn else Markup()
+
+
+def _over(run: RunStore) -> str:
+    """What intervals and bands are drawn over: images, or prompts where none has one."""
+    pictures = run.record.get("image_hashes") or {"": ""}
+    units = "images" if any(each is not None for each in pictures.values()) else "prompts"
+    return f"Intervals and bands are over {units}."
+
+
+def _lines(run: RunStore) -> str:
+    return f"Lines: means over tokens. {_over(run)} Layer 0: decoder input."
 
 
 def section(run: RunStore) -> list[Markup]:
@@ -170,7 +179,7 @@ def section(run: RunStore) -> list[Markup]:
         sentence(attention_input_verdict(layers)),
         heading("Through the decoder"),
         curves(charts([*METRICS, *own_panels(run)], layers)),
-        note(_LINES),
+        note(_lines(run)),
         heading("Layer by layer"),
         _heat_map(layers),
         note(
@@ -182,7 +191,7 @@ def section(run: RunStore) -> list[Markup]:
         rows = run.rows_of(name)
         drawn = [] if rows is None else charts(declared, rows_of(rows))
         if drawn:
-            blocks += [heading(title), sentence(said(run)), curves(drawn), note(legend)]
+            blocks += [heading(title), sentence(said(run)), curves(drawn), note(f"{legend} {_over(run)}")]
     assumptions = run.rows_of("assumptions")
     if assumptions is not None:
         blocks += [
@@ -216,7 +225,7 @@ _PARTS = (
         _as_it_is,
         massive.MASSIVE_PANELS,
         massive_words,
-        f"{massive.MASSIVE} {massive.WITHOUT_MASSIVE} {massive.KINDS_LEGEND} {_OVER}",
+        f"{massive.MASSIVE} {massive.WITHOUT_MASSIVE} {massive.KINDS_LEGEND}",
     ),
     _Part(
         "What accounts for it in Eq. 13",
@@ -224,7 +233,7 @@ _PARTS = (
         by_layer,
         ACCOUNTED,
         lambda run: accounted_verdict(run.table("accounted")),
-        f"Parts by Eq. 13 add up to the logarithm. {ARITHMETIC} {_OVER}",
+        f"Parts by Eq. 13 add up to the logarithm. {ARITHMETIC}",
     ),
     _Part(
         "Attention and MLP, each by itself",
@@ -232,7 +241,7 @@ _PARTS = (
         _as_it_is,
         branches.BRANCH_PANELS,
         lambda run: branches.branches_verdict(run.table("branches")),
-        "a is what a branch adds to the state x, and the angle lies between x and x + a. " + _OVER,
+        "a is what a branch adds to the state x, and the angle lies between x and x + a.",
     ),
     _Part(
         "Turn by turn",
@@ -240,7 +249,7 @@ _PARTS = (
         _as_it_is,
         turns.TURN_PANELS,
         lambda run: turns.turns_verdict(run.table("turns")),
-        f"Geometric means over samples, each beside its own first turn. {_OVER}",
+        "Geometric means over samples, each beside its own first turn.",
     ),
     _Part(
         "The theory beside the measurement",
@@ -248,7 +257,7 @@ _PARTS = (
         _as_it_is,
         THEORY,
         lambda run: "",
-        _OVER,
+        "",
     ),
 )
 
