@@ -34,6 +34,7 @@ from normprobe.measurements.check.baseline import (
     checked,
     read_baseline,
 )
+from normprobe.measurements.check.measure import PLAIN, SIGNED
 from normprobe.model.measured_model import MeasuredModel
 
 SAMPLES = 3
@@ -224,6 +225,14 @@ def test_numbers_that_are_none_are_never_the_same(specimen: Baseline) -> None:
     for values in ({"fingerprint": "nan " * 16}, {"norm_mean": np.nan}):
         assert checked(changed(specimen, 3, **values), specimen).verdict == DIFFERENT
         assert checked(specimen, changed(specimen, 3, **values)).verdict == DIFFERENT
+
+
+@pytest.mark.parametrize("place", range(PLAIN + SIGNED))
+def test_each_number_of_a_fingerprint_is_judged(place: int, specimen: Baseline) -> None:
+    numbers = specimen.states["fingerprint"][3].split()
+    numbers[place] = str(float(numbers[place]) + 0.6)
+    other = changed(specimen, 3, fingerprint=" ".join(numbers))
+    assert checked(other, specimen).verdict == checked(specimen, other).verdict == DIFFERENT
 
 
 def test_a_tolerance_is_that_of_the_type(specimen: Baseline) -> None:

@@ -37,7 +37,7 @@ def decode_image(data: bytes, where: Place | str) -> Image.Image:
             with Image.open(io.BytesIO(data), formats=_formats()) as encoded:
                 _refuse_bomb(encoded.size)
                 encoded.load()  # open() reads the header; only this notices a missing end
-                image = _to_rgb(ImageOps.exif_transpose(encoded))
+                image = as_shown(encoded)
     except Image.DecompressionBombError as error:
         raise BadRow(
             where, f"{error}", f"scale the image below {Image.MAX_IMAGE_PIXELS} pixels"
@@ -154,8 +154,12 @@ def _refuse_bomb(size: tuple[int, int]) -> None:
         )
 
 
+def as_shown(image: Image.Image) -> Image.Image:
+    """RGB of any Pillow mode, and upright, so that a viewer would show the same picture."""
+    return _to_rgb(ImageOps.exif_transpose(image))
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any Pillow mode to RGB so that a viewer would show the same picture."""
     if image.mode == "RGB" and not image.has_transparency_data:
         return image
     if image.mode.startswith("I") or image.mode == "F":

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from normprobe.data.images import decode_image, image_hash
+from normprobe.data.images import as_shown, decode_image, image_hash
 from normprobe.data.media import Audio, Video, decode_audio, decode_video
 from normprobe.errors import NormprobeError
 from normprobe.schema import AUDIO, IMAGE, VIDEO
@@ -275,7 +275,7 @@ def _opened(medium: Any, kind: str, decode: Callable[[Path, str], Any]) -> Any:
 def _read(picture: Picture) -> tuple[str, Image.Image]:
     """The name of a picture and its pixels."""
     if isinstance(picture, Image.Image):
-        return "image", picture.convert("RGB")
+        return "image", as_shown(picture)
     path = Path(picture)
     try:
         data = path.read_bytes()

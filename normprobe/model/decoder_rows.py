@@ -146,7 +146,8 @@ def prompt_mask(inputs: Mapping[str, Any], prompt: Tensor) -> Tensor | None:
     """
     mask: Tensor | None = find_named(inputs, "attention_mask")
     if mask is not None:
-        return mask
+        by_query = mask.dim() > 2 and mask.shape[-1] == prompt.shape[-1]
+        return _kept("attention_mask", mask.to(prompt.device), prompt) if by_query else mask
     for name, value in flattened(inputs).items():
         fits = isinstance(value, Tensor) and value.shape == prompt.shape
         if fits and _OF_PADDING.fullmatch(name):
@@ -267,7 +268,8 @@ def _seen(keep: Tensor, square: bool) -> tuple[bool, Tensor]:
     """Whether one of the keys that a query sees does not see itself, and these, ``[batch, keys]``.
 
     A query that is padding itself may be let see itself or everything: only others tell of a key,
-    and none that sees all, but the last.
+    and none that sees all, but the last. Of its own key nobody else tells: it is padding where the
+    key before it is.
 
     Args:
         keep: ``[batch, queries, keys]``.
@@ -277,4 +279,6 @@ def _seen(keep: Tensor, square: bool) -> tuple[bool, Tensor]:
     if square:
         told &= ~torch.eye(keep.shape[-1], dtype=torch.bool, device=keep.device)
     seen = told.any(-2) | keep[:, -1]
+    if square and seen.shape[-1] > 1:
+        seen[:, -1] &= told[..., -1].any(-1) | seen[:, -2]
     return square and not keep.diagonal(dim1=-2, dim2=-1)[seen].all(), seen

@@ -33,7 +33,7 @@ from normprobe.model.row_order import check_order, runs_other_code
 from normprobe.model.tracing.recording import tensors
 from normprobe.statistics.token_metrics import token_norms
 
-#: How far norms of two forwards may be apart by the order in which kernels add, relative.
+#: How far two forwards may be apart by the order in which kernels add, relative to norms.
 _ROUNDING = 1e-3
 
 
@@ -70,12 +70,12 @@ def check_forward(model: MeasuredModel, inputs: Mapping[str, Any]) -> None:
 
 
 class _Forward:
-    """A forward to its end, of which the norms behind each layer are kept, and how often it ran."""
+    """A forward to its end: how often each layer ran, and two numbers of each row behind it."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self.layers = layers
         self.calls = Counter[int]()  # by layer, from 1
-        self.norms: dict[int, Tensor] = {}
+        self.rows: dict[int, Tensor] = {}  # by layer ``[2, rows]``, of ``_sketch``
         self.apart: list[int] = []  # layers that no row enters as it left the one before
         self._output: Any = None  # of the layer that ran last
         self._fault: NormprobeError | None = None
@@ -111,9 +111,9 @@ class _Forward:
                     )
             elif self._fault is None and self._hands_on_two(entered, (args, kwargs)):
                 self._fault = NormprobeError(
-                    f"decoder layer {number - 1} hands two states on to layer {number}: the hidden "
-                    "state is not one of them, but their sum, where an update stands beside its "
-                    "residual",
+                    f"decoder layer {number - 1} hands two states on to layer {number}: nothing "
+                    "tells which is the hidden state, or whether it is their sum, as where an "
+                    "update stands beside its residual",
                     "measure the model in transformers, and hold the states that this engine saves "
                     "against it: normprobe check MODEL --states DIR",
                 )
@@ -123,7 +123,7 @@ class _Forward:
     def _leave(self, number: int, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         self._output = output
         if self.calls[number] == 1:
-            self.norms[number] = token_norms(hidden_state_of(output)).float().sum()
+            self.rows[number] = _sketch(hidden_state_of(output))
 
     def _hands_on_two(self, entered: Tensor, given: Any) -> bool:
         """Whether another tensor like the state left the layer before, and enters this one."""
@@ -145,16 +145,25 @@ class _Forward:
             )
 
     def difference(self, other: "_Forward") -> str:
-        """A doubt where the norms of another forward of the same batch are others."""
-        for number, norms in self.norms.items():
-            apart = float((other.norms.get(number, norms) - norms).abs() / norms)
+        """A doubt where the rows of another forward of the same batch are others."""
+        for number, rows in self.rows.items():
+            norms, along = other.rows.get(number, rows) - rows
+            apart = float((norms.square() + along.square()).mean().sqrt() / rows[0].mean())
             if apart > _ROUNDING:
                 return (
                     "the model draws random numbers or counts its calls: two forwards of one batch "
-                    f"differ, by {apart:.1%} in the norms behind layer {number}, and this is one "
-                    "of them"
+                    f"differ, by {apart:.1%} of the mean norm behind layer {number}, and this is "
+                    "one of them"
                 )
         return ""
+
+
+def _sketch(state: Tensor) -> Tensor:
+    """Of each row its norm, and its part along a fixed direction times the root of its size."""
+    rows = state.flatten(0, -2).float()
+    turns = torch.arange(rows.shape[-1], device=rows.device)
+    direction = 2**0.5 * torch.cos(2.4 * turns.square())  # of mean square 1, along no axis
+    return torch.stack([token_norms(rows), rows @ direction])
 
 
 def _may_differ(model: nn.Module) -> bool:

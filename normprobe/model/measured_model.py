@@ -129,6 +129,13 @@ class MeasuredModel:
             found += [*(modules.get(self.parts.decoder_layers.name) or nn.ModuleList()).children()]
         return [*map(id, found)]
 
+    def afresh(self) -> "MeasuredModel":
+        """The same model and parts, of whose forwards nothing is known yet."""
+        known = self.special_token_ids, self.vocabulary_ids, self.found_by, self.token_text
+        found = MeasuredModel(self.model, self.parts, *known)
+        found.padding_id = self.padding_id
+        return found
+
     @cached_property
     def layer_norms(self) -> list[list[nn.Module]]:
         """Of each decoder layer its norms, those inside its branches among them."""
@@ -300,8 +307,9 @@ class MeasuredModel:
         if (declared and not pixel_inputs(inputs)) or self._inserts is False:
             return None
         layout = tuple(
-            (tuple(t.shape), None if t.is_floating_point() else t.cpu().numpy().tobytes())
-            for t in tensors(dict(inputs))
+            (tuple(t.shape), None if _is_signal(name, t) else t.cpu().numpy().tobytes())
+            for name, value in inputs.items()
+            for t in tensors(value)
         )
         if layout not in self._by_layout:
             entered = self._entered(inputs)
@@ -587,6 +595,11 @@ class MeasuredModel:
             for name, weight in self.model.named_parameters()
             if not (behind and name.startswith(behind)) and _holds_numbers(weight)
         ]
+
+
+def _is_signal(name: str, value: Tensor) -> bool:
+    """Pixels, sounds and the like, whose numbers place no rows; those of a mask do."""
+    return value.is_floating_point() and "mask" not in name
 
 
 def _holds_numbers(weight: Tensor) -> bool:

@@ -63,7 +63,6 @@ def own_picture(file: Path, folder: Path) -> Iterator[Image.Image]:
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
-_KEPT = "the complete parts are kept, and --resume goes on from them"
 
 
 def temporary_name(path: Path) -> Path:
@@ -105,16 +104,23 @@ def write_failures(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise NormprobeError(
-                f"no space left in {folder}", f"free some space there; {_KEPT}"
+                f"no space left in {folder}", f"free some space there{_kept(folder)}"
             ) from error
         if error.errno in _NOT_WRITABLE:
             raise NormprobeError(
-                f"{folder} is not writable", f"choose another --output or allow writing; {_KEPT}"
+                f"{folder} is not writable",
+                f"choose another --output or allow writing{_kept(folder)}",
             ) from error
         raise NormprobeError(
             f"cannot write in {folder}: {error.strerror or error}",
-            f"check --output; {_KEPT}",
+            f"check --output{_kept(folder)}",
         ) from error
+
+
+def _kept(folder: Path) -> str:
+    """What is left of a run, where parts of it were written."""
+    parts = next(folder.glob("**/part-*"), None)
+    return "; the complete parts are kept, and --resume goes on from them" if parts else ""
 
 
 # What a spreadsheet takes for a formula, also in its full-width forms, behind any apostrophes.

@@ -164,7 +164,8 @@ class ModelSource(ABC):
     ) -> MeasuredModel:
         """The model with at least the weights that are needed, its parts found.
 
-        What an earlier call found is kept, and loaded again only where it is not enough.
+        The weights and parts of an earlier call are kept, unless these are not enough or a module
+        was replaced. What forwards told is learnt again: hooks and weights may be others since.
         """
         if self._found is not None and not self._found.is_current():
             self._found = None  # a module was replaced since
@@ -183,7 +184,8 @@ class ModelSource(ABC):
             # Whether a model that was found for its tables can be run as it is.
             whole = parts.family != UNKNOWN and self._inputs_file.prepare is None
             self._runs = runs or whole
-        self._found.notice_changed_weights()
+        else:
+            self._found = self._found.afresh()
         return self._found
 
     def _builder(self, processor: Any) -> InputBuilder:

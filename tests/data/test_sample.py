@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from PIL import Image
 
 from normprobe.data.images import image_hash
-from normprobe.data.sample import Sample, Turn, is_region, spans_of_word
+from normprobe.data.sample import Sample, Turn, as_sample, is_region, spans_of_word
 
 RED, BLUE = (Image.new("RGB", (4, 3), colour) for colour in ("red", "blue"))
 
@@ -71,3 +72,18 @@ def test_a_region_lies_in_the_picture():
     assert is_region((0, 0, 32, 24), (32, 24))
     assert not is_region((0, 0, 32, 24.1), (32, 24))
     assert not is_region((0, 3, 32, 3), (32, 24))
+
+
+def test_a_picture_in_memory_is_the_same_as_its_file(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    upright = Image.effect_noise((5, 4), 90).convert("RGB")
+    clear = upright.copy()
+    clear.putalpha(100)
+    wide = Image.fromarray((np.arange(20, dtype=np.uint16) * 3000).reshape(4, 5))
+    for name, picture in (("turned.png", upright), ("clear.png", clear), ("wide.png", wide)):
+        file = tmp_path / name
+        picture.save(file, exif=exif)
+        with Image.open(file) as held:
+            in_memory = as_sample(held, "What?")
+        assert in_memory.image_hash == as_sample(file, "What?").image_hash, name

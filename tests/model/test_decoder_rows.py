@@ -1,5 +1,7 @@
 """Plain modules, rows inserted inside forward, embeddings alone: beside float64 NumPy."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +20,8 @@ from support.plain_modules import (
     made,
 )
 from support.reference import layers_table, observe_layers
+from support.tiny_inputs import tiny_inputs
+from support.tiny_models import tiny_model
 from torch import Tensor, nn
 
 from normprobe import NormprobeError, Probe, probe_interface, probe_layers, schema
@@ -516,3 +520,29 @@ def test_a_forward_gets_a_visual_mask_that_it_takes(kind: type[Plain]) -> None:
     inputs = {name: FULL, "image": pictures(2), "visual_mask": mask}
     found = probe_layers(module, inputs, special_token_ids=SPECIAL)
     assert_right(module, inputs, groups_of(FULL, torch.ones_like(FULL)), found)
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float])
+def test_another_mask_of_the_same_prompts_is_another_layout(dtype: torch.dtype) -> None:
+    module, (ids, mask), image = made(Inserting), prompts(INSERTED["one"], "right"), pictures(2)
+    probe = Probe(module)
+    for kept in (mask, mask * (ids != 11)):
+        inputs = {"input_ids": ids, "images": image, "attention_mask": kept.to(dtype)}
+        again, anew = probe.layers(inputs).table, Probe(module).layers(inputs).table
+        pd.testing.assert_frame_equal(again, anew)
+
+
+def test_a_mask_by_query_and_key_hides_padding() -> None:
+    model = copy.deepcopy(tiny_model("llava"))
+    inputs = tiny_inputs(model)
+    ids = inputs["input_ids"]
+    mask = torch.ones_like(ids)
+    mask[:, -2:] = 0
+    causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+    seen = (causal & mask[:, None].bool())[:, None] | torch.eye(len(causal), dtype=torch.bool)
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    by_query = Probe(model).layers({**inputs, "attention_mask": added}).table
+    by_token = Probe(model).layers({**inputs, "attention_mask": mask}).table
+    for name in ("layer", "group", "tokens"):
+        assert by_query[name].tolist() == by_token[name].tolist()
+    np.testing.assert_allclose(by_query["norm_mean"], by_token["norm_mean"], rtol=1e-5)

@@ -71,15 +71,7 @@ def test_a_layer_that_is_looped_over_is_refused(model: Any) -> None:
 
 
 def test_two_passes_of_the_whole_stack_are_refused(model: Any) -> None:
-    """As guidance runs it, with another prompt the second time."""
-    language = model.model.language_model
-    once = language.forward
-
-    def twice(*args: Any, **named: Any) -> Any:
-        once(*args, **named)
-        return once(*args, **named)
-
-    language.forward = twice
+    run_twice(model.model.language_model)
     with pytest.raises(NormprobeError, match="runs 2 times in one forward"):
         Probe(model).layers(tiny_inputs(model))
 
@@ -126,7 +118,7 @@ def test_random_numbers_are_a_doubt_where_they_change_a_state(
     run = Probe(model).layers(tiny_inputs(model))
     told = [doubt for doubt in run.record.get("doubts", []) if "draws random numbers" in doubt]
     assert len(told) == used
-    assert not used or "in the norms behind layer 1" in told[0]
+    assert not used or "of the mean norm behind layer 1" in told[0]
 
 
 def test_a_hook_that_counts_its_calls_is_a_doubt(model: Any) -> None:
@@ -139,7 +131,7 @@ def test_a_hook_that_counts_its_calls_is_a_doubt(model: Any) -> None:
     model.model.language_model.layers[1].mlp.register_forward_hook(louder)
     (doubt,) = Probe(model).layers(tiny_inputs(model)).record["doubts"]
     assert "draws random numbers or counts its calls" in doubt
-    assert "in the norms behind layer 2" in doubt
+    assert "of the mean norm behind layer 2" in doubt
 
 
 def test_random_numbers_of_a_layers_own_are_a_doubt(model: Any) -> None:
@@ -239,6 +231,86 @@ def test_a_probe_that_is_used_again_finds_what_was_replaced(change: Any, model: 
     np.testing.assert_array_equal(
         interface["norm_mean"], Probe(model).interface(inputs).table["norm_mean"]
     )
+
+
+def flip_tokens(language: Any) -> None:
+    language.layers[1].register_forward_hook(lambda module, args, output: output.flip(1))
+
+
+def draw(language: Any) -> None:
+    noisy = language.layers[1].mlp
+    noisy.register_forward_hook(lambda module, args, output: output + torch.randn_like(output))
+
+
+def run_twice(language: Any) -> None:
+    """As guidance runs it, with another prompt the second time."""
+    once = language.forward
+
+    def twice(*args: Any, **named: Any) -> Any:
+        once(*args, **named)
+        return once(*args, **named)
+
+    language.forward = twice
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (flip_tokens, "changes the order of its tokens"),
+        (draw, "draws random numbers"),
+        (run_twice, "runs 2 times in one forward"),
+    ],
+)
+def test_a_probe_that_is_used_again_looks_at_the_forward_again(
+    change: Any, said: str, model: Any
+) -> None:
+    probe, inputs = Probe(model), tiny_inputs(model)
+    assert "doubts" not in probe.layers(inputs).record
+    change(model.model.language_model)
+    try:
+        told = " ".join(probe.layers(inputs).record.get("doubts", []))
+    except NormprobeError as error:
+        told = error.problem
+    assert said in told
+
+
+def test_a_doubt_goes_with_its_cause(model: Any) -> None:
+    probe, inputs = Probe(model), tiny_inputs(model)
+    layer = model.model.language_model.layers[1]
+    hook = layer.register_forward_hook(lambda module, args, output: output * (1 + random.random()))
+    assert probe.layers(inputs).record["doubts"]
+    hook.remove()
+    assert "doubts" not in probe.layers(inputs).record
+
+
+def test_a_norm_that_was_replaced_inside_a_layer_is_measured(model: Any) -> None:
+    probe, inputs = Probe(model), tiny_inputs(model)
+    probe.layers(inputs)
+    layer = model.model.language_model.layers[1]
+    layer.input_layernorm = copy.deepcopy(layer.input_layernorm)
+    again, anew = probe.layers(inputs).table, Probe(model).layers(inputs).table
+    assert again["attention_input_norm_mean"].iloc[-1] > 0
+    np.testing.assert_array_equal(
+        again["attention_input_norm_mean"], anew["attention_input_norm_mean"]
+    )
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        lambda state: state * torch.randint(0, 2, state.shape).mul(2).sub(1),
+        lambda state: state.roll(int(torch.randint(1, 16, ())), dims=-1),
+        lambda state: state[:, torch.randperm(state.shape[1])],
+    ],
+    ids=["signs", "dimensions", "rows"],
+)
+def test_noise_that_keeps_the_norms_is_a_doubt(
+    noise: Callable[[Tensor], Tensor], model: Any
+) -> None:
+    last = model.model.language_model.layers[-1]
+    last.mlp.register_forward_hook(lambda module, args, output: noise(output))
+    (doubt,) = Probe(model).layers(tiny_inputs(model)).record["doubts"]
+    assert f"of the mean norm behind layer {len(model.model.language_model.layers)}" in doubt
 
 
 def test_a_cache_in_the_inputs_stays_as_it_is(model: Any) -> None:

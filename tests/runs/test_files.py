@@ -59,12 +59,15 @@ def test_a_refusal_names_the_folder_and_leaves_the_old_file(tmp_path, monkeypatc
         raise OSError(number, "refused")
 
     monkeypatch.setattr(os, "fsync", half_a_write)
-    with pytest.raises(NormprobeError) as caught:
-        write_by_rename(path, b"new content")
-    assert words.format(tmp_path) in caught.value.problem
-    assert "complete parts are kept" in caught.value.remedy
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+    for parts in ([], ["part-00001.parquet"]):
+        for name in parts:
+            (tmp_path / name).touch()
+        with pytest.raises(NormprobeError) as caught:
+            write_by_rename(path, b"new content")
+        assert words.format(tmp_path) in caught.value.problem
+        assert ("complete parts are kept" in caught.value.remedy) == bool(parts)
+        assert path.read_bytes() == b"old"
+        assert {each.name for each in tmp_path.iterdir()} == {path.name, *parts}
 
 
 def test_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):

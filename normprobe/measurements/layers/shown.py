@@ -191,7 +191,12 @@ def section(run: RunStore) -> list[Markup]:
         rows = run.rows_of(name)
         drawn = [] if rows is None else charts(declared, rows_of(rows))
         if drawn:
-            blocks += [heading(title), sentence(said(run)), curves(drawn), note(f"{legend} {_over(run)}")]
+            blocks += [
+                heading(title),
+                sentence(said(run)),
+                curves(drawn),
+                note(f"{legend} {_over(run)}"),
+            ]
     assumptions = run.rows_of("assumptions")
     if assumptions is not None:
         blocks += [

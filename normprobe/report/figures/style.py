@@ -209,7 +209,7 @@ def log_or_from_zero(axes: Axes, values: ArrayLike) -> None:
 
 def mark_layers(axes: Axes, last: int) -> None:
     """Ticks at whole layers, 0 to ``last``."""
-    step = next((s for s in (1, 2, 4, 5, 10, 20, 50) if last <= 9 * s), 100)
+    step = next((s for s in (1, 2, 4, 5, 10, 20, 50) if last <= 9 * s), last // 9)
     axes.set_xticks(range(0, last + 1, step))
     axes.set_xlim(-0.02 * last - 0.1, last * 1.02 + 0.1)
     axes.set_xlabel("decoder layer")
