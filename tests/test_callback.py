@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from support.commands import invoke, torchrun
+from support.hooks import hooks_of
 from support.tiny_inputs import SPECIAL_IDS, collate, tiny_inputs, tiny_samples
 from support.tiny_models import tiny_model
 from torch import nn
@@ -456,3 +457,16 @@ torch.distributed.barrier()
 print("done", flush=True)
 os._exit(0)  # gloo may abort while it is taken down
 """
+
+
+def test_a_second_training_closes_the_first_watch() -> None:
+    model, nothing, watched = tiny_model("llava"), SimpleNamespace(), []
+    before = len(hooks_of(model))
+    callback = NormProbeCallback(output=None)
+    callback._trainer = nothing
+    for _ in range(2):
+        callback.on_train_begin(nothing, nothing, nothing, model=model)
+        watched.append(len(hooks_of(model)))
+    assert watched[0] == watched[1] > before
+    callback.watch.close()
+    assert len(hooks_of(model)) == before

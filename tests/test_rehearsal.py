@@ -537,3 +537,13 @@ def test_limits_end_with_the_block() -> None:
         os._exit(0 if signal.getitimer(signal.ITIMER_PROF)[0] == 0 else 2)
 
     assert status_of(more_afterwards) == 0
+
+
+def test_what_was_computed_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = python(
+        "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    )
+    rehearse(python("pass"), "it")
+    monkeypatch.setattr(rehearsal, "PATIENCE", 0.6)
+    for _ in range(4):
+        rehearse(compute, "it")

@@ -146,3 +146,13 @@ def test_visual_states_beside_the_sequence_are_another_number() -> None:
     found = compare([run("layers", "a", layers), run("layers", "b", beside)]).table
     assert found["attended_ratio"][1] == found["disparity_input"][0]
     assert np.isnan(found["disparity_input"][1]) and pd.isna(found["rank"][1])
+
+
+def test_maps_of_steps_out_of_order_keep_their_labels() -> None:
+    maps = made_tables.heatmaps()
+    late = run("attention", "late", ATTENTION, heatmaps=maps.assign(attention=0.01))
+    early = run("attention", "early", ATTENTION, heatmaps=maps)
+    joined = compare([late, early], ["20", "10"]).tables["heatmaps"]
+    means = joined.groupby("run", sort=False)["attention"].mean()
+    assert list(means.index.astype(str)) == ["10", "20"]
+    assert means.tolist() == pytest.approx([maps["attention"].mean(), 0.01])

@@ -130,3 +130,9 @@ def test_the_package_that_is_missing_is_named(
     with pytest.raises(NormprobeError, match="gguf is not installed") as refused:
         open_checkpoint(str(file))
     assert refused.value.remedy == "pip install 'normprobe[gguf]'"
+
+
+def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    for make, kind in ((tiny_llama, "llama"), (tiny_qwen2, "qwen2")):
+        file = write_gguf(make(), tmp_path / "tiny.gguf", "F32")
+        assert open_checkpoint(str(file)).config.model_type == kind

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+import pandas as pd
 import pytest
 
 from normprobe.paper.numbers import (
@@ -10,8 +11,10 @@ from normprobe.paper.numbers import (
     needs_remote_code,
     note_on,
     published_numbers,
+    ranked_tokens,
     tokens_of_paper,
 )
+from normprobe.runs.run_folder import RunStore
 
 BY_HAND = [
     ("Table 1", "SigLIP2-SO-400m-patch14-384", "vision encoder output", "mean", 59.37),
@@ -104,3 +107,11 @@ def test_the_tokens_that_are_ranked_of_a_model() -> None:
     assert {"áveis", " out", "s"} <= tokens
     assert len(tokens) == 10 - 1  # one is a description
     assert tokens_of_paper("specimen") == tokens_of_paper("llava-hf/llava-1.5-7b-hf") == frozenset()
+
+
+def test_ranks_from_below_are_no_ranks() -> None:
+    store = RunStore({"command": "embeddings"})
+    rows = [("text", "top", "a"), ("text", "bottom", "b"), ("text", "named", "c")]
+    table = pd.DataFrame([*rows, ("visual", "top", "d")], columns=["table", "end", "token"])
+    store.write_table("tokens", table.assign(rank=[1, 1, 9, 1]))
+    assert ranked_tokens(store)["token"].tolist() == ["a", "c"]

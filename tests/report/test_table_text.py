@@ -9,7 +9,7 @@ import pandas as pd
 from support.made_runs import HOSTILE
 from support.read_latex import read_latex
 
-from normprobe.report.readable import readable_table
+from normprobe.report.readable import ReadableTable, readable_table
 from normprobe.report.table_text import latex, table_text
 
 
@@ -81,3 +81,10 @@ def test_a_token_shows_every_character() -> None:
 
 def test_a_table_without_rows() -> None:
     assert len(read_latex(table_text(table().iloc[:0], "tex")).rows) == 1
+
+
+def test_a_rule_is_as_wide_as_its_header() -> None:
+    sides = [(name, side) for name in ("norm", "angle") for side in ("visual", "text")]
+    headers = [("layer",), *sides[:2], ("n",), *sides[2:]]
+    text = latex(ReadableTable(headers, [["1"] * 6], [True] * 6))
+    assert "\n\\cmidrule(lr){2-3}\\cmidrule(lr){5-6}\n" in text

@@ -285,3 +285,13 @@ def test_numbers_survive_the_csv(tmp_path) -> None:
     assert back["token"].eq("nan").all()
     pd.testing.assert_series_equal(back["distance"], shift["distance"])
     assert back["base_id"].isna().sum() == 2
+
+
+def test_rows_of_the_base_are_those_of_its_own_vocabulary() -> None:
+    def made(vocabulary: dict[str, int], rows: int) -> TextTable:
+        weight = torch.arange(1.0, rows + 1)[:, None]
+        return TextTable(weight, vocabulary, frozenset(), frozenset())
+
+    here, there = made({"a": 0, "b": 1}, 3), made({"a": 4, "c": 2, "b": 0}, 5)
+    rows = measure_shift(here, there, top=1)["base"].set_index("rows").loc["tokenizer_rows"]
+    assert (rows["count"], rows["norm_mean"]) == (3, pytest.approx((5 + 3 + 1) / 3))

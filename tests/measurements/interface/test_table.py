@@ -171,3 +171,15 @@ def test_text_tokens_are_those_of_the_prompt() -> None:
 
 def test_a_model_without_a_visual_table_has_no_histogram() -> None:
     assert measured_table("llava")[3].empty
+
+
+def test_what_the_projector_reads_comes_before_the_encoder() -> None:
+    norms = {"vision_encoder": 1.0, "projector_input": 2.0, "projector_output": 8.0}
+    rows = [
+        {"sample_id": "a", "image_hash": "p", "stage": stage, "group": "visual", "hidden_size": 4}
+        | statistics_of(np.full((1, 3), norm), ["norm"])
+        for stage, norm in norms.items()
+    ]
+    table = interface_table(pd.DataFrame(rows), pd.DataFrame()).set_index("stage")
+    for column in ("ratio_to_before_projector", "geometric_ratio_to_before_projector"):
+        assert table.loc["projector_output", column] == pytest.approx(4.0)

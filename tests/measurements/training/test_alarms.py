@@ -292,3 +292,13 @@ def test_norms_may_grow_by_ten_over_more_than_a_hundred_steps(
 def test_states_are_broken_where_they_are_first(broken: dict[str, int], words: str) -> None:
     found = Judge().states(7, states(**broken), TEXT_ALONE)
     assert found == [Alarm(7, "nonfinite", "states", words)]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "warmth", "alarms"), [(2e-6, 0.1, 0), (2e-6, 1.0, 1), (2e-7, 0.1, 1)]
+)
+def test_a_small_update_is_judged_by_the_warmth(ratio: float, warmth: float, alarms: int) -> None:
+    judge = Judge()
+    rows = pd.DataFrame({"stage": ["projector"], "gradient_norm": [1.0], "update_ratio": [ratio]})
+    found = [alarm for step in range(2) for alarm in judge.weights(step, rows, True, warmth)]
+    assert [alarm.name for alarm in found] == ["update"] * alarms

@@ -10,7 +10,7 @@ from support.capture import capture
 from support.cases import model_of
 from support.expected_parts import PARTS
 from support.reference import token_groups
-from support.tiny_inputs import tiny_inputs
+from support.tiny_inputs import SPECIAL_IDS, tiny_inputs
 from support.tiny_models import ALL_TYPES, IMAGE, NEEDS, VLM_TYPES, WITHOUT_IMAGES, tiny_model
 
 from normprobe import NormprobeError, align_norms, find_parts, probe_interface, remove_norm
@@ -269,3 +269,12 @@ def test_newlines_that_pass_the_norm_stay_structural() -> None:
     assert counts[0]["structural"] > 0
     assert counts[0] == counts[1] == counts[2]
     pd.testing.assert_frame_equal(after, plain)
+
+
+def test_the_prompt_is_that_of_all_examples() -> None:
+    model = tiny_model("llava")
+    measured = MeasuredModel(model, find_parts(model), SPECIAL_IDS)
+    batches = [tiny_inputs(model, 1, seed=seed) for seed in (0, 1)]
+    states = torch.cat([measured.batch(inputs).states_of(TEXT) for inputs in batches])
+    target = align(measured, "prompt", batches).target_norm
+    assert target == pytest.approx(states.detach().norm(dim=-1).mean().item(), rel=1e-6)
