@@ -244,12 +244,17 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 #: What changes a prompt elsewhere and is not read here: of a row, and of a message.
 _UNREAD_OF_ROWS = {
     "system": "remove it, and pass --system TEXT, which all samples get",
-    "tools": "leave the row out: tools are not read",
+    **dict.fromkeys(("tools", "functions"), "leave the row out: tools are not read"),
+    **dict.fromkeys(
+        ("history", "documents", "chat_template_kwargs"),
+        "leave the row out, or put what it says into messages",
+    ),
 }
 _UNREAD = {
     **dict.fromkeys(("tool_calls", "function_call"), _UNREAD_OF_ROWS["tools"]),
+    "reasoning_content": "put it into the content, or remove it",
     **dict.fromkeys(
-        (kind + end for kind in MEDIA_MARKS for end in ("", "s")),
+        ("media", *(kind + end for kind in MEDIA_MARKS for end in ("", "s"))),
         "name its files in parts of the message, or beside the messages",
     ),
 }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normprobe.data.sample import MEDIA_MARKS, Sample, kind_of
+from normprobe.errors import NormprobeError
 from normprobe.schema import (
     AUDIO,
     IMAGE,
@@ -89,7 +90,17 @@ def marked_positions(inputs: Mapping[str, Any], shape: torch.Size) -> Tensor | N
     return None
 
 
-def _by_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+def by_mask(mask: Tensor, shape: torch.Size) -> Tensor:
+    """A mask of visual tokens as bool ``shape``.
+
+    Raises:
+        NormprobeError: it is none, such as one that is added to scores.
+    """
+    if not ((mask == 0) | (mask == 1)).all():
+        raise NormprobeError(
+            "a mask of visual tokens holds other numbers than 0 and 1",
+            "pass bool [batch, seq]: True at the rows of an image",
+        )
     return mask.bool().reshape(shape)
 
 
@@ -113,9 +124,9 @@ def _by_ranges(bounds: list[Tensor], shape: torch.Size) -> Tensor:
 
 #: By the name of the input: an inputs file, DeepSeek-VL2, Kosmos-2, Molmo, MiniCPM-V.
 MARKS: dict[str, Callable[[Any, torch.Size], Tensor]] = {
-    VISUAL_MASK: _by_mask,
-    "images_seq_mask": _by_mask,
-    "image_embeds_position_mask": _by_mask,
+    VISUAL_MASK: by_mask,
+    "images_seq_mask": by_mask,
+    "image_embeds_position_mask": by_mask,
     "image_input_idx": _by_index,
     "image_bound": _by_ranges,
 }

@@ -38,7 +38,8 @@ _HIDDEN = -1e4
 
 #: What the inputs call a mask of padding.
 _OF_PADDING = re.compile(
-    r"(.*\.)?(((text|input|src|key)_)*(attention|attn|pad|padding)_mask|(input_)?mask)"
+    r"(.*\.)?(((text|input|src|key|decoder|llm|language)_)*(attention|attn|pad|padding)_masks?"
+    r"|(input_|tokens?_)?mask)"
 )
 
 

@@ -18,7 +18,7 @@ from normprobe.inputs.on_device import (
     transformers_config,
     with_other_pixels,
 )
-from normprobe.inputs.token_groups import marked_positions, token_groups
+from normprobe.inputs.token_groups import by_mask, marked_positions, token_groups
 from normprobe.model.decoder_rows import DecoderRows, decoder_rows, prompt_mask
 from normprobe.model.find.norms import norm_placement_note
 from normprobe.model.find.overrides import ADDED, CROSS_ATTENTION, DISCRETE, IN_SEQUENCE, PREPENDED
@@ -266,7 +266,7 @@ class MeasuredModel:
                 f"{list(entered.shape[:2])}",
                 "pass bool [batch, seq]: True at the rows of an image",
             )
-        marked = marked.to(entered.device).bool()
+        marked = by_mask(marked.to(entered.device), entered.shape[:2])
         rows = None
         if embeds is None and self.parts.text_embedding is not None:
             rows = decoder_rows(self.parts, entered, lambda: self.decoder_input(inputs), inputs)

@@ -212,8 +212,12 @@ class VisionStages:
                 alike.append(float(_cosines(taken, rows).median()) if fits else 0.0)
             if max(alike) > _SAME_DIRECTION:
                 return alike.index(max(alike))
-        pooled = first.dim() == 2 and any(len(o) == len(first) and o.dim() > 2 for o in others)
-        sizes = [state.numel() if state.dim() > 2 else 0 for state in calls[0]]
+        # How many rows an image has in each state.
+        each = [s[..., 0].numel() // len(s) if s.dim() > 2 else 1 for s in calls[0]]
+        pooled = each[0] == 1 and any(
+            n > 1 and len(state) == len(first) for n, state in zip(each, calls[0], strict=True)
+        )
+        sizes = [state.numel() if n > 1 else 0 for n, state in zip(each, calls[0], strict=True)]
         return sizes.index(max(sizes)) if pooled else 0
 
     def _encoded(self, state: Tensor, arguments: Mapping[Any, Any]) -> None:

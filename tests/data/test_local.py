@@ -239,6 +239,9 @@ def test_a_list_of_prompts_is_read_as_lines_are(pictures):
         ({"conversations": said("A?")}, "messages", "received conversations and messages"),
         ({"system": "Be kind."}, "system", "expected no system, received 'Be kind.'"),
         ({"tools": [{"name": "f"}]}, "tools", "expected no tools, received [{'name': 'f'}]"),
+        ({"functions": [{"name": "f"}]}, "functions", "expected no functions"),
+        ({"history": [["A?", "B."]]}, "history", "expected no history"),
+        ({"documents": ["A."]}, "documents", "expected no documents"),
     ],
 )
 def test_what_would_change_the_prompt_is_not_passed_over(tmp_path, cells, column, fault):
@@ -248,7 +251,7 @@ def test_what_would_change_the_prompt_is_not_passed_over(tmp_path, cells, column
         list(open_data(str(write_lines(path, row))))
     assert f"{path}, line 1, column {column}: expected " in refusal.value.problem
     assert fault in refusal.value.problem
-    empty = row | {name: [] if column == "tools" else "" for name in cells}
+    empty = row | {name: "" if column == "messages" else type(cells[name])() for name in cells}
     assert len(list(open_data(str(write_lines(path, empty))))) == 1
 
 

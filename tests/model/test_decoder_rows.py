@@ -292,6 +292,22 @@ def test_padding_is_told_by_either_convention(name: str, says: str, side: str) -
     assert_right(module, inputs, groups_of(ids, kept), found)
 
 
+class Causal(Plain):
+    """Padding stands behind, and its mask does not reach the layers."""
+
+    def forward(self, tokens: Tensor, image: Tensor, **named: Tensor) -> Tensor:
+        return super().forward(tokens, image)
+
+
+@pytest.mark.parametrize("name", ["decoder_attention_mask", "token_mask", "attention_masks"])
+def test_padding_is_told_by_names_of_decoders(name: str) -> None:
+    ids, kept = prompts(IN_PLACE, "right")
+    inputs = {"tokens": ids, "image": pictures(2), name: kept}
+    module = made(Causal)
+    found = probe_layers(module, inputs, special_token_ids=SPECIAL)
+    assert_right(module, inputs, groups_of(ids, kept), found)
+
+
 def test_padding_beside_input_ids_is_told_by_another_name() -> None:
     inputs = {"input_ids": PADDED, "image": pictures(2), "mask": PADDED_MASK}
     module = made(ToldByName)
@@ -458,6 +474,14 @@ def test_a_visual_mask_that_pixels_contradict_is_doubted() -> None:
     doubted = Probe(module, named=BY_HAND).layers({**inputs, "visual_mask": torch.from_numpy(said)})
     (doubt,) = doubted.record["doubts"]
     assert "taken for text: image tokens are told by visual_mask" in doubt
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_a_visual_mask_that_is_added_to_scores_is_refused(of_rows: bool) -> None:
+    module, inputs, groups = tokenized(TokenizingIds, "before" if of_rows else "in place")
+    mask = torch.zeros(groups.shape).masked_fill(torch.from_numpy(groups != schema.VISUAL), -1e9)
+    with pytest.raises(NormprobeError, match="holds other numbers than 0 and 1"):
+        probe_layers(module, {**inputs, "visual_mask": mask}, named=BY_HAND)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

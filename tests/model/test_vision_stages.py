@@ -219,6 +219,32 @@ def test_the_tokens_are_measured_where_a_tower_pools_them_too(kind, row, names, 
         assert found.loc[(stage, schema.VISUAL), "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
 
 
+class Normed(Pooling):
+    """A norm between tower and projector: no state of the tower enters it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(24)
+        nn.init.uniform_(self.norm.weight, 0.1, 3)
+
+    def squares(self, image: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().squares(image))
+
+
+@pytest.mark.parametrize("named", [{}, BY_HAND], ids=["found", "named"])
+@pytest.mark.parametrize("row", [False, True])
+def test_a_pooled_row_is_no_token_where_a_norm_stands_before_the_projector(row, named) -> None:
+    module = made(Normed)
+    module.vision.row = row
+    found = probe_interface(module, {"tokens": IDS, "image": SEEN}, named=named)
+    found = found.set_index(["stage", "group"]).loc[schema.VISION_ENCODER]
+    with torch.no_grad():
+        norms = np.linalg.norm(Pooling.squares(module, SEEN).double().numpy(), axis=-1)
+    assert set(found.index) == {schema.VISUAL}
+    assert found.loc[schema.VISUAL, "tokens"] == norms.size
+    assert found.loc[schema.VISUAL, "norm_mean"] == pytest.approx(norms.mean(), 1e-6)
+
+
 def test_without_a_projector_the_state_with_several_rows_an_image_is_measured() -> None:
     """Text attends to what the tower hands over."""
     module = made(Attending)
