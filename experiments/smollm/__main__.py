@@ -34,11 +34,12 @@ from experiments.smollm.grow import (
     released_file,
 )
 from experiments.smollm.measure import answers, rows
-from experiments.smollm.report import report
+from experiments.smollm.report import RUN, report
 from experiments.smollm.train import Plan, train
 from experiments.specimen.training import TrainingLog
 
 TABLES = ("runs", "results", "answers")
+TABLE_OF_DONE = f"{TABLES[0]}.csv"  # written last
 #: A pair: what every variant is trained with, and what ``AT_BOTH_RATES`` are as well.
 LEARNING_RATES = (5e-4, 2e-3)
 AT_BOTH_RATES = (USUAL, NORM)
@@ -79,18 +80,25 @@ def run(
         tables[name].to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
 
 
-def gathered(folder: Path, done: Sequence[Plan]) -> dict[str, pd.DataFrame]:
-    """The tables of the runs that are done, one below the other."""
+def gathered(folder: Path, planned: Sequence[Plan]) -> dict[str, pd.DataFrame]:
+    """The tables of the runs that are done, one below the other, and write them into the folder.
+
+    Those of the folder itself may hold runs that were made elsewhere.
+    """
     tables = {}
     for name in TABLES:
-        found = []
-        for plan in done:
-            table = pd.read_csv(folder / plan.name / f"{name}.csv")
-            for column in ("seed", "learning_rate", "variant"):
-                table.insert(0, column, asdict(plan)[column])
-            found.append(table)
-        tables[name] = pd.concat(found, ignore_index=True)
-        tables[name].to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+        file, found = folder / f"{name}.csv", []
+        elsewhere = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=[*RUN])
+        for plan in planned:
+            told = {column: asdict(plan)[column] for column in RUN}
+            if (folder / plan.name / TABLE_OF_DONE).exists():
+                found.append(pd.read_csv(folder / plan.name / file.name).assign(**told))
+            else:
+                found.append(elsewhere[(elsewhere[RUN] == pd.Series(told)).all(axis=1)])
+        table = pd.concat(found, ignore_index=True)
+        tables[name] = table[[*RUN, *(column for column in table if column not in RUN)]]
+        if len(table):
+            tables[name].to_csv(file, index=False, float_format="%.6g")
     return tables
 
 
@@ -123,7 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     steps = tuple(options.steps or (SHORT_STEPS if options.short else FULL_STEPS))
     planned = list(plans(1 if options.short else options.seeds, steps, options.short))
-    left = [plan for plan in planned if not (folder / plan.name / f"{TABLES[0]}.csv").exists()]
+    tables = gathered(folder, planned)
+    done = {tuple(row) for row in tables["runs"][RUN].itertuples(index=False)}
+    left = [plan for plan in planned if (plan.variant, plan.learning_rate, plan.seed) not in done]
     if left and not options.report:
         log = TrainingLog(folder / "training_log.jsonl")
         file = options.decoder or released_file()
@@ -132,10 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         start = SHORT_START if options.short else FULL_START
         base = Base(encoder.vision_encoder(folder, start[0], log), *released(file))
         base = language.instructed(base, start[1], folder, log)
-        while left:
-            run(base, left[0], folder / left[0].name, start[2], log, made_with)
-            left.pop(0)
-    tables = gathered(folder, [plan for plan in planned if plan not in left])
+        for plan in left:
+            run(base, plan, folder / plan.name, start[2], log, made_with)
+        tables = gathered(folder, planned)
     sys.stdout.write(report(tables))
 
 

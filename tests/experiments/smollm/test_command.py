@@ -1,5 +1,6 @@
 """The command line, with a tiny decoder; and that the committed tables are whole."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -41,6 +42,24 @@ def test_a_short_run_is_not_repeated(
     assert [*runs["variant"]] == ["usual", "norm"]
     assert {"seed", "torch", "transformers", "peft", "decoder_xxh3"} < {*runs}
     assert runs["cpu_seconds"].gt(0).all()
+
+
+def test_runs_of_tables_are_not_repeated(
+    short: tuple[list[str], pytest.MonkeyPatch], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options, _ = short
+    command.main(options)
+    told, folder = capsys.readouterr().out, tmp_path / "runs"
+    before = {name: (folder / f"{name}.csv").read_bytes() for name in command.TABLES}
+    shutil.rmtree(folder / "usual-0.0005-0")  # made elsewhere: its rows are all there is of it
+    command.main(options)
+    assert capsys.readouterr().out == told
+    assert {name: (folder / f"{name}.csv").read_bytes() for name in command.TABLES} == before
+    shutil.rmtree(folder / "norm-0.0005-0")
+    (folder / "runs.csv").write_bytes(b"\n".join(before["runs"].split(b"\n")[:2]))
+    command.main(options)
+    assert {*pd.read_csv(folder / "runs.csv")["variant"]} == {"usual", "norm"}
+    assert (folder / "norm-0.0005-0").exists() and not (folder / "usual-0.0005-0").exists()
 
 
 def test_runs_of_the_full_form() -> None:
