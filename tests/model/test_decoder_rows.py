@@ -164,16 +164,18 @@ def test_padding_that_moves_to_the_other_side_takes_no_word_along(prompt_side: s
     assert_right(module, inputs, groups_of(ids.gather(1, order), mask.gather(1, order)), found)
 
 
-def test_the_same_layout_runs_no_more_than_one_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_layout_is_placed_without_a_forward() -> None:
     module, (ids, mask) = made(Inserting), prompts(INSERTED["one"], "right")
     inputs = {"input_ids": ids, "attention_mask": mask, "images": pictures(2)}
     probe = Probe(module)
-    first = probe.layers(inputs).table
-    calls = []
+    probe.layers(inputs)
+    model, calls = probe._source._found, []
+    assert model is not None
+    first = model.placed(inputs)
     module.register_forward_pre_hook(lambda *_: calls.append(1))
-    again = probe.layers({**inputs, "images": pictures(2)}).table
-    assert len(calls) == 1
-    pd.testing.assert_frame_equal(first, again)
+    again = model.placed({**inputs, "images": torch.rand(2, 3, 8, 8)})
+    assert not calls
+    assert torch.equal(first.groups, again.groups)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
