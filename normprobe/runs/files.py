@@ -119,7 +119,7 @@ def write_failures(folder: Path) -> Iterator[None]:
 
 def _kept(folder: Path) -> str:
     """What is left of a run, where parts of it were written."""
-    parts = next(folder.glob("**/part-*"), None)
+    parts = any(next(at.glob("part-*"), None) for at in (folder, folder / "samples"))
     return "; the complete parts are kept, and --resume goes on from them" if parts else ""
 
 
