@@ -38,7 +38,7 @@ WHEEL := .venv-wheel
 # Tests start processes: each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all test-4.57 test-extras test-real readme cost gpu types models loading-cost figures figure-references golden fast-set faults check \
+.PHONY: demo test test-all test-4.57 test-extras test-real readme cost gpu types models loading-cost figures figure-references golden fast-set faults random-faults check \
 	docs links columns atlas wheel sbom older-tests
 
 demo: $(RUNS)  ## the main job on the bundled model and photographs, no download
@@ -124,6 +124,9 @@ fast-set: $(READY)  ## choose the fast tests anew, after a measurement of all th
 
 faults: $(READY)  ## faults that the tests must find, planted in a copy: FAULTS="bands CSV" for some
 	$(BIN)/python .ci/faults.py $(FAULTS)
+
+random-faults: $(READY)  ## the share of faults that nobody chose which the fast tests kill, drawn by SEED
+	$(BIN)/python .ci/random_faults.py $(or $(NUMBER),20) $(or $(SEED),1)
 
 check: $(READY)  ## lint, format, types, import layers, unused code, size, spelling, workflows
 	$(BIN)/ruff check .
