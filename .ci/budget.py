@@ -14,6 +14,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from inspect import CO_OPTIMIZED
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ from rich.table import Column, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "normprobe"
+Entered = dict[int, list[tuple[str, str]]]
 
 
 def main() -> int:
@@ -71,7 +73,7 @@ def one_sample() -> dict[str, int]:
     """Files and functions that one sample enters in `layers`, and how often the file changes."""
     from normprobe.cli.app import app
 
-    entered: list[tuple[str, str]] = []
+    entered: Entered = {}
     command = ["layers", "specimen", "--limit", "1", "--output"]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -79,17 +81,18 @@ def one_sample() -> dict[str, int]:
         stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         stack.enter_context(calls(entered))
         app([*command, f"{folder}/run"], standalone_mode=False)
-    files = [file for file, _ in entered]
+    files = [[file for file, _ in of_thread] for of_thread in entered.values()]
     return {
-        "files that one sample enters": len(set(files)),
-        "functions that one sample enters": len(set(entered)),
-        "moves between files": sum(map(str.__ne__, files, files[1:])),
+        "files that one sample enters": len(set(chain(*files))),
+        "functions that one sample enters": len(set(chain(*entered.values()))),
+        # Of each thread by itself: in which order threads take turns is chance.
+        "moves between files": sum(sum(map(str.__ne__, each, each[1:])) for each in files),
     }
 
 
 @contextlib.contextmanager
-def calls(entered: list[tuple[str, str]]) -> Iterator[None]:
-    """Each call of a function of the package, as its file and name, in order."""
+def calls(entered: Entered) -> Iterator[None]:
+    """Each call of a function of the package, as its file and name, in order, by thread."""
     package = f"{PACKAGE}{os.sep}"
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -100,7 +103,8 @@ def calls(entered: list[tuple[str, str]]) -> Iterator[None]:
             and code.co_flags & CO_OPTIMIZED  # neither the body of a module nor of a class
             and not code.co_name.startswith("<")  # nor a comprehension
         ):
-            entered.append((code.co_filename, code.co_qualname))
+            of_thread = entered.setdefault(threading.get_ident(), [])
+            of_thread.append((code.co_filename, code.co_qualname))
 
     threading.setprofile(note)
     sys.setprofile(note)
